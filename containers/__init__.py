@@ -1,0 +1,1 @@
+"""Segment containers: one container is one failure domain."""

@@ -1,0 +1,1 @@
+"""Attribute updates judged, and extended attributes within a bound."""

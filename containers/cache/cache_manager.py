@@ -1,0 +1,248 @@
+"""Who may use the cache's memory, and who leaves when it is short.
+
+Entries with bytes that Tier 2 lacks are pinned: they are in no list and cannot be found by eviction. The others stand in
+generations, oldest first; using one moves it to the current generation, at most once per generation. A generation ends
+when a set share of the budget was used in it, so age is counted in bytes, not in time, and an idle cache does not age.
+
+Invariants (check()):
+- occupied memory = pinned + evictable + blocks handed out and not yet in an entry; it never exceeds the budget (H55);
+- an entry is in the list of exactly the generation it names, a pinned one in none (H56);
+- blocks for un-flushed bytes stop at `unflushed_share_max`, so that reads go on and a restart has room to spare (H38).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from containers.cache.cache_entry import PINNED, CacheEntry
+from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheBlock, CacheStorage
+from segmentstore.contracts.errors import CacheFullError
+
+
+@dataclass(frozen=True, slots=True)
+class CacheManagerSettings:
+    """Shares of the budget, between 0 and 1."""
+
+    high_mark_share: float = 0.9
+    """Above it every allocation evicts a little more than it needs."""
+    unflushed_share_max: float = 0.9
+    """Un-flushed bytes may occupy no more; recovery alone may go beyond."""
+    generation_share: float = 1 / 32
+    """A generation ends after this much of the budget was used in it."""
+    eviction_batch: int = 32
+    """Entries evicted per allocation above the high mark, beyond what the allocation needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """A snapshot for throttling and metrics, in bytes of occupied memory."""
+
+    budget_bytes: int
+    resident_bytes: int
+    occupied_bytes: int
+    unflushed_bytes: int
+    evictable_bytes: int
+    evicted_bytes: int
+    """Since the process began."""
+    generation: int
+
+
+class CacheManager:
+    """Allocates for all read indexes of a process and evicts across them."""
+
+    def __init__(
+        self, *, storage: CacheStorage, settings: CacheManagerSettings | None = None
+    ) -> None:
+        self._storage = storage
+        self._settings = settings or CacheManagerSettings()
+        budget = storage.budget_bytes
+        self._high_mark_bytes = int(budget * self._settings.high_mark_share)
+        self._unflushed_bytes_max = int(budget * self._settings.unflushed_share_max)
+        self._generation_bytes_max = max(1, int(budget * self._settings.generation_share))
+        self.on_room: list[Callable[[], None]] = []
+        """Called, inside the stretch that made the room, when memory became free or evictable.
+        They only schedule: staging bytes from here would re-enter the index that is at work."""
+        self.generation = 1
+        self.unflushed_bytes = 0
+        """Memory in pinned entries."""
+        self._evictable_bytes = 0
+        self._evicted_bytes = 0
+        self._generation_bytes = 0
+        self._generations: OrderedDict[int, OrderedDict[CacheEntry, None]] = OrderedDict()
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the budget that cannot be had without Tier 2's help: un-flushed bytes."""
+        return self.unflushed_bytes / self._storage.budget_bytes
+
+    @property
+    def budget_bytes(self) -> int:
+        return self._storage.budget_bytes
+
+    def statistics(self) -> CacheStatistics:
+        return CacheStatistics(
+            budget_bytes=self._storage.budget_bytes,
+            resident_bytes=self._storage.resident_bytes,
+            occupied_bytes=self._storage.occupied_bytes,
+            unflushed_bytes=self.unflushed_bytes,
+            evictable_bytes=self._evictable_bytes,
+            evicted_bytes=self._evicted_bytes,
+            generation=self.generation,
+        )
+
+    # --- blocks -------------------------------------------------------------------------------
+
+    def allocate_unflushed(self, size_bytes: int, *, recovering: bool = False) -> CacheBlock:
+        """A block for bytes that only Tier 1 has; smaller than asked for when memory is short or split up.
+
+        Raises CacheFullError when nothing can be evicted any more, or at `unflushed_share_max` unless recovering.
+        The block counts as un-flushed until it is released or its entry becomes evictable.
+        """
+        left = self._storage.budget_bytes if recovering else self._unflushed_bytes_max
+        left -= self.unflushed_bytes
+        if left < BLOCK_BYTES_MIN:
+            raise CacheFullError(f"un-flushed bytes are at their limit bytes={self.unflushed_bytes}")
+        while size_bytes > left:
+            size_bytes //= 2
+        block = self._allocate(size_bytes)
+        self.unflushed_bytes += block.size_bytes
+        return block
+
+    def return_unflushed(self, block: CacheBlock) -> None:
+        """Free a block of allocate_unflushed() that never came into an entry."""
+        self.unflushed_bytes -= block.size_bytes
+        self._storage.free(block)
+
+    def allocate_fetched(self, size_bytes: int) -> CacheBlock | None:
+        """A block for bytes that Tier 2 has; None if the cache is full of un-flushed bytes (H36)."""
+        try:
+            return self._allocate(size_bytes)
+        except CacheFullError:
+            return None
+
+    def can_hold(self, size_bytes: int) -> bool:
+        """Whether fetched bytes of this size would find room, evicting older ones at most."""
+        return self.unflushed_bytes + size_bytes <= self._unflushed_bytes_max
+
+    def _allocate(self, size_bytes: int) -> CacheBlock:
+        excess = self._storage.occupied_bytes + size_bytes - self._high_mark_bytes
+        if excess > 0:
+            self._evict(excess, self._settings.eviction_batch)
+        largest = self._storage.largest_free_bytes()
+        if largest < size_bytes:
+            # Freed blocks need their buddies to become large: twice the size is a fair try, no more.
+            self._evict(2 * size_bytes)
+            largest = self._storage.largest_free_bytes()
+        return self._storage.allocate(min(size_bytes, max(largest, BLOCK_BYTES_MIN)))
+
+    # --- entries ------------------------------------------------------------------------------
+
+    def add_fetched(self, entry: CacheEntry) -> None:
+        """An entry on a block of allocate_fetched(): evictable from the start."""
+        assert entry.generation == PINNED, f"{entry!r} is in a generation already"
+        self._enter_generation(entry)
+
+    def make_evictable(self, entry: CacheEntry) -> None:
+        """All bytes of the entry are in Tier 2 under its owner now."""
+        assert entry.generation == PINNED, f"{entry!r} is in a generation already"
+        assert entry.block is not None, f"{entry!r} was released"
+        self.unflushed_bytes -= entry.block.size_bytes
+        self._enter_generation(entry)
+
+    def touch(self, entry: CacheEntry) -> None:
+        """The entry was used. Callers skip the call if it is pinned or of this generation."""
+        if entry.generation not in (PINNED, self.generation):
+            self._leave_generation(entry)
+            self._enter_generation(entry)
+
+    def release(self, entry: CacheEntry) -> None:
+        """Free the entry's block; a released entry may be released again. Its index must not find it any more."""
+        block = entry.block
+        if block is None:
+            return
+        if entry.generation == PINNED:
+            self.unflushed_bytes -= block.size_bytes
+        else:
+            self._leave_generation(entry)
+            entry.generation = PINNED
+        entry.block = None
+        entry.owner = None
+        self._storage.free(block)
+
+    def room_made(self) -> None:
+        """Tell those who wait for room. Called once by each operation that released or un-pinned entries."""
+        for callback in self.on_room:
+            callback()
+
+    # --- eviction -----------------------------------------------------------------------------
+
+    def evict(self, bytes_needed: int) -> int:
+        """Evict oldest entries until `bytes_needed` bytes of memory are freed or none is left; gives the bytes freed."""
+        freed = self._evict(bytes_needed)
+        if freed:
+            self.room_made()
+        return freed
+
+    def _evict(self, bytes_needed: int, entry_count_max: int | None = None) -> int:
+        freed = 0
+        count = 0
+        while freed < bytes_needed and count != entry_count_max:
+            entry = self._oldest()
+            if entry is None:
+                break
+            block = entry.block
+            assert block is not None, f"{entry!r} was released and is still in a generation"
+            freed += block.size_bytes
+            count += 1
+            if entry.owner is not None:
+                entry.owner.evicted(entry)
+            self.release(entry)
+        self._evicted_bytes += freed
+        return freed
+
+    def _oldest(self) -> CacheEntry | None:
+        for entries in self._generations.values():
+            return next(iter(entries))
+        return None
+
+    def _enter_generation(self, entry: CacheEntry) -> None:
+        block = entry.block
+        assert block is not None, f"{entry!r} was released"
+        entries = self._generations.get(self.generation)
+        if entries is None:
+            entries = self._generations[self.generation] = OrderedDict()
+        entries[entry] = None
+        entry.generation = self.generation
+        self._evictable_bytes += block.size_bytes
+        self._generation_bytes += block.size_bytes
+        if self._generation_bytes >= self._generation_bytes_max:
+            self._generation_bytes = 0
+            self.generation += 1
+
+    def _leave_generation(self, entry: CacheEntry) -> None:
+        block = entry.block
+        assert block is not None, f"{entry!r} was released"
+        entries = self._generations[entry.generation]
+        del entries[entry]
+        if not entries:
+            del self._generations[entry.generation]
+        self._evictable_bytes -= block.size_bytes
+
+    def check(self) -> None:
+        """Prove the invariants; O(entries)."""
+        self._storage.check()
+        evictable = 0
+        previous = PINNED
+        for generation, entries in self._generations.items():
+            assert previous < generation <= self.generation, f"{generation} behind {previous}"
+            assert entries, f"generation {generation} is empty"
+            previous = generation
+            for entry in entries:
+                assert entry.generation == generation, f"{entry!r} is in {generation}"
+                assert entry.block is not None, f"{entry!r} was released"
+                evictable += entry.block.size_bytes
+        assert evictable == self._evictable_bytes, f"{evictable} is not {self._evictable_bytes}"
+        occupied = self._storage.occupied_bytes
+        assert evictable + self.unflushed_bytes == occupied, (
+            f"evictable {evictable} + un-flushed {self.unflushed_bytes} is not occupied {occupied}"
+        )

@@ -1,0 +1,127 @@
+"""The memory of the cache: blocks of 4 KiB to 1 MiB out of arenas that are touched once and never given back.
+
+The first write to a fresh page costs more than the copy into it, so arenas are zero-filled when they are made (in a
+thread, for the part that `touch()` is asked for; else when they are needed) and then recycled for the life of the
+process. One storage serves all containers of a process.
+
+Invariants (check()):
+- memory taken from the system never exceeds the budget; the budget is counted by blocks, not by the bytes in them (H55);
+- live blocks never share a byte;
+- a freed block has an empty view: whoever still writes through it fails instead of writing into another segment.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+
+from containers.cache.buddy_allocator import ORDER_MAX, UNITS_PER_SLAB, BuddyAllocator
+from segmentstore.contracts.errors import CacheFullError
+
+BLOCK_BYTES_MIN = 4 * 1024
+BLOCK_BYTES_MAX = 1024 * 1024
+"""One slab."""
+
+ARENA_BYTES = 8 * BLOCK_BYTES_MAX
+"""Memory is asked for in this size: about 3 ms of zero-filling when it happens in the middle of the work."""
+
+_NO_BYTES = memoryview(b"")
+
+
+class CacheBlock:
+    """A stretch of cache memory, owned by whoever allocated it until it is freed."""
+
+    __slots__ = ("size_bytes", "unit", "view")
+
+    def __init__(self, *, unit: int, view: memoryview) -> None:
+        self.unit = unit
+        self.view = view
+        self.size_bytes = len(view)
+
+
+class CacheStorage:
+    """A hard budget of memory, handed out in blocks whose sizes are powers of two."""
+
+    def __init__(self, *, budget_bytes: int, arena_bytes: int = ARENA_BYTES) -> None:
+        """`budget_bytes` is rounded down to whole MiB and must be at least one."""
+        if budget_bytes < BLOCK_BYTES_MAX:
+            raise ValueError(f"cache budget is too small budget_bytes={budget_bytes}")
+        self._slab_count_max = budget_bytes // BLOCK_BYTES_MAX
+        self._arena_slabs = max(1, arena_bytes // BLOCK_BYTES_MAX)
+        self._slabs: list[memoryview] = []
+        self._allocator = BuddyAllocator()
+
+    @property
+    def budget_bytes(self) -> int:
+        return self._slab_count_max * BLOCK_BYTES_MAX
+
+    @property
+    def occupied_bytes(self) -> int:
+        """Memory in live blocks."""
+        return self._allocator.taken_units * BLOCK_BYTES_MIN
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory taken from the system so far."""
+        return len(self._slabs) * BLOCK_BYTES_MAX
+
+    async def touch(self, size_bytes: int, *, executor: Executor | None = None) -> None:
+        """Make arenas, in the executor, until `size_bytes` (at most the budget) are resident."""
+        loop = asyncio.get_running_loop()
+        while self.resident_bytes < min(size_bytes, self.budget_bytes):
+            arena = await loop.run_in_executor(executor, bytearray, self._next_arena_bytes())
+            self._add_arena(arena)
+
+    def largest_free_bytes(self) -> int:
+        """Size of the largest block that can be had now; 0 if every byte of the budget is taken."""
+        if len(self._slabs) < self._slab_count_max:
+            return BLOCK_BYTES_MAX
+        order = self._allocator.largest_free_order()
+        return BLOCK_BYTES_MIN << order if order >= 0 else 0
+
+    def allocate(self, size_bytes: int) -> CacheBlock:
+        """A block of the smallest power of two that holds `size_bytes` (at most 1 MiB). Raises CacheFullError."""
+        assert 0 < size_bytes <= BLOCK_BYTES_MAX, f"no block has {size_bytes} bytes"
+        order = ((size_bytes - 1) // BLOCK_BYTES_MIN).bit_length()
+        unit = self._allocator.allocate(order)
+        if unit is None and len(self._slabs) < self._slab_count_max:
+            self._add_arena(bytearray(self._next_arena_bytes()))
+            unit = self._allocator.allocate(order)
+        if unit is None:
+            raise CacheFullError(
+                f"no block is free size_bytes={size_bytes} occupied_bytes={self.occupied_bytes}"
+                f" budget_bytes={self.budget_bytes}"
+            )
+        start = unit % UNITS_PER_SLAB * BLOCK_BYTES_MIN
+        slab = self._slabs[unit // UNITS_PER_SLAB]
+        return CacheBlock(unit=unit, view=slab[start : start + (BLOCK_BYTES_MIN << order)])
+
+    def free(self, block: CacheBlock) -> None:
+        """Give the block back. Nobody may hold a view of it that is still to be read."""
+        block.view = _NO_BYTES
+        self._allocator.free(block.unit)
+
+    def check(self) -> None:
+        """Prove the invariants; O(blocks log blocks)."""
+        self._allocator.check()
+        assert len(self._slabs) <= self._slab_count_max, (
+            f"{len(self._slabs)} slabs exceed the budget of {self._slab_count_max}"
+        )
+        assert self.occupied_bytes <= self.resident_bytes, (
+            f"occupied {self.occupied_bytes} of {self.resident_bytes} resident bytes"
+        )
+
+    def _next_arena_bytes(self) -> int:
+        slabs = min(self._arena_slabs, self._slab_count_max - len(self._slabs))
+        return slabs * BLOCK_BYTES_MAX
+
+    def _add_arena(self, arena: bytearray) -> None:
+        # An arena made meanwhile by an allocation may have used up the budget this one was made for.
+        view = memoryview(arena)
+        for start in range(0, len(arena), BLOCK_BYTES_MAX):
+            if len(self._slabs) == self._slab_count_max:
+                return
+            number = self._allocator.add_slab()
+            assert number == len(self._slabs), f"slab {number} behind {len(self._slabs)}"
+            self._slabs.append(view[start : start + BLOCK_BYTES_MAX])
+
+
+assert BLOCK_BYTES_MIN << ORDER_MAX == BLOCK_BYTES_MAX == UNITS_PER_SLAB * BLOCK_BYTES_MIN

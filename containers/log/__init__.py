@@ -1,0 +1,1 @@
+"""Data frames, operation processor, in-memory log, checkpoints, throttling, recovery."""

@@ -1,0 +1,152 @@
+"""The in-memory operation log: what is committed and not yet taken by the storage writer.
+
+Holds runs instead of single appends (H34), everything else as logged. Invariants:
+
+- items stand in order of their first sequence number;
+- only the newest item of a segment may grow, and none that was handed out;
+- `handed_out_sequence_number`: every operation at or below it was handed out.
+"""
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.append_run import RUN_BYTES_MAX, AppendRun
+from containers.operations.operation import AttributeChanges, Operation, SegmentOperation
+from segmentstore.contracts.identifiers import (
+    NO_SEGMENT,
+    BufferView,
+    SegmentId,
+    SequenceNumber,
+)
+
+
+class MemoryLog:
+    """The chain of committed operations between the operation processor and the storage writer."""
+
+    def __init__(self, *, metadata: ContainerMetadata) -> None:
+        self._metadata = metadata
+        self._items: deque[AppendRun | Operation] = deque()
+        self._reader: Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add_append(
+        self,
+        segment: SegmentMetadata,
+        *,
+        offset: int,
+        data: BufferView,
+        sequence_number: SequenceNumber,
+        last_modified_ms: int,
+        attributes: AttributeChanges | None,
+    ) -> None:
+        """One committed append: grows the segment's open run, or begins another."""
+        run = segment.open_run
+        length = len(data)
+        if run is None or run.length >= RUN_BYTES_MAX:
+            run = AppendRun(
+                segment_id=segment.segment_id,
+                offset=offset,
+                length=length,
+                checksum=crc32c(data),
+                sequence_number=sequence_number,
+                last_modified_ms=last_modified_ms,
+            )
+            segment.open_run = run
+            self._items.append(run)
+        else:
+            assert run.offset + run.length == offset, (
+                f"append at {offset} behind a run that ends at {run.offset + run.length}"
+            )
+            run.checksum = crc32c(data, run.checksum)
+            run.length += length
+            run.last_sequence_number = sequence_number
+            run.last_modified_ms = last_modified_ms
+        if attributes is not None:
+            if run.attributes is None:
+                run.attributes = {}
+            run.attributes.update(attributes)
+
+    def add(self, operation: Operation, *segments: SegmentMetadata) -> None:
+        """Any other committed operation; closes the runs of the segments that it touches."""
+        for segment in segments:
+            segment.open_run = None
+        self._items.append(operation)
+
+    def wake_reader(self) -> None:
+        """After a batch of additions."""
+        if self._reader is not None and not self._reader.done() and self._items:
+            self._reader.set_result(None)
+
+    def read_nowait(self, count_max: int) -> Sequence[AppendRun | Operation]:
+        """Hand out the oldest items; O(count_max)."""
+        items = self._items
+        taken: list[AppendRun | Operation] = []
+        by_id = self._metadata.by_id
+        while items and len(taken) < count_max:
+            item = items.popleft()
+            if item.__class__ is AppendRun:
+                assert isinstance(item, AppendRun)
+                segment = by_id.get(item.segment_id)
+                if segment is not None and segment.open_run is item:
+                    segment.open_run = None
+            taken.append(item)
+        return taken
+
+    async def read(self, count_max: int) -> Sequence[AppendRun | Operation]:
+        """Hand out at least one item; waits for it. One reader at a time."""
+        while not self._items:
+            assert self._reader is None, "the in-memory log has one reader"
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return self.read_nowait(count_max)
+
+    def items(self) -> Sequence[AppendRun | Operation]:
+        """What is held, in order; a copy."""
+        return list(self._items)
+
+    def drop_segments(self, segment_ids: set[SegmentId]) -> None:
+        """Recovery only: items of segments that both tiers have done with."""
+        if not segment_ids:
+            return
+        kept: deque[AppendRun | Operation] = deque()
+        for item in self._items:
+            if isinstance(item, AppendRun):
+                segment_id = item.segment_id
+            elif isinstance(item, SegmentOperation):
+                segment_id = item.segment.segment_id
+            else:
+                segment_id = NO_SEGMENT
+            if segment_id not in segment_ids:
+                kept.append(item)
+        self._items = kept
+
+    @property
+    def handed_out_sequence_number(self) -> SequenceNumber:
+        if self._items:
+            item = self._items[0]
+            first = (
+                item.first_sequence_number if isinstance(item, AppendRun) else item.sequence_number
+            )
+            return SequenceNumber(first - 1)
+        return self._metadata.committed_sequence_number
+
+    def check(self) -> None:
+        """Prove the order; O(n)."""
+        last = 0
+        for item in self._items:
+            first = (
+                item.first_sequence_number if isinstance(item, AppendRun) else item.sequence_number
+            )
+            assert first >= last, f"item {first} behind {last}"
+            last = first

@@ -1,0 +1,157 @@
+"""Applies a durable frame: metadata, read index, in-memory log, futures, in one synchronous stretch.
+
+Nothing in here may be refused (H22): room was reserved when the operation was accepted. An exception is a bug, and the
+processor halts the container before any further future completes. Because the bytes are in the read index and
+`length` has moved before a future completes, a client that saw its ack can read its bytes.
+"""
+
+from collections.abc import Sequence
+
+from containers.log.memory_log import MemoryLog
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import (
+    AppendOperation,
+    Barrier,
+    DeleteOperation,
+    MapSegmentOperation,
+    MergeOperation,
+    Operation,
+    SealOperation,
+    SegmentOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.identifiers import SequenceNumber
+
+
+class MemoryStateUpdater:
+    """The commit of operations to everything in memory."""
+
+    def __init__(self, *, metadata: ContainerMetadata, memory_log: MemoryLog) -> None:
+        self._metadata = metadata
+        self._memory_log = memory_log
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Apply operations in order, then complete their futures, then wake tail readers."""
+        metadata = self._metadata
+        add_append = self._memory_log.add_append
+        grown: dict[SegmentMetadata, None] = {}
+        last = metadata.committed_sequence_number
+        for operation in operations:
+            if operation.__class__ is AppendOperation:
+                assert isinstance(operation, AppendOperation)
+                segment = operation.segment
+                offset = operation.offset
+                assert offset == segment.length, f"append at {offset} behind {segment!r}"
+                last = operation.sequence_number
+                segment.length = operation.result
+                if operation.last_modified_ms > segment.last_modified_ms:
+                    segment.last_modified_ms = operation.last_modified_ms
+                segment.last_sequence_number = last
+                segment.pending_operations -= 1
+                changes = operation.attributes
+                if changes is not None:
+                    segment.attributes.commit(changes, last)
+                add_append(
+                    segment,
+                    offset=offset,
+                    data=operation.data,
+                    sequence_number=last,
+                    last_modified_ms=operation.last_modified_ms,
+                    attributes=changes,
+                )
+                if operation.seal:
+                    self._seal_with_append(operation)
+                elif segment.read_index.has_waiters:
+                    grown[segment] = None
+            elif operation.__class__ is not Barrier:
+                last = operation.sequence_number
+                self._apply(operation)
+        assert last >= metadata.committed_sequence_number, f"commit goes back to {last}"
+        metadata.committed_sequence_number = last
+        for operation in operations:
+            future = operation.future
+            if future is not None and not future.done():
+                if operation.__class__ is Barrier:
+                    _complete_barrier(operation)
+                else:
+                    future.set_result(operation.result)
+        for segment in grown:
+            segment.read_index.appended()
+        self._memory_log.wake_reader()
+
+    def _seal_with_append(self, append: AppendOperation) -> None:
+        seal = SealOperation(append.segment)
+        seal.sequence_number = append.sequence_number
+        seal.last_modified_ms = append.last_modified_ms
+        seal.result = append.result
+        append.segment.pending_operations += 1
+        self._apply(seal)
+
+    def _apply(self, operation: Operation) -> None:
+        if not isinstance(operation, SegmentOperation):
+            self._memory_log.add(operation)  # checkpoints touch nothing in memory
+            return
+        segment = operation.segment
+        number = operation.sequence_number
+        segment.last_sequence_number = number
+        segment.pending_operations -= 1
+        match operation:
+            case SealOperation():
+                segment.sealed = True
+                segment.set_last_modified(operation.last_modified_ms)
+                self._memory_log.add(operation, segment)
+                segment.read_index.sealed()
+            case TruncateOperation():
+                segment.set_start_offset(operation.offset)
+                self._memory_log.add(operation, segment)
+                segment.read_index.truncated(operation.offset)
+            case MergeOperation():
+                self._merge(operation, number)
+            case DeleteOperation():
+                segment.deleted = True
+                self._memory_log.add(operation, segment)
+                segment.read_index.gone(SegmentNotFoundError(segment.name))
+            case UpdateAttributesOperation():
+                segment.attributes.commit(operation.attributes, number)
+                self._memory_log.add(operation, segment)
+            case MapSegmentOperation():
+                segment.attributes.commit(operation.attributes, number)
+                self._memory_log.add(operation, segment)
+            case _:
+                raise AssertionError(f"operation cannot be applied: {operation!r}")
+
+    def _merge(self, operation: MergeOperation, number: SequenceNumber) -> None:
+        target, source = operation.segment, operation.source
+        assert operation.offset == target.length, f"merge at {operation.offset} into {target!r}"
+        assert operation.length == source.length, f"merge of {operation.length} from {source!r}"
+        source.merged = True
+        source.last_sequence_number = number
+        source.pending_operations -= 1
+        self._memory_log.add(operation, target, source)
+        target.read_index.begin_merge(operation.offset, source.read_index)
+        target.set_length(operation.result)
+        target.set_last_modified(operation.last_modified_ms)
+        source.read_index.gone(SegmentNotFoundError(source.name))
+        if target.read_index.has_waiters:
+            target.read_index.appended()
+
+
+def complete_barriers(operations: Sequence[Operation]) -> None:
+    """Complete barriers that have nothing left to wait for."""
+    for operation in operations:
+        future = operation.future
+        if future is not None and not future.done():
+            _complete_barrier(operation)
+
+
+def _complete_barrier(operation: Operation) -> None:
+    assert isinstance(operation, Barrier), f"not a barrier: {operation!r}"
+    assert operation.future is not None, "a barrier without a future"
+    if operation.error is not None:
+        operation.future.set_exception(operation.error)
+    else:
+        segment = operation.segment
+        operation.future.set_result(segment.length if segment is not None else 0)

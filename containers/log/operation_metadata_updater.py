@@ -1,0 +1,206 @@
+"""Judges an operation against everything accepted so far, and moves the pending state on if it is good.
+
+One synchronous step per operation: check, reserve room (an append's bytes are copied into the cache here, H22), assign
+offset and sequence number, change the pending fields. A refusal changes nothing.
+"""
+
+from collections.abc import Sequence
+
+from containers.attributes.judgement import judge_updates
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.metadata.segment_snapshot import encode_segment_snapshot
+from containers.operations.operation import (
+    AppendOperation,
+    AttributeChanges,
+    DeleteOperation,
+    MapSegmentOperation,
+    MapTransactionOperation,
+    MergeOperation,
+    MetadataCheckpointOperation,
+    SealOperation,
+    StorageCheckpointOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    MergeRefusedError,
+    SegmentNotFoundError,
+    SegmentNotSealedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.segments import AttributeUpdate
+
+
+class OperationMetadataUpdater:
+    """Accepts operations. Every method raises the contract error that says why not, or gives the numbered operation."""
+
+    def __init__(self, *, metadata: ContainerMetadata) -> None:
+        self._metadata = metadata
+
+    def accept_append(
+        self,
+        segment: SegmentMetadata,
+        data: bytes,
+        *,
+        expected_offset: int | None,
+        updates: Sequence[AttributeUpdate],
+        seal: bool,
+        now_ms: int,
+    ) -> AppendOperation:
+        """Also raises CacheFullError and UnknownAttributesError: nothing is wrong, but it has to wait."""
+        offset = segment.pending_length
+        if segment.pending_sealed or segment.pending_deleted or segment.pending_merged:
+            self._require_writable(segment)
+        if expected_offset is not None and expected_offset != offset:
+            raise BadOffsetError(segment.name, expected=offset, given=expected_offset)
+        changes: AttributeChanges | None = None
+        if updates:
+            changes = judge_updates(segment.attributes, segment.name, updates)
+        operation = AppendOperation(segment, data)
+        length = operation.length
+        if length:
+            segment.read_index.stage(data)
+        number = self._metadata.next_sequence_number()
+        operation.sequence_number = number
+        operation.offset = offset
+        operation.result = segment.pending_length = offset + length
+        if now_ms > segment.pending_last_modified_ms:
+            segment.pending_last_modified_ms = now_ms
+        operation.last_modified_ms = now_ms
+        segment.pending_operations += 1
+        segment.encoded_snapshot = None
+        if changes is not None:
+            operation.attributes = changes
+            segment.attributes.accept(changes, number)
+        if seal:
+            operation.seal = True
+            segment.pending_sealed = True
+        return operation
+
+    def accept_seal(self, segment: SegmentMetadata, *, now_ms: int) -> SealOperation | None:
+        """None if it is sealed already: the caller waits for a barrier instead."""
+        self._require_present(segment)
+        if segment.pending_sealed:
+            return None
+        operation = SealOperation(segment)
+        self._number(operation)
+        operation.last_modified_ms = now_ms
+        operation.result = segment.pending_length
+        segment.pending_sealed = True
+        return operation
+
+    def accept_truncate(self, segment: SegmentMetadata, offset: int) -> TruncateOperation | None:
+        """None if the start offset is there already."""
+        self._require_present(segment)
+        if not 0 <= offset <= segment.pending_length:
+            raise BadOffsetError(segment.name, expected=segment.pending_length, given=offset)
+        if offset <= segment.pending_start_offset:
+            return None
+        operation = TruncateOperation(segment, offset)
+        self._number(operation)
+        operation.result = offset
+        segment.pending_start_offset = offset
+        return operation
+
+    def accept_merge(
+        self, target: SegmentMetadata, source: SegmentMetadata, *, now_ms: int
+    ) -> MergeOperation:
+        if target is source:
+            raise MergeRefusedError(f"a segment cannot be merged into itself name={target.name!r}")
+        self._require_present(source)
+        self._require_writable(target)
+        if not source.pending_sealed:
+            raise SegmentNotSealedError(source.name)
+        if source.pending_start_offset > 0:
+            raise SegmentTruncatedError(source.name, start_offset=source.pending_start_offset)
+        operation = MergeOperation(target, source)
+        self._number(operation)
+        operation.offset = target.pending_length
+        operation.length = source.pending_length
+        operation.last_modified_ms = now_ms
+        target.pending_length += source.pending_length
+        operation.result = target.pending_length
+        if now_ms > target.pending_last_modified_ms:
+            target.pending_last_modified_ms = now_ms
+        source.pending_merged = True
+        source.pending_operations += 1
+        source.encoded_snapshot = None
+        return operation
+
+    def accept_delete(self, segment: SegmentMetadata) -> DeleteOperation:
+        self._require_present(segment)
+        operation = DeleteOperation(segment)
+        self._number(operation)
+        segment.pending_deleted = True
+        return operation
+
+    def accept_attributes(
+        self, segment: SegmentMetadata, updates: Sequence[AttributeUpdate]
+    ) -> UpdateAttributesOperation:
+        """Sealed segments take attributes. Also raises UnknownAttributesError."""
+        self._require_present(segment)
+        changes = judge_updates(segment.attributes, segment.name, updates)
+        operation = UpdateAttributesOperation(segment, changes)
+        self._number(operation)
+        segment.attributes.accept(changes, operation.sequence_number)
+        return operation
+
+    def accept_map(
+        self, segment: SegmentMetadata, *, created: bool, attributes: AttributeChanges
+    ) -> MapSegmentOperation:
+        """The segment becomes active now; users see it when the operation has committed."""
+        snapshot = encode_segment_snapshot(segment)
+        parent_name, separator, _ = segment.name.rpartition("#transaction.")
+        operation: MapSegmentOperation
+        if separator:
+            operation = MapTransactionOperation(
+                segment, created=created, snapshot=snapshot, parent_name=parent_name
+            )
+        else:
+            operation = MapSegmentOperation(segment, created=created, snapshot=snapshot)
+        operation.attributes = attributes
+        self._number(operation)
+        segment.attributes.accept(attributes, operation.sequence_number)
+        return operation
+
+    def accept_checkpoint(self) -> MetadataCheckpointOperation:
+        """The pending state of this very moment becomes an operation (H28)."""
+        operation = MetadataCheckpointOperation(self._metadata.encode_checkpoint())
+        operation.sequence_number = self._metadata.next_sequence_number()
+        return operation
+
+    def accept_storage_checkpoint(self) -> StorageCheckpointOperation:
+        by_id = self._metadata.by_id
+        operation = StorageCheckpointOperation(
+            [(key, by_id[key].storage_length) for key in sorted(by_id)]
+        )
+        operation.sequence_number = self._metadata.next_sequence_number()
+        return operation
+
+    def _number(
+        self,
+        operation: SealOperation
+        | TruncateOperation
+        | MergeOperation
+        | DeleteOperation
+        | UpdateAttributesOperation
+        | MapSegmentOperation,
+    ) -> None:
+        operation.sequence_number = self._metadata.next_sequence_number()
+        operation.segment.pending_operations += 1
+        operation.segment.encoded_snapshot = None
+
+    @staticmethod
+    def _require_present(segment: SegmentMetadata) -> None:
+        if segment.pending_deleted or segment.pending_merged:
+            raise SegmentNotFoundError(segment.name)
+
+    @staticmethod
+    def _require_writable(segment: SegmentMetadata) -> None:
+        if segment.pending_deleted or segment.pending_merged:
+            raise SegmentNotFoundError(segment.name)
+        if segment.pending_sealed:
+            raise SegmentSealedError(segment.name, length=segment.pending_length)

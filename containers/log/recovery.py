@@ -1,0 +1,161 @@
+"""Brings a container back from its log, and from what Tier 2 says of it.
+
+Order matters: the log is opened first (that fences its former owner), then the root is claimed (that fences a former
+owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted, served or
+flushed before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from containers.log.data_frame import decode_frame
+from containers.log.memory_log import MemoryLog
+from containers.log.record_stream import RecordStream
+from containers.log.replay import Replay, ReplayReadIndex, is_append, map_record_ids
+from containers.log.truncation_markers import TruncationMarkers
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.operations.operation import OperationType
+from containers.operations.record_codec import Record, decode_record
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    ErrorKind,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.storage import ClaimedRoot, Storage
+
+_LOGGER = logging.getLogger(__name__)
+
+NUMBER_GAP = 1 << 24
+"""Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power cut
+took are not given again (H33). The same for segment ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverySummary:
+    """What recovery found."""
+
+    epoch: int
+    storage_claimed: bool
+    frames: int
+    operations: int
+    data_bytes: int
+    """Bytes that only the log had."""
+    active_segments: int
+
+
+class Recovery:
+    """One recovery of one container."""
+
+    def __init__(
+        self,
+        *,
+        log: DurableDataLog,
+        storage: Storage,
+        metadata: ContainerMetadata,
+        memory_log: MemoryLog,
+        read_index: ReplayReadIndex,
+        markers: TruncationMarkers,
+        expect_in_storage: Callable[[SegmentId, int, memoryview], None],
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._metadata = metadata
+        self._memory_log = memory_log
+        self._read_index = read_index
+        self._markers = markers
+        self._expect_in_storage = expect_in_storage
+
+    async def run(self) -> RecoverySummary:
+        """Raises DataCorruptionError (the log should be disabled), LogNotPrimaryError, StorageNotPrimaryError,
+        InvalidRequestError (Tier 2 belongs to another log), SegmentStoreError."""
+        metadata = self._metadata
+        metadata.epoch = await self._log.initialize()
+        claimed = await self._claim()
+        replay = Replay(
+            metadata=metadata,
+            memory_log=self._memory_log,
+            read_index=self._read_index,
+            expect_in_storage=self._expect_in_storage,
+            storage_known=claimed is not None,
+        )
+        frames = await self._replay(replay, claimed)
+        if not replay.checkpoint_seen and replay.operations:
+            raise DataCorruptionError(
+                f"the log has {replay.operations} operations but no checkpoint"
+            )
+        replay.finish()
+        floor_number, floor_id = 0, 0
+        if claimed is not None:
+            floor_number, floor_id = claimed.highest_sequence_number, claimed.highest_segment_id
+        gap = NUMBER_GAP if frames or floor_number else 0
+        metadata.raise_numbers(
+            sequence_number=max(metadata.sequence_number, floor_number) + gap,
+            segment_id=max(metadata.highest_segment_id, floor_id) + gap,
+        )
+        metadata.committed_sequence_number = SequenceNumber(metadata.sequence_number)
+        return RecoverySummary(
+            epoch=metadata.epoch,
+            storage_claimed=claimed is not None,
+            frames=frames,
+            operations=replay.operations,
+            data_bytes=replay.data_bytes,
+            active_segments=len(metadata.by_id),
+        )
+
+    async def _claim(self) -> ClaimedRoot | None:
+        try:
+            return await self._storage.claim(epoch=self._metadata.epoch, log_id=self._log.log_id)
+        except SegmentStoreError as error:
+            if error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
+                raise
+            _LOGGER.warning(
+                "container=%d tier 2 does not answer, recovering from the log alone: %s",
+                self._metadata.container_id,
+                error,
+            )
+            return None
+
+    async def _replay(self, replay: Replay, claimed: ClaimedRoot | None) -> int:
+        stream = RecordStream()
+        frames = 0
+        async with aclosing(self._log.read()) as entries:  # type: ignore[type-var]  # an async generator
+            async for entry in entries:
+                frame = decode_frame(entry.payload)
+                frames += 1
+                others: list[Record] = []
+                for view in stream.records(frame):
+                    if is_append(view):
+                        if others:
+                            await self._apply(replay, others, claimed)
+                            others = []
+                        replay.append_record(view)
+                    else:
+                        # Copied: the views of a frame are valid only until the next step.
+                        others.append(decode_record(memoryview(bytes(view))))
+                if others:
+                    await self._apply(replay, others, claimed)
+                self._markers.add_frame(frame.last_started, entry.address)
+        return frames
+
+    async def _apply(
+        self, replay: Replay, records: list[Record], claimed: ClaimedRoot | None
+    ) -> None:
+        if claimed is not None and not claimed.created:
+            wanted = map_record_ids(records)
+            for record in records:
+                if record.type is OperationType.METADATA_CHECKPOINT and not replay.checkpoint_seen:
+                    wanted += self._ids_of_checkpoint(record)
+            wanted = sorted({key for key in wanted if key not in replay.records})
+            if wanted:
+                replay.learn(await self._storage.load(wanted))
+        for record in records:
+            replay.apply(record)
+            if record.type is OperationType.METADATA_CHECKPOINT:
+                self._markers.add_truncation_point(record.sequence_number)
+
+    def _ids_of_checkpoint(self, record: Record) -> list[SegmentId]:
+        return [segment.segment_id for segment in self._metadata.decode_checkpoint(record.snapshot)]

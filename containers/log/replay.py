@@ -1,0 +1,372 @@
+"""Applies the records of a log, one after another, to an empty container.
+
+The state after replay is what the commits that wrote the records had made of it. Only what Tier 2 lacks comes back as data
+(H38): operations at or below a segment's published sequence number touch metadata alone, and bytes below its storage
+length are not put into the cache.
+
+Invariants:
+- the first record applied is a metadata checkpoint; records before it belong to what it already contains;
+- every later checkpoint must equal what replay has come to (H28); segments that it does not name have left memory;
+- offsets fit exactly: anything else is corruption and halts the container.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from containers.log.memory_log import MemoryLog
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.metadata.segment_snapshot import decode_segment_snapshot
+from containers.operations.operation import (
+    DeleteOperation,
+    MapSegmentOperation,
+    MergeOperation,
+    Operation,
+    OperationType,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from containers.operations.record_codec import (
+    APPEND_HEADER,
+    LENGTH_FIELD_BYTES,
+    Record,
+    decode_attributes,
+)
+from segmentstore.contracts.errors import CacheFullError, DataCorruptionError, SegmentStoreError
+from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.storage import SegmentRecord
+
+_APPEND = int(OperationType.APPEND)
+_unpack_append = APPEND_HEADER.unpack_from
+
+
+class ReplayReadIndex(Protocol):
+    """What replay needs of the container's read index."""
+
+    def open(self, metadata: SegmentMetadata) -> object: ...
+
+    def remove(self, segment_id: SegmentId) -> None: ...
+
+
+class Replay:
+    """The state machine of recovery. Feed `append_record` and `apply` in log order, then `finish`."""
+
+    def __init__(
+        self,
+        *,
+        metadata: ContainerMetadata,
+        memory_log: MemoryLog,
+        read_index: ReplayReadIndex,
+        expect_in_storage: Callable[[SegmentId, int, memoryview], None],
+        storage_known: bool,
+    ) -> None:
+        self._metadata = metadata
+        self._memory_log = memory_log
+        self._read_index = read_index
+        self._expect_in_storage = expect_in_storage
+        self._storage_known = storage_known
+        self.checkpoint_seen = False
+        self.highest_sequence_number = 0
+        self.operations = 0
+        self.data_bytes = 0
+        self.records: dict[SegmentId, SegmentRecord] = {}
+        self._forgotten: set[SegmentId] = set()
+
+    def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
+        """What Tier 2 says of segments that the next records may name."""
+        self.records.update(records)
+
+    # --- appends: the bulk of every log ----------------------------------------------------------
+
+    def append_record(self, view: memoryview) -> None:
+        """Apply one APPEND record, given whole."""
+        (_, _, flags, count, number, segment_id, offset, modified, length) = _unpack_append(view)
+        self._count(number)
+        if not self.checkpoint_seen:
+            return
+        segment = self._metadata.by_id.get(segment_id)
+        if segment is None or segment.length != offset or segment.sealed or segment.is_gone():
+            raise DataCorruptionError(
+                f"append does not fit sequence_number={number} segment_id={segment_id} "
+                f"offset={offset} segment={segment!r}"
+            )
+        changes = None
+        position = APPEND_HEADER.size
+        if count:
+            changes, position = decode_attributes(view, position, count)
+            segment.attributes.commit(changes, number)
+        if position + length != len(view):
+            raise DataCorruptionError(f"append record length differs sequence_number={number}")
+        end = offset + length
+        data = view[position:]
+        if number > segment.published_sequence_number:
+            self._insert(segment, offset, data)
+            self._memory_log.add_append(
+                segment,
+                offset=offset,
+                data=data,
+                sequence_number=number,
+                last_modified_ms=modified,
+                attributes=changes,
+            )
+        elif length:
+            self._expect_in_storage(segment_id, offset, data)
+        segment.length = end
+        segment.pending_length = end
+        segment.last_sequence_number = number
+        if modified > segment.last_modified_ms:
+            segment.last_modified_ms = modified
+        if flags:
+            seal = SealOperation(segment)
+            seal.sequence_number = number
+            seal.last_modified_ms = modified
+            segment.sealed = True
+            self._keep(seal, segment)
+
+    def _insert(self, segment: SegmentMetadata, offset: int, data: memoryview) -> None:
+        missing = offset + len(data) - segment.storage_length
+        if missing <= 0:
+            return
+        if missing < len(data):
+            data = data[len(data) - missing :]
+            offset = segment.storage_length
+        try:
+            segment.read_index.insert_recovered(offset, data)
+        except CacheFullError as error:
+            raise SegmentStoreError(
+                "the bytes in the log that are not yet in Tier 2 do not fit into the cache: start with a larger "
+                f"cache budget (cause: {error})"
+            ) from error
+        self.data_bytes += len(data)
+
+    # --- everything else -------------------------------------------------------------------------
+
+    def apply(self, record: Record) -> None:
+        """Apply one decoded record that is not an append."""
+        self._count(record.sequence_number)
+        if record.type is OperationType.METADATA_CHECKPOINT:
+            self._checkpoint(record)
+            return
+        if not self.checkpoint_seen:
+            return
+        match record.type:
+            case OperationType.SEAL:
+                segment = self._segment(record)
+                seal = SealOperation(segment)
+                seal.last_modified_ms = record.last_modified_ms
+                segment.sealed = True
+                segment.set_last_modified(record.last_modified_ms)
+                self._applied(seal, record, segment)
+            case OperationType.TRUNCATE:
+                segment = self._segment(record)
+                segment.set_start_offset(record.offset)
+                self._applied(TruncateOperation(segment, record.offset), record, segment)
+                segment.read_index.truncated(record.offset)
+            case OperationType.UPDATE_ATTRIBUTES:
+                segment = self._segment(record)
+                segment.attributes.commit(record.attributes, record.sequence_number)
+                self._applied(
+                    UpdateAttributesOperation(segment, record.attributes), record, segment
+                )
+            case OperationType.DELETE:
+                segment = self._segment(record)
+                segment.deleted = segment.pending_deleted = True
+                self._applied(DeleteOperation(segment), record, segment)
+            case OperationType.MERGE:
+                self._merge(record)
+            case OperationType.MAP_SEGMENT | OperationType.MAP_TRANSACTION:
+                self._map(record)
+            case OperationType.STORAGE_CHECKPOINT:
+                self._storage_checkpoint(record)
+            case _:
+                raise DataCorruptionError(f"record cannot be replayed type={record.type}")
+
+    def _segment(self, record: Record) -> SegmentMetadata:
+        segment = self._metadata.by_id.get(record.segment_id)
+        if segment is None or segment.is_gone():
+            raise DataCorruptionError(
+                f"{record.type.name.lower()} of a segment that is not active "
+                f"sequence_number={record.sequence_number} segment_id={record.segment_id}"
+            )
+        return segment
+
+    def _applied(self, operation: Operation, record: Record, segment: SegmentMetadata) -> None:
+        operation.sequence_number = record.sequence_number
+        segment.last_sequence_number = record.sequence_number
+        self._keep(operation, segment)
+
+    def _keep(self, operation: Operation, *segments: SegmentMetadata) -> None:
+        """Hand it to the storage writer again, unless Tier 2 has it."""
+        if operation.sequence_number > segments[0].published_sequence_number:
+            self._memory_log.add(operation, *segments)
+
+    def _merge(self, record: Record) -> None:
+        target = self._segment(record)
+        source = self._metadata.by_id.get(record.source_id)
+        number = record.sequence_number
+        published = number <= target.published_sequence_number
+        if source is None or source.is_gone():
+            raise DataCorruptionError(
+                f"merge of a source that is not active sequence_number={number}"
+            )
+        if target.length != record.offset or source.length != record.length:
+            raise DataCorruptionError(
+                f"merge does not fit sequence_number={number} target={target!r} source={source!r}"
+            )
+        operation = MergeOperation(target, source)
+        operation.offset, operation.length = record.offset, record.length
+        operation.sequence_number = number
+        operation.last_modified_ms = record.last_modified_ms
+        source.merged = source.pending_merged = True
+        source.last_sequence_number = number
+        if published:
+            self.forget(source)
+        else:
+            self._memory_log.add(operation, target, source)
+            target.read_index.begin_merge(record.offset, source.read_index)
+        target.set_length(record.offset + record.length)
+        target.pending_length = target.length
+        target.set_last_modified(record.last_modified_ms)
+        target.last_sequence_number = number
+
+    def _map(self, record: Record) -> None:
+        segment, position = decode_segment_snapshot(record.snapshot)
+        if position != len(record.snapshot):
+            raise DataCorruptionError(f"map record is too long {record.sequence_number}")
+        present = self._metadata.by_id.get(segment.segment_id)
+        if present is not None:
+            # Evicted and activated again: evictions are not logged. Replay knows at least as much.
+            if record.created or present.length != segment.length or present.is_gone():
+                raise DataCorruptionError(f"map does not fit {present!r} and {segment!r}")
+            present.last_sequence_number = record.sequence_number
+            return
+        segment.attributes.commit(record.attributes, record.sequence_number)
+        segment.last_sequence_number = record.sequence_number
+        self._activate(segment)
+        operation = MapSegmentOperation(segment, created=record.created, snapshot=b"")
+        operation.attributes = record.attributes
+        self._applied(operation, record, segment)
+
+    def _activate(self, segment: SegmentMetadata) -> None:
+        stored = self.records.get(segment.segment_id)
+        if stored is not None:
+            if stored.length < segment.storage_length:
+                raise DataCorruptionError(
+                    "Tier 2 lost bytes that the log says it had "
+                    f"segment={segment!r} storage_length={stored.length}"
+                )
+            segment.storage_length = (
+                stored.length
+            )  # may be ahead of `length` until replay gets there
+            segment.published_sequence_number = stored.sequence_number
+            segment.sealed_in_storage = stored.sealed
+        elif self._storage_known:
+            segment.published_sequence_number = SequenceNumber(0)
+        self._metadata.add(segment)
+        self._read_index.open(segment)
+
+    def _checkpoint(self, record: Record) -> None:
+        segments = self._metadata.decode_checkpoint(record.snapshot)
+        if not self.checkpoint_seen:
+            self.checkpoint_seen = True
+            for segment in segments:
+                segment.last_sequence_number = record.sequence_number
+                self._activate(segment)
+            return
+        named = {segment.segment_id for segment in segments}
+        for segment in segments:
+            present = self._metadata.by_id.get(segment.segment_id)
+            if present is None:
+                if segment.is_gone() or not self._storage_known:
+                    continue
+                raise DataCorruptionError(f"checkpoint names an unknown segment {segment!r}")
+            self._compare(present, segment, record.sequence_number)
+        if self._storage_known:
+            for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:
+                self.forget(segment)
+
+    @staticmethod
+    def _compare(present: SegmentMetadata, listed: SegmentMetadata, number: SequenceNumber) -> None:
+        """A checkpoint never says anything else than replay up to it (H28)."""
+        ours = (present.length, present.start_offset, present.sealed, present.is_gone())
+        theirs = (listed.length, listed.start_offset, listed.sealed, listed.is_gone())
+        if ours != theirs or present.attributes.core() != listed.attributes.core():
+            raise DataCorruptionError(
+                f"checkpoint contradicts replay sequence_number={number} "
+                f"replayed={present!r} checkpoint={listed!r}"
+            )
+
+    def _storage_checkpoint(self, record: Record) -> None:
+        for segment_id, length in record.storage_lengths:
+            segment = self._metadata.by_id.get(segment_id)
+            if segment is not None and length > segment.storage_length:
+                if self._storage_known and not segment.is_gone():
+                    raise DataCorruptionError(
+                        f"Tier 2 lost bytes that the log says it had {segment!r} logged={length}"
+                    )
+                segment.storage_length = length
+                segment.read_index.storage_advanced(length)
+
+    def forget(self, segment: SegmentMetadata) -> None:
+        """The segment has left memory, or Tier 2 has followed its end."""
+        self._forgotten.add(segment.segment_id)
+        self._read_index.remove(segment.segment_id)
+        self._metadata.remove(segment)
+
+    def _count(self, number: int) -> None:
+        if number <= self.highest_sequence_number:
+            raise DataCorruptionError(
+                f"sequence numbers go back from {self.highest_sequence_number} to {number}"
+            )
+        self.highest_sequence_number = number
+        self.operations += 1
+
+    def finish(self) -> None:
+        """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""
+        by_id = self._metadata.by_id
+        if self._storage_known:
+            for segment in [s for s in by_id.values() if s.deleted]:
+                if segment.segment_id not in self.records:
+                    self.forget(segment)
+            # A source that waited to be merged into a target which is gone from Tier 2 is gone as well.
+            for item in self._memory_log.items():
+                if isinstance(item, MergeOperation) and item.segment.segment_id in self._forgotten:
+                    source = by_id.get(item.source.segment_id)
+                    if source is not None and source.segment_id not in self.records:
+                        self.forget(source)
+        self._memory_log.drop_segments(self._forgotten)
+        for segment in by_id.values():
+            if segment.storage_length > segment.length:
+                raise DataCorruptionError(
+                    f"Tier 2 has more bytes than the log acknowledged {segment!r}"
+                )
+            if (
+                self._storage_known
+                and segment.storage_length > 0
+                and not segment.is_gone()
+                and segment.segment_id not in self.records
+            ):
+                raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")
+            segment.reset_pending()
+            segment.encoded_snapshot = None
+            if not segment.is_gone():
+                segment.read_index.check()
+        self._metadata.committed_sequence_number = SequenceNumber(self.highest_sequence_number)
+        self._metadata.sequence_number = SequenceNumber(
+            max(self._metadata.sequence_number, self.highest_sequence_number)
+        )
+
+
+def map_record_ids(records: Sequence[Record]) -> list[SegmentId]:
+    """Ids that Tier 2 should be asked about before these records are applied."""
+    return [
+        record.segment_id
+        for record in records
+        if record.type in (OperationType.MAP_SEGMENT, OperationType.MAP_TRANSACTION)
+    ]
+
+
+def is_append(view: memoryview) -> bool:
+    """Whether a whole record is an append: appends are not decoded into objects."""
+    return view[LENGTH_FIELD_BYTES] == _APPEND

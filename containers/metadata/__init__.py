@@ -1,0 +1,1 @@
+"""What the container believes: segment and container metadata, pending and committed."""

@@ -1,0 +1,137 @@
+"""What one container believes as a whole: its numbers, its active segments, and its checkpoints' bytes.
+
+Checkpoint payload, little-endian:
+
+    u8 version = 1, u8[3] zero, u32 container_id, u64 epoch, u64 highest_segment_id, u32 segment_count,
+    then the segment snapshots in order of their ids
+
+Invariants (check()):
+- sequence numbers only grow, also when the frame that carried one failed;
+- an id is never given twice; a name maps to at most one segment that is not gone;
+- `by_id` holds every active segment, gone ones included until Tier 2 has followed (H20).
+"""
+
+import struct
+from collections.abc import Iterator
+
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.metadata.segment_snapshot import decode_segment_snapshot, encode_segment_snapshot
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.identifiers import (
+    NO_SEGMENT,
+    NO_SEQUENCE_NUMBER,
+    BufferView,
+    ContainerId,
+    Epoch,
+    SegmentId,
+    SequenceNumber,
+)
+
+_HEADER = struct.Struct("<B3xIQQI")
+_VERSION = 1
+
+
+class ContainerMetadata:
+    """The active segments of one container and the numbers it hands out."""
+
+    def __init__(self, *, container_id: ContainerId) -> None:
+        self.container_id = container_id
+        self.epoch = Epoch(0)
+        self.sequence_number: SequenceNumber = NO_SEQUENCE_NUMBER
+        """The last one given out."""
+        self.committed_sequence_number: SequenceNumber = NO_SEQUENCE_NUMBER
+        """Operations at or below it are durable and applied."""
+        self.highest_segment_id: SegmentId = NO_SEGMENT
+        self.by_id: dict[SegmentId, SegmentMetadata] = {}
+        self._by_name: dict[str, SegmentMetadata] = {}
+
+    def next_sequence_number(self) -> SequenceNumber:
+        self.sequence_number = SequenceNumber(self.sequence_number + 1)
+        return self.sequence_number
+
+    def next_segment_id(self) -> SegmentId:
+        self.highest_segment_id = SegmentId(self.highest_segment_id + 1)
+        return self.highest_segment_id
+
+    def raise_numbers(self, *, sequence_number: int, segment_id: int) -> None:
+        """Continue above these: what an earlier life may have handed out never returns (H7, H33)."""
+        self.sequence_number = SequenceNumber(max(self.sequence_number, sequence_number))
+        self.highest_segment_id = SegmentId(max(self.highest_segment_id, segment_id))
+
+    def get(self, name: str) -> SegmentMetadata | None:
+        """The active segment of that name that is not (pending) gone."""
+        segment = self._by_name.get(name)
+        if segment is None or segment.is_pending_gone():
+            return None
+        return segment
+
+    def last_of_name(self, name: str) -> SegmentMetadata | None:
+        """The newest active segment of that name, gone or not: while it is here, Tier 2 may still show it."""
+        return self._by_name.get(name)
+
+    def add(self, segment: SegmentMetadata) -> None:
+        """Make a segment active; its id must be new here, its name free or gone."""
+        assert segment.segment_id not in self.by_id, f"id {segment.segment_id} is active already"
+        holder = self._by_name.get(segment.name)
+        assert holder is None or holder.is_pending_gone() or segment.is_gone(), (
+            f"name {segment.name!r} belongs to {holder!r}"
+        )
+        self.by_id[segment.segment_id] = segment
+        if holder is None or not segment.is_gone():
+            self._by_name[segment.name] = segment
+        if segment.segment_id > self.highest_segment_id:
+            self.highest_segment_id = segment.segment_id
+
+    def remove(self, segment: SegmentMetadata) -> None:
+        """The segment leaves memory: evicted, or gone from Tier 2 as well."""
+        del self.by_id[segment.segment_id]
+        if self._by_name.get(segment.name) is segment:
+            del self._by_name[segment.name]
+
+    def names(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def encode_checkpoint(self) -> list[BufferView]:
+        """The pending state of everything, in one stretch (H28)."""
+        header = _HEADER.pack(
+            _VERSION, self.container_id, self.epoch, self.highest_segment_id, len(self.by_id)
+        )
+        parts = [encode_segment_snapshot(self.by_id[key]) for key in sorted(self.by_id)]
+        return [header, b"".join(parts)]
+
+    def decode_checkpoint(self, view: memoryview) -> list[SegmentMetadata]:
+        """The segments of a checkpoint, as new objects; also raises our numbers to its own.
+
+        Raises DataCorruptionError.
+        """
+        try:
+            version, container_id, epoch, highest, count = _HEADER.unpack_from(view)
+        except struct.error as error:
+            raise DataCorruptionError(f"checkpoint does not parse: {error}") from error
+        if version != _VERSION:
+            raise DataCorruptionError(f"checkpoint of unknown version {version}")
+        if container_id != self.container_id:
+            raise DataCorruptionError(
+                f"checkpoint belongs to another container expected={self.container_id} found={container_id}"
+            )
+        del epoch  # told by the log, which is newer
+        self.raise_numbers(sequence_number=0, segment_id=highest)
+        position = _HEADER.size
+        segments: list[SegmentMetadata] = []
+        for _ in range(count):
+            segment, position = decode_segment_snapshot(view, position)
+            segments.append(segment)
+        if position != len(view):
+            raise DataCorruptionError(f"checkpoint has {len(view) - position} bytes too many")
+        return segments
+
+    def check(self) -> None:
+        """Prove the invariants; O(n)."""
+        assert self.committed_sequence_number <= self.sequence_number
+        for segment_id, segment in self.by_id.items():
+            assert segment.segment_id == segment_id, repr(segment)
+            assert segment_id <= self.highest_segment_id, repr(segment)
+            segment.check()
+        for name, segment in self._by_name.items():
+            assert segment.name == name, repr(segment)
+            assert self.by_id.get(segment.segment_id) is segment, repr(segment)

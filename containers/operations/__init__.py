@@ -1,0 +1,1 @@
+"""The operation types and their bytes."""

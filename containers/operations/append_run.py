@@ -1,0 +1,56 @@
+"""Committed appends of one segment that stand one behind the other, as one item of the in-memory log.
+
+A run grows in place while it is the newest item of its segment and the storage writer has not taken it, so that the
+memory of the log does not grow with the number of appends (H34). Between its first and last sequence number there may
+be operations of *other* segments; whatever else happens to its own segment closes it.
+
+Invariants:
+- both ends are append boundaries, so Tier-2 blocks and chunks may end at run ends (H16, H76);
+- `checksum` is the CRC32C of exactly its bytes, chained from the bytes as they were received (H21);
+- a closed run never changes.
+"""
+
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    SegmentId,
+    SequenceNumber,
+)
+
+RUN_BYTES_MAX = 256 * 1024
+"""A run that has reached this length is closed; one larger append is a run of its own."""
+
+
+class AppendRun:
+    """A stretch [offset, offset + length) of one segment, its bytes in the cache."""
+
+    __slots__ = (
+        "attributes",
+        "checksum",
+        "first_sequence_number",
+        "last_modified_ms",
+        "last_sequence_number",
+        "length",
+        "offset",
+        "segment_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        segment_id: SegmentId,
+        offset: int,
+        length: int,
+        checksum: int,
+        sequence_number: SequenceNumber,
+        last_modified_ms: int,
+    ) -> None:
+        self.segment_id = segment_id
+        self.offset = offset
+        self.length = length
+        self.checksum = checksum
+        self.first_sequence_number = sequence_number
+        self.last_sequence_number = sequence_number
+        self.last_modified_ms = last_modified_ms
+        self.attributes: dict[AttributeKey, AttributeValue | None] | None = None
+        """Values after the last append of the run, of those attributes that its appends changed."""

@@ -1,0 +1,214 @@
+"""The operations of the log, as objects.
+
+An operation is what the container promises: its results (assigned offsets, absolute attribute values, ids), never a
+request, so that replaying it twice changes nothing (H32). The bytes are in `record_codec`.
+
+| operation | meaning |
+|---|---|
+| AppendOperation | bytes, attribute values and perhaps a seal, added to one segment in one step |
+| AppendRun | the same after commit: neighbouring appends of a segment, their bytes in the cache |
+| SealOperation, TruncateOperation, MergeOperation, DeleteOperation | the verbs |
+| UpdateAttributesOperation | attribute values without bytes |
+| MapSegmentOperation | gives an id to a name, with the whole state: creation and reactivation |
+| MapTransactionOperation | the same for a segment that is to be merged into its parent |
+| MetadataCheckpointOperation | the whole active metadata; the log may be truncated before it |
+| StorageCheckpointOperation | storage lengths, so that a log kept behind an old checkpoint is not misread (H31) |
+"""
+
+from asyncio import Future
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    SegmentId,
+    SequenceNumber,
+)
+
+if TYPE_CHECKING:
+    from containers.metadata.segment_metadata import SegmentMetadata
+
+AttributeChanges: TypeAlias = Sequence[tuple[AttributeKey, AttributeValue | None]]
+"""Absolute values after the operation; None removes the attribute."""
+
+
+class OperationType(IntEnum):
+    """First byte of every record. Persistent: never renumber."""
+
+    APPEND = 1
+    SEAL = 2
+    TRUNCATE = 3
+    MERGE = 4
+    DELETE = 5
+    UPDATE_ATTRIBUTES = 6
+    MAP_SEGMENT = 7
+    MAP_TRANSACTION = 8
+    METADATA_CHECKPOINT = 9
+    STORAGE_CHECKPOINT = 10
+
+
+class Operation:
+    """What all operations have. `future` gets `result` once the operation is durable and applied."""
+
+    __slots__ = ("future", "result", "sequence_number")
+
+    type: OperationType
+
+    def __init__(self) -> None:
+        self.sequence_number: SequenceNumber = NO_SEQUENCE_NUMBER
+        self.future: Future[int] | None = None
+        self.result = 0
+
+
+class SegmentOperation(Operation):
+    """An operation on one active segment."""
+
+    __slots__ = ("segment",)
+
+    def __init__(self, segment: "SegmentMetadata") -> None:
+        self.sequence_number = NO_SEQUENCE_NUMBER
+        self.future = None
+        self.result = 0
+        self.segment = segment
+
+
+class AppendOperation(SegmentOperation):
+    """Bytes at an assigned offset, on their way to the log."""
+
+    __slots__ = ("attributes", "data", "last_modified_ms", "length", "offset", "seal")
+    type = OperationType.APPEND
+
+    def __init__(self, segment: "SegmentMetadata", data: bytes) -> None:
+        self.sequence_number = NO_SEQUENCE_NUMBER
+        self.future = None
+        self.result = 0
+        self.segment = segment
+        self.data = data
+        """The bytes as received: what the log and the run's checksum are made of (H21). Dropped at commit."""
+        self.length = len(data)
+        self.offset = 0
+        self.attributes: AttributeChanges | None = None
+        self.seal = False
+        self.last_modified_ms = 0
+
+
+class SealOperation(SegmentOperation):
+    """No more appends."""
+
+    __slots__ = ("last_modified_ms",)
+    type = OperationType.SEAL
+
+    def __init__(self, segment: "SegmentMetadata") -> None:
+        super().__init__(segment)
+        self.last_modified_ms = 0
+
+
+class TruncateOperation(SegmentOperation):
+    """Bytes below `offset` are gone."""
+
+    __slots__ = ("offset",)
+    type = OperationType.TRUNCATE
+
+    def __init__(self, segment: "SegmentMetadata", offset: int) -> None:
+        super().__init__(segment)
+        self.offset = offset
+
+
+class MergeOperation(SegmentOperation):
+    """The bytes of `source` now stand at [offset, offset + length) of the segment; `source` is gone."""
+
+    __slots__ = ("last_modified_ms", "length", "offset", "source")
+    type = OperationType.MERGE
+
+    def __init__(self, segment: "SegmentMetadata", source: "SegmentMetadata") -> None:
+        super().__init__(segment)
+        self.source = source
+        self.offset = 0
+        self.length = 0
+        self.last_modified_ms = 0
+
+
+class DeleteOperation(SegmentOperation):
+    """The segment is gone."""
+
+    __slots__ = ()
+    type = OperationType.DELETE
+
+
+class UpdateAttributesOperation(SegmentOperation):
+    """Attribute values without bytes."""
+
+    __slots__ = ("attributes",)
+    type = OperationType.UPDATE_ATTRIBUTES
+
+    def __init__(self, segment: "SegmentMetadata", attributes: AttributeChanges) -> None:
+        super().__init__(segment)
+        self.attributes = attributes
+
+
+class MapSegmentOperation(SegmentOperation):
+    """A name gets its id, with the whole state. `created` tells creation from reactivation."""
+
+    __slots__ = ("attributes", "created", "snapshot")
+    type = OperationType.MAP_SEGMENT
+
+    def __init__(self, segment: "SegmentMetadata", *, created: bool, snapshot: bytes) -> None:
+        super().__init__(segment)
+        self.created = created
+        self.snapshot = snapshot
+        """Encoded by containers.metadata.segment_snapshot."""
+        self.attributes: AttributeChanges = ()
+        """Extended attributes given at creation."""
+
+
+class MapTransactionOperation(MapSegmentOperation):
+    """The map of a segment named `<parent>#transaction.<id>`, together with its parent's name."""
+
+    __slots__ = ("parent_name",)
+    type = OperationType.MAP_TRANSACTION
+
+    def __init__(
+        self, segment: "SegmentMetadata", *, created: bool, snapshot: bytes, parent_name: str
+    ) -> None:
+        super().__init__(segment, created=created, snapshot=snapshot)
+        self.parent_name = parent_name
+
+
+class MetadataCheckpointOperation(Operation):
+    """All active segments at this sequence number, as one encoded snapshot."""
+
+    __slots__ = ("payload",)
+    type = OperationType.METADATA_CHECKPOINT
+
+    def __init__(self, payload: Sequence[BufferView]) -> None:
+        super().__init__()
+        self.payload = payload
+
+
+class StorageCheckpointOperation(Operation):
+    """Storage lengths of all active segments."""
+
+    __slots__ = ("lengths",)
+    type = OperationType.STORAGE_CHECKPOINT
+
+    def __init__(self, lengths: Sequence[tuple[SegmentId, int]]) -> None:
+        super().__init__()
+        self.lengths = lengths
+
+
+class Barrier(Operation):
+    """Not logged. Completes when everything submitted before it has committed (H25).
+
+    With `error` it is a refusal that was judged against pending state: delivered only then (H24).
+    """
+
+    __slots__ = ("error", "segment")
+
+    def __init__(self, segment: "SegmentMetadata | None", error: Exception | None = None) -> None:
+        super().__init__()
+        self.segment = segment
+        self.error = error

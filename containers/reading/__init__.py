@@ -1,0 +1,1 @@
+"""Read index, read results, tail reads, Tier-2 fetches."""

@@ -1,0 +1,119 @@
+"""What is known of one segment's bytes besides Tier 2: its cache entries and merge redirects, in offset order.
+
+Invariants (check()):
+- items do not overlap, none is empty;
+- every cache entry has a block that holds all of it.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from containers.cache.cache_entry import CacheEntry
+from containers.cache.cache_manager import CacheManager
+from containers.reading.merge_redirect import MergeRedirect
+from containers.reading.sorted_index import SortedIndex
+
+IndexItem: TypeAlias = CacheEntry | MergeRedirect
+
+
+class SegmentEntries:
+    """The ordered items of one segment. An open entry's end grows in place, without touching the order."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self) -> None:
+        self._index: SortedIndex[IndexItem] = SortedIndex()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __iter__(self) -> Iterator[IndexItem]:
+        return iter(self._index.items)
+
+    def append(self, entry: CacheEntry) -> None:
+        """Add an entry behind all others."""
+        self._index.append(entry.offset, entry)
+
+    def insert(self, item: IndexItem) -> None:
+        """Add an item into a gap."""
+        self._index.insert(item.offset, item)
+
+    def remove(self, item: IndexItem) -> None:
+        """Take out an item that is in."""
+        removed = self._index.remove(item.offset)
+        assert removed is item, f"{removed!r} stands where {item!r} should be"
+
+    def remove_below(self, limit: int) -> list[CacheEntry]:
+        """Take out, from the front, the cache entries that end at or below `limit`; stops at a redirect."""
+        removed: list[CacheEntry] = []
+        for item in self._index.items:
+            if item.end > limit or isinstance(item, MergeRedirect):
+                break
+            removed.append(item)
+        self._index.remove_first(len(removed))
+        return removed
+
+    def item_at(self, offset: int) -> IndexItem | None:
+        """The item that has the byte at `offset`."""
+        position = self._index.position_at_or_below(offset)
+        if position < 0:
+            return None
+        item = self._index.items[position]
+        return item if offset < item.end else None
+
+    def next_start(self, offset: int) -> int | None:
+        """Where the first item behind `offset` begins."""
+        position = self._index.position_at_or_below(offset) + 1
+        return self._index.items[position].offset if position < len(self._index) else None
+
+    def cached_between(self, begin: int, end: int) -> list[CacheEntry]:
+        """Cache entries with a byte at or above `begin` that end at or below `end`."""
+        items = self._index.items
+        entries: list[CacheEntry] = []
+        for position in range(max(0, self._index.position_at_or_below(begin)), len(items)):
+            item = items[position]
+            if item.end > end:
+                break
+            if isinstance(item, CacheEntry) and item.end > begin:
+                entries.append(item)
+        return entries
+
+    def first_missing(self, begin: int, end: int) -> int | None:
+        """The first offset of [begin, end) that no item covers."""
+        while begin < end:
+            item = self.item_at(begin)
+            if item is None:
+                return begin
+            begin = item.end
+        return None
+
+    def gather(self, offset: int, end: int, cache: CacheManager, views: list[memoryview]) -> int:
+        """Add views of the cached bytes of [offset, end), up to the first that is missing or redirected: its offset."""
+        items = self._index.items
+        position = self._index.position_at_or_below(offset)
+        if position < 0:
+            return offset
+        for position in range(position, len(items)):
+            item = items[position]
+            if not item.offset <= offset < item.end or isinstance(item, MergeRedirect):
+                break
+            assert item.block is not None, f"{item!r} was released"
+            stop = item.end if item.end < end else end
+            views.append(item.block.view[offset - item.offset : stop - item.offset])
+            if item.generation != cache.generation:
+                cache.touch(item)
+            offset = stop
+            if offset == end:
+                break
+        return offset
+
+    def check(self) -> None:
+        """Prove the invariants; O(items)."""
+        self._index.check()
+        end = 0
+        for item in self._index.items:
+            assert end <= item.offset < item.end, f"{item!r} overlaps or is empty, behind {end}"
+            end = item.end
+            if isinstance(item, CacheEntry):
+                assert item.block is not None, f"{item!r} was released"
+                assert item.end - item.offset <= item.block.size_bytes, f"{item!r} is too long"

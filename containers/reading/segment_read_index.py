@@ -1,0 +1,338 @@
+"""Where the bytes of one active segment are: in cache blocks, behind a merge redirect, or in Tier 2.
+
+Bytes are staged when an append is accepted, into the block left open by the one before, and become readable when the
+metadata's `length` passes them. The ordered entries are touched once per block. What is neither cached nor redirected
+and lies below the storage length is in Tier 2.
+
+Invariants (check()):
+- entries and redirects do not overlap, and cover [storage length, length) and whatever is staged behind it, except
+  for the stretches of merges that are not yet committed;
+- every entry that ends above the storage length is pinned: not evicted, not freed, not rewritten (H56);
+- only the last entry is open for growth, and only while its end is the end of all that is staged (H54);
+- a run of n un-flushed bytes occupies at most max(2n, 4 KiB) (H55).
+"""
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from containers.cache.cache_entry import PINNED, CacheEntry
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.reading.merge_redirect import MergeRedirect
+from containers.reading.segment_entries import SegmentEntries
+from containers.reading.segment_reader import read_entries
+from containers.reading.segment_staging import SegmentStaging
+from containers.reading.tail_waiters import TailWaiters
+from segmentstore.contracts.errors import SegmentTruncatedError, ServiceHaltError
+from segmentstore.contracts.segments import ReadResultEntry
+
+if TYPE_CHECKING:
+    from containers.reading.container_read_index import ContainerReadIndex
+
+
+class SegmentReadIndex(SegmentStaging):
+    """The read index of one segment. All but reading is synchronous, and all of it belongs to the loop's thread."""
+
+    __slots__ = (
+        "_discarded",
+        "_gone",
+        "_redirect",
+        "_redirect_count",
+        "_unpinned_end",
+        "_waiters",
+        "has_waiters",
+    )
+
+    def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
+        super().__init__(metadata, container)
+        self.has_waiters = False
+        """Whether appended() would find anyone to wake."""
+        self._waiters: TailWaiters | None = None
+        self._gone: Exception | None = None
+        self._discarded = False
+        self._redirect: MergeRedirect | None = None
+        """The stretch of another segment that is read through this index."""
+        self._redirect_count = 0
+        self._unpinned_end = metadata.storage_length
+        """Entries that end at or below it are not pinned."""
+
+    # --- what the commit stretch says ---------------------------------------------------------
+
+    def appended(self) -> None:
+        """The metadata's length grew: wake the readers at the tail."""
+        if self.has_waiters:
+            self._wake()
+
+    def sealed(self) -> None:
+        """The metadata says sealed: nothing will ever follow, which readers at the tail must learn."""
+        self._wake()
+
+    def gone(self, error: Exception) -> None:
+        """Deleted, merged away, or the container stopped: every read ends with this error from now on."""
+        if self._gone is None:
+            self._gone = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiters is not None:
+            self.has_waiters = False
+            self._waiters.wake()
+
+    async def wait_for_change(self) -> None:
+        """Returns after the next appended(), sealed() or gone(). The caller looked at the state in the same stretch.
+
+        Raises TooManyWaitersError at the container's limit.
+        """
+        if self._waiters is None:
+            self._waiters = TailWaiters()
+        waiters = self._waiters
+        with self._container.waiting():
+            self.has_waiters = True
+            try:
+                await waiters.wait()
+            finally:
+                self.has_waiters = len(waiters) > 0
+
+    def raise_if_gone(self) -> None:
+        """Raises what gone() was told."""
+        if self._gone is not None:
+            # One error object serves many readers: without this its traceback would grow with each.
+            raise self._gone.with_traceback(None)
+
+    def raise_if_unreadable(self, offset: int) -> None:
+        """Raises what gone() was told, or SegmentTruncatedError for an offset below the start offset."""
+        self.raise_if_gone()
+        metadata = self.metadata
+        if offset < metadata.start_offset:
+            raise SegmentTruncatedError(metadata.name, start_offset=metadata.start_offset)
+
+    # --- what leaves --------------------------------------------------------------------------
+
+    def storage_advanced(self, storage_length: int) -> None:
+        """Tier 2 has everything below `storage_length`: cached bytes there may go at any time."""
+        assert storage_length >= self._unpinned_end, (
+            f"storage length goes back from {self._unpinned_end} to {storage_length}"
+        )
+        if self._entries is not None:
+            for entry in self._entries.cached_between(self._unpinned_end, storage_length):
+                if entry is self._open:
+                    self._close_run()
+                if entry.generation == PINNED:
+                    self._container.unpin(entry)
+        self._unpinned_end = storage_length
+        if self._open.offset < storage_length and (
+            2 * (self._open.end - storage_length) < self._open_bytes
+        ):
+            # What trickles in must not keep a large, mostly flushed block pinned for ever (H55).
+            self._close_run()
+        self.truncated(self.metadata.start_offset)
+        self._container.cache.room_made()
+
+    def truncated(self, start_offset: int) -> None:
+        """Bytes below `start_offset` will never be read again; those that Tier 2 has, or skips, are freed."""
+        if self._entries is None:
+            return
+        removed = self._entries.remove_below(min(start_offset, self._unpinned_end))
+        if removed:
+            self._forget_empty_entries()
+            self._container.discard(removed)
+
+    def discard_all(self) -> None:
+        """Let go of everything, and of the sources read through this index: Tier 2 has it, or nobody wants it."""
+        pending = [self]
+        while pending:
+            index = pending.pop()
+            index._close_open_block()
+            index._redirect = None
+            index._redirect_count = 0
+            index._discarded = True
+            items = list(index._entries or ())
+            index._entries = None
+            pending.extend(item.source for item in items if isinstance(item, MergeRedirect))
+            self._container.discard([item for item in items if isinstance(item, CacheEntry)])
+
+    # --- merges -------------------------------------------------------------------------------
+
+    @property
+    def is_redirected(self) -> bool:
+        """Another segment's bytes are read through this index."""
+        return self._redirect is not None
+
+    def begin_merge(self, offset: int, source: "SegmentReadIndex") -> None:
+        """From the merge's commit on, [offset, offset + the source's length) is the source's bytes."""
+        assert source._redirect is None, f"source is merged already: {source._redirect!r}"
+        source._close_open_block()
+        end = offset + source.metadata.length
+        if end == offset:
+            return
+        if self._entries is None:
+            self._entries = SegmentEntries()
+        redirect = MergeRedirect(offset=offset, end=end, source=source)
+        if self.staged_end <= offset:
+            self._close_open_block()
+            self._staged_end = self._run_start = end
+        self._entries.insert(redirect)
+        self._redirect_count += 1
+        source._redirect = redirect
+
+    def complete_merge(self, source: "SegmentReadIndex") -> None:
+        """The merge is published and the target's storage length covers it: the source's index goes.
+
+        While this segment itself waits to be merged, Tier 2 may have the bytes under its target only: the source stays.
+        """
+        redirect = source._redirect
+        if redirect is None:
+            return
+        if self.metadata.storage_length < redirect.end:
+            assert self._redirect is not None, (
+                f"{redirect!r} is complete above storage length {self.metadata.storage_length}"
+            )
+            return
+        assert self._entries is not None, f"{redirect!r} is not in an empty index"
+        self._entries.remove(redirect)
+        self._redirect_count -= 1
+        self._forget_empty_entries()
+        source.discard_all()
+        self._container.cache.room_made()
+
+    def resolve(self, offset: int, end: int) -> "list[tuple[SegmentReadIndex, int, int]]":
+        """Who has the byte at `offset`: this index, then the sources it is read through, innermost last.
+
+        Each with the offset in its own segment, and with `end`, cut where its redirect ends.
+        """
+        index = self
+        path = [(index, offset, end)]
+        while index._redirect_count and index._entries is not None:
+            item = index._entries.item_at(offset)
+            if not isinstance(item, MergeRedirect):
+                break
+            end = min(end, item.end) - item.offset
+            offset -= item.offset
+            index = item.source
+            path.append((index, offset, end))
+        return path
+
+    # --- bytes go out -------------------------------------------------------------------------
+
+    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
+        """Entries from `offset` on, as `Segment.read` promises them. Hold it in `aclosing`.
+
+        A STORAGE or FUTURE entry whose content was not taken ends the read.
+        """
+        return read_entries(self, offset, max_length)
+
+    def read_cached(self, offset: int, length_max: int) -> bytes | None:
+        """A copy of [offset, offset + length_max), cut at the length; None unless all of it is cached and readable.
+
+        Raises nothing: whatever is unusual is left to read().
+        """
+        metadata = self.metadata
+        end = min(offset + length_max, metadata.length)
+        if offset < metadata.start_offset or offset >= end or self._gone is not None:
+            return None
+        content = self.copy_cached(offset, end)
+        return content if len(content) == end - offset else None
+
+    def copy_cached(self, offset: int, end: int) -> bytes:
+        """The longest cached stretch of [offset, end) that begins at `offset`; b"" if there is none."""
+        views: list[memoryview] = []
+        self._gather(offset, end, views)
+        return bytes(views[0]) if len(views) == 1 else b"".join(views)
+
+    def views(self, offset: int, length: int) -> list[memoryview]:
+        """Views of staged or committed bytes that Tier 2 lacks; unchanged until the storage length passes them.
+
+        Raises ServiceHaltError if any are missing: acknowledged bytes would be lost.
+        """
+        position = offset - self._open.offset
+        end = offset + length
+        if position >= 0 and end <= self._open.end:
+            return [self._open_view[position : position + length]]
+        views: list[memoryview] = []
+        reached = self._gather(offset, end, views)
+        if reached != end:
+            raise ServiceHaltError(
+                f"un-flushed bytes are not in the cache segment={self.metadata.segment_id}"
+                f" offset={offset} length={length} reached={reached}"
+            )
+        return views
+
+    def _gather(self, offset: int, end: int, views: list[memoryview]) -> int:
+        """Collect views of cached bytes from `offset` on; gives the offset of the first byte that is not cached."""
+        cache = self._container.cache
+        if not self._redirect_count:
+            return self._entries.gather(offset, end, cache, views) if self._entries else offset
+        while offset < end:
+            index, begin, inner_end = self.resolve(offset, end)[-1]
+            if index._entries is None:
+                break
+            reached = index._entries.gather(begin, inner_end, cache, views)
+            if reached == begin:
+                break
+            offset += reached - begin
+        return offset
+
+    def insert_fetched(self, offset: int, content: memoryview) -> None:
+        """Keep bytes from Tier 2 where they are still missing and still wanted (H59), as far as there is room (H36)."""
+        metadata = self.metadata
+        begin = max(offset, metadata.start_offset)
+        end = min(offset + len(content), metadata.storage_length)
+        while begin < end and not self._discarded:
+            item = self._entries.item_at(begin) if self._entries is not None else None
+            if item is not None:
+                begin = item.end
+                continue
+            next_start = self._entries.next_start(begin) if self._entries is not None else None
+            gap_end = end if next_start is None else min(end, next_start)
+            block = self._container.allocate_fetched(gap_end - begin)
+            if block is None:
+                return
+            # The allocation may have evicted entries of ours: the gap is at least what it was.
+            gap_end = min(gap_end, begin + block.size_bytes)
+            block.view[: gap_end - begin] = content[begin - offset : gap_end - offset]
+            entry = CacheEntry(owner=self, offset=begin, end=gap_end, block=block)
+            if self._entries is None:
+                self._entries = SegmentEntries()
+            self._entries.insert(entry)
+            self._container.cache.add_fetched(entry)
+            begin = gap_end
+
+    def uncached_end(self, offset: int, end: int) -> int:
+        """Where the uncached stretch that begins at `offset` ends, at most `end`."""
+        next_start = self._entries.next_start(offset) if self._entries is not None else None
+        return end if next_start is None else min(end, next_start)
+
+    def first_missing_offset(self) -> int | None:
+        """The first readable byte that is neither in Tier 2 nor here; None if all are. Recovery halts on any (H31)."""
+        metadata = self.metadata
+        begin = max(metadata.start_offset, metadata.storage_length)
+        if begin >= metadata.length:
+            return None
+        if self._entries is None:
+            return begin
+        return self._entries.first_missing(begin, metadata.length)
+
+    def check(self) -> None:
+        """Prove the invariants; O(entries)."""
+        missing = None if self._discarded else self.first_missing_offset()
+        assert missing is None, f"byte {missing} is nowhere: {self.metadata!r}"
+        assert self._unpinned_end <= self.metadata.storage_length, (
+            f"un-pinned up to {self._unpinned_end}: {self.metadata!r}"
+        )
+        redirects = 0
+        last: object = None
+        if self._entries is not None:
+            self._entries.check()
+            for last in self._entries:
+                if isinstance(last, MergeRedirect):
+                    redirects += 1
+                    assert last.source._redirect is last, f"{last!r} is not known to its source"
+                    continue
+                pinned = last.end > self._unpinned_end
+                assert pinned == (last.generation == PINNED), f"{last!r}: {self.metadata!r}"
+                assert last.owner is self, f"{last!r} belongs to {last.owner!r}"
+        assert redirects == self._redirect_count, f"{redirects} of {self._redirect_count} redirects"
+        if self._open_bytes >= 0:
+            assert self._open is last, f"open {self._open!r} is not the last, {last!r}"
+        assert self.has_waiters <= (self._waiters is not None and len(self._waiters) > 0), (
+            "told of waiters where there are none"
+        )

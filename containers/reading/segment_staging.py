@@ -1,0 +1,161 @@
+"""Where a segment's bytes come in: the block left open by the last append, and the blocks behind it.
+
+Bytes are copied once, when an append is accepted, straight to their place in the cache; the ordered entries are
+touched once per block.
+
+Invariants:
+- only the last entry is open for growth, and only while its end is the end of all that is staged (H54);
+- bytes written in a block never change while its entry lives (H54);
+- a run of n un-flushed bytes occupies at most max(2n, 4 KiB): the first block is small, later ones grow with it (H55);
+- staging is all or nothing: what may be refused is asked for before anything is written (H22).
+"""
+
+from typing import TYPE_CHECKING
+
+from containers.cache.cache_entry import CacheEntry
+from containers.cache.cache_storage import CacheBlock
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.reading.segment_entries import SegmentEntries
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.identifiers import BufferView
+
+if TYPE_CHECKING:
+    from containers.reading.container_read_index import ContainerReadIndex
+
+_NO_VIEW = memoryview(b"")
+_CLOSED = -1
+"""Size of the open block when there is none: nothing fits."""
+
+
+class SegmentStaging:
+    """The incoming end of a segment's read index."""
+
+    __slots__ = (
+        "_container",
+        "_entries",
+        "_open",
+        "_open_bytes",
+        "_open_view",
+        "_run_start",
+        "_staged_end",
+        "metadata",
+    )
+
+    def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
+        self.metadata = metadata
+        self._container = container
+        self._entries: SegmentEntries | None = None
+        """None while there are none: most active segments have nothing cached."""
+        self._run_start = 0
+        """Where the run of un-flushed bytes began that decides how large the next block may be."""
+        self._staged_end = 0
+        """End of what is staged, while no block is open."""
+        self._open: CacheEntry = container.no_entry
+        self._open_view = _NO_VIEW
+        self._open_bytes = _CLOSED
+
+    @property
+    def staged_end(self) -> int:
+        """End of the last staged byte, or of the last merge."""
+        return self._staged_end if self._open_bytes == _CLOSED else self._open.end
+
+    def stage(self, data: BufferView) -> None:
+        """Copy bytes to the pending end of the segment. Readable once the metadata's length has passed them.
+
+        The caller moves `pending_length` afterwards. Raises CacheFullError, having changed nothing.
+        """
+        entry = self._open
+        end = entry.end
+        size = len(data)
+        position = end - entry.offset
+        if position + size <= self._open_bytes and end == self.metadata.pending_length:
+            self._open_view[position : position + size] = data
+            entry.end = end + size
+            return
+        self._stage_in_blocks(self.metadata.pending_length, data, recovering=False)
+
+    def insert_recovered(self, offset: int, data: BufferView) -> None:
+        """Put replayed bytes back at their offset; what Tier 2 has already is left out (H38).
+
+        Raises CacheFullError with no effect, DataCorruptionError if the bytes overlap those before them.
+        """
+        skipped = self.metadata.storage_length - offset
+        if skipped >= len(data):
+            return
+        if skipped > 0:
+            offset += skipped
+            data = memoryview(data)[skipped:]
+        if offset < self.staged_end:
+            raise DataCorruptionError(
+                f"replayed bytes overlap segment={self.metadata.segment_id} offset={offset}"
+                f" staged_end={self.staged_end}"
+            )
+        self._stage_in_blocks(offset, data, recovering=True)
+
+    def _stage_in_blocks(self, offset: int, data: BufferView, *, recovering: bool) -> None:
+        size = len(data)
+        if not size:
+            return
+        staged_end = self.staged_end
+        assert offset >= staged_end, f"{offset} is staged already, up to {staged_end}"
+        in_open_block = 0
+        run_bytes = 0
+        if offset == staged_end:
+            run_bytes = offset - max(self._run_start, self.metadata.storage_length)
+            room = self._open_bytes - (staged_end - self._open.offset)
+            in_open_block = min(size, max(0, room))
+        blocks = self._container.allocate_run(
+            size - in_open_block, run_bytes + in_open_block, recovering=recovering
+        )
+        # Nothing below may be refused: the bytes are staged whole or not at all.
+        view = memoryview(data)
+        if in_open_block:
+            position = offset - self._open.offset
+            self._open_view[position : position + in_open_block] = view[:in_open_block]
+            self._open.end = offset + in_open_block
+        self._close_open_block()
+        if offset != staged_end:
+            self._run_start = offset
+        written = in_open_block
+        for block in blocks:
+            piece = view[written : written + block.size_bytes]
+            self._open_block(block, offset + written, piece)
+            written += len(piece)
+
+    def _open_block(self, block: CacheBlock, offset: int, first_bytes: memoryview) -> None:
+        self._close_open_block()
+        end = offset + len(first_bytes)
+        block.view[: end - offset] = first_bytes
+        if self._entries is None:
+            self._entries = SegmentEntries()
+        self._open = CacheEntry(owner=self, offset=offset, end=end, block=block)
+        self._open_view = block.view
+        self._open_bytes = block.size_bytes
+        self._entries.append(self._open)
+
+    def _close_open_block(self) -> None:
+        """The last entry grows no more; the next bytes go to a block of their own."""
+        if self._open_bytes == _CLOSED:
+            return
+        self._staged_end = self._open.end
+        self._open = self._container.no_entry
+        self._open_view = _NO_VIEW
+        self._open_bytes = _CLOSED
+
+    def _close_run(self) -> None:
+        """Begin small again with the next bytes."""
+        self._close_open_block()
+        self._run_start = self._staged_end
+
+    def evicted(self, entry: CacheEntry) -> None:
+        """The cache takes the entry's block back; its bytes are read from Tier 2 from now on."""
+        assert self._entries is not None, f"{entry!r} is evicted from an empty index"
+        assert entry.end <= self.metadata.storage_length, (
+            f"{entry!r} is evicted above the storage length of {self.metadata!r}"
+        )
+        self._entries.remove(entry)
+        self._forget_empty_entries()
+
+    def _forget_empty_entries(self) -> None:
+        if self._entries is not None and not len(self._entries):
+            self._entries = None

@@ -1,0 +1,189 @@
+"""Reads from Tier 2 on behalf of readers: shared, bounded, and ahead of those who read in order.
+
+A fetch belongs to the container, not to the reader that caused it. Readers that want a byte a running fetch was asked
+for wait for that one; one that goes away leaves it running for the others (H59).
+
+Invariants:
+- at most `fetches_max` reads of Tier 2 are under way; read-ahead waits for no slot and takes none from readers;
+- a fetch ends every one of its waiters exactly once: with bytes, with Tier 2's error, or with ContainerStoppedError;
+- no task outlives close().
+"""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataError
+from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.storage import ReadOnlyStorage, StorageRead
+
+if TYPE_CHECKING:
+    from containers.reading.segment_read_index import SegmentReadIndex
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFetchSettings:
+    """Bounds of one container's reads from Tier 2."""
+
+    fetches_max: int = 8
+    """Reads of Tier 2 at a time."""
+    fetch_bytes_max: int = 1024 * 1024
+    """Bytes asked for at once; whole blocks come back, so a little more."""
+    alignment_bytes: int = 64 * 1024
+    """Fetches begin and end on multiples of it, so that neighbours meet in one fetch."""
+    read_ahead_bytes_max: int = 4 * 1024 * 1024
+    """How far sequential readers are read ahead of."""
+    sequences_max: int = 256
+    """Sequential readers that are told apart."""
+
+
+class StorageFetch:
+    """One read of Tier 2 under way, of [begin, end) of a segment."""
+
+    __slots__ = ("begin", "end", "finished", "outcome", "segment_id", "task")
+
+    def __init__(self, *, segment_id: SegmentId, begin: int, end: int) -> None:
+        self.segment_id = segment_id
+        self.begin = begin
+        self.end = end
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.outcome: StorageRead | BaseException | None = None
+        self.task: asyncio.Task[StorageRead] | None = None
+
+
+class StorageFetches:
+    """The fetches of one container."""
+
+    def __init__(self, *, storage: ReadOnlyStorage, settings: StorageFetchSettings) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._slots = asyncio.Semaphore(settings.fetches_max)
+        self._running: dict[SegmentId, list[StorageFetch]] = {}
+        self._sequences: OrderedDict[tuple[SegmentId, int], int] = OrderedDict()
+        """Where a sequential reader would go on -> how far to read ahead then."""
+        self._closed = False
+        self.running_count = 0
+        self.fetch_count = 0
+        self.joined_count = 0
+        self.fetched_bytes = 0
+
+    async def read(self, index: "SegmentReadIndex", offset: int, length: int) -> bytes:
+        """From one byte to `length` bytes at `offset`, copied.
+
+        Raises whatever `ReadOnlyStorage.read` raises, and ContainerStoppedError.
+        """
+        segment_id = index.metadata.segment_id
+        fetch = self._find(segment_id, offset)
+        if fetch is not None:
+            self.joined_count += 1
+            read = await self._wait(fetch)
+            content = _piece(read, offset, length)
+            if content:
+                return content
+        # Found again after the wait: another waiter of the same short fetch may have begun the next one.
+        fetch = self._find(segment_id, offset) or self._start(index, offset, offset + length)
+        self._read_ahead(index, offset, fetch.end)
+        read = await self._wait(fetch)
+        content = _piece(read, offset, length)
+        if not content:
+            raise CorruptedDataError(
+                f"tier 2 did not give the byte asked for segment={segment_id} offset={offset}"
+            )
+        return content
+
+    async def close(self) -> None:
+        """Cancel every fetch, wait for it, and end its waiters with ContainerStoppedError."""
+        self._closed = True
+        fetches = [fetch for running in self._running.values() for fetch in running]
+        tasks = [fetch.task for fetch in fetches if fetch.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # Done callbacks run one turn later; whoever closes us relies on nothing being left.
+        for fetch in fetches:
+            self._finish(fetch, ContainerStoppedError("container stopped during a read"))
+
+    def _find(self, segment_id: SegmentId, offset: int) -> StorageFetch | None:
+        for fetch in self._running.get(segment_id, ()):
+            if fetch.begin <= offset < fetch.end:
+                return fetch
+        return None
+
+    def _start(self, index: "SegmentReadIndex", offset: int, end: int) -> StorageFetch:
+        if self._closed:
+            raise ContainerStoppedError("container stopped before a read")
+        metadata = index.metadata
+        alignment = self._settings.alignment_bytes
+        begin = max(offset - offset % alignment, min(metadata.start_offset, offset))
+        end = min(end, begin + self._settings.fetch_bytes_max)
+        end = max(end, min(end + -end % alignment, metadata.storage_length), offset + 1)
+        fetch = StorageFetch(segment_id=metadata.segment_id, begin=begin, end=end)
+        self._running.setdefault(fetch.segment_id, []).append(fetch)
+        self.running_count += 1
+        self.fetch_count += 1
+        fetch.task = asyncio.get_running_loop().create_task(self._run(fetch, index))
+        fetch.task.add_done_callback(lambda task: self._task_done(fetch, task))
+        return fetch
+
+    async def _run(self, fetch: StorageFetch, index: "SegmentReadIndex") -> StorageRead:
+        async with self._slots:
+            read = await self._storage.read(
+                fetch.segment_id, fetch.begin, fetch.end - fetch.begin
+            )
+        self.fetched_bytes += len(read.content)
+        index.insert_fetched(read.offset, read.content)
+        return read
+
+    def _task_done(self, fetch: StorageFetch, task: "asyncio.Task[StorageRead]") -> None:
+        if task.cancelled():
+            self._finish(fetch, ContainerStoppedError("container stopped during a read"))
+        else:
+            self._finish(fetch, task.exception() or task.result())
+
+    def _finish(self, fetch: StorageFetch, outcome: StorageRead | BaseException) -> None:
+        if fetch.outcome is not None:
+            return
+        fetch.outcome = outcome
+        running = self._running[fetch.segment_id]
+        running.remove(fetch)
+        if not running:
+            del self._running[fetch.segment_id]
+        self.running_count -= 1
+        if not fetch.finished.done():
+            fetch.finished.set_result(None)
+
+    async def _wait(self, fetch: StorageFetch) -> StorageRead:
+        await asyncio.shield(fetch.finished)
+        outcome = fetch.outcome
+        if isinstance(outcome, BaseException):
+            # One error object serves many readers: without this its traceback would grow with each.
+            raise outcome.with_traceback(None)
+        assert outcome is not None, f"fetch of {fetch.begin} finished without an outcome"
+        return outcome
+
+    def _read_ahead(self, index: "SegmentReadIndex", offset: int, end: int) -> None:
+        """Fetch what comes behind `end`, if a fetch of this segment ended where this one was wanted."""
+        settings = self._settings
+        segment_id = index.metadata.segment_id
+        window = self._sequences.pop((segment_id, offset), -1)
+        is_sequential = window >= 0
+        window = min(settings.read_ahead_bytes_max, max(2 * window, settings.fetch_bytes_max))
+        limit = min(end + window, index.metadata.storage_length)
+        index_can_hold = index.can_keep_fetched(window)
+        while is_sequential and index_can_hold and end < limit:
+            if self.running_count >= settings.fetches_max:
+                break
+            end = index.uncached_end(end, limit) if index.is_cached_at(end) else end
+            fetch = self._find(segment_id, end)
+            if fetch is None:
+                fetch = self._start(index, end, min(limit, end + settings.fetch_bytes_max))
+            end = fetch.end
+        self._sequences[segment_id, end] = window if is_sequential else 0
+        if len(self._sequences) > settings.sequences_max:
+            self._sequences.popitem(last=False)
+
+
+def _piece(read: StorageRead, offset: int, length: int) -> bytes:
+    skipped = offset - read.offset
+    return bytes(read.content[skipped : skipped + length]) if skipped >= 0 else b""

@@ -1,0 +1,50 @@
+"""Readers that stand at the end of a segment and wait for whatever comes next.
+
+A wake-up carries no news: whoever is woken looks at the segment again. So it does not matter what woke it, and a
+reader ends exactly once, by what it finds there (H58).
+
+Invariants:
+- a waiter is registered without an await since it last looked at the segment;
+- every wake-up reaches every waiter registered before it, at the latest some loop turns later, and each once.
+"""
+
+import asyncio
+
+WAKE_UPS_PER_TURN = 1_000
+"""More waiters than this are woken over several turns of the loop."""
+
+
+class TailWaiters:
+    """The waiting readers of one segment."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: dict[asyncio.Future[None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    async def wait(self) -> None:
+        """Returns after the next wake(). Cancelling it only takes this waiter away."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures[future] = None
+        try:
+            await future
+        finally:
+            self._futures.pop(future, None)
+
+    def wake(self) -> None:
+        """Wake everyone who waits now."""
+        futures = list(self._futures)
+        self._futures.clear()
+        _wake_slice(futures, 0)
+
+
+def _wake_slice(futures: list[asyncio.Future[None]], begin: int) -> None:
+    end = begin + WAKE_UPS_PER_TURN
+    for future in futures[begin:end]:
+        if not future.done():
+            future.set_result(None)
+    if end < len(futures):
+        asyncio.get_running_loop().call_soon(_wake_slice, futures, end)

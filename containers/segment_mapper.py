@@ -1,0 +1,265 @@
+"""From names to active segments: activation, creation, pins, and eviction of what is idle.
+
+Invariants:
+- one resolution of a name is in flight at a time, shared by all who ask (H63); of several creates one wins;
+- a segment is logged (mapped) before anything else of it can be, because mapping is submitted in the very stretch in
+  which the segment becomes active (H27);
+- existence is decided by active metadata, else by the catalog under the root; never by a listing (H3), and "does not
+  exist" is never remembered;
+- only a segment that nobody holds, that waits for nothing and whose every operation is published is evicted; the check
+  and the removal are one stretch.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from containers.attributes.judgement import judge_updates, validate_updates
+from containers.log.operation_processor import OperationProcessor
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.reading.container_read_index import ContainerReadIndex
+from segmentstore.contracts.errors import (
+    LogFullError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+    TooManyActiveSegmentsError,
+)
+from segmentstore.contracts.identifiers import AttributeKey, SequenceNumber
+from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
+
+_FLUSH_ATTEMPTS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMapperSettings:
+    """Bounds of the active set."""
+
+    active_segments_max: int = 20_000
+    eviction_share: float = 0.1
+    """Part of the active set that one eviction round frees."""
+
+
+class SegmentMapper:
+    """Keeps the active set. Everything that takes a name goes through here first."""
+
+    def __init__(
+        self,
+        *,
+        metadata: ContainerMetadata,
+        storage: ReadOnlyStorage,
+        read_index: ContainerReadIndex,
+        processor: OperationProcessor,
+        acknowledged: Callable[[], SequenceNumber],
+        flush: Callable[[], Awaitable[None]],
+        now_ms: Callable[[], int],
+        settings: SegmentMapperSettings,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._metadata = metadata
+        self._storage = storage
+        self._read_index = read_index
+        self._processor = processor
+        self._acknowledged = acknowledged
+        self._flush = flush
+        self._now_ms = now_ms
+        self._settings = settings
+        self._flights: dict[str, Future[None]] = {}
+        self._mapping: dict[str, Future[int]] = {}
+        self._evicted = 0
+        self._activated = 0
+
+    async def resolve(self, name: str) -> SegmentMetadata:
+        """The active segment of that name, pinned: the caller unpins it. Raises SegmentNotFoundError."""
+        while True:
+            segment = self._metadata.get(name)
+            if segment is not None:
+                segment.pins += 1
+                segment.last_used = self._loop.time()
+                mapping = self._mapping.get(name)
+                if mapping is None:
+                    return segment
+                try:
+                    await asyncio.shield(mapping)
+                except BaseException:
+                    segment.pins -= 1
+                    raise
+                if not segment.is_pending_gone():
+                    return segment
+                segment.pins -= 1
+                continue
+            flight = self._flights.get(name)
+            if flight is not None:
+                await asyncio.shield(flight)
+                continue
+            if self._metadata.last_of_name(name) is not None:
+                raise SegmentNotFoundError(name)
+            await self._activate(name)
+
+    async def _activate(self, name: str) -> None:
+        flight = self._loop.create_future()
+        self._flights[name] = flight
+        try:
+            record = await self._storage.find(name)
+            if record is None:
+                raise SegmentNotFoundError(name)
+            await self._make_place()
+            if self._metadata.last_of_name(name) is not None:
+                return
+            segment = _from_record(record)
+            segment.last_used = self._loop.time()
+            self._metadata.add(segment)
+            self._read_index.open(segment)
+            self._activated += 1
+            _ignore_outcome(self._processor.map(segment, created=False))
+        finally:
+            del self._flights[name]
+            flight.set_result(None)
+
+    async def create(self, name: str, updates: Sequence[AttributeUpdate]) -> SegmentMetadata:
+        """A new segment, durable when this returns; pinned. Raises SegmentExistsError."""
+        validate_updates(updates)
+        while True:
+            present = self._metadata.get(name)
+            if present is not None:
+                mapping = self._mapping.get(name)
+                if mapping is not None:
+                    await asyncio.shield(mapping)
+                raise SegmentExistsError(name)
+            flight = self._flights.get(name)
+            if flight is None:
+                break
+            await asyncio.shield(flight)
+        flight = self._loop.create_future()
+        self._flights[name] = flight
+        try:
+            segment, mapping = await self._create(name, updates)
+        finally:
+            del self._flights[name]
+            flight.set_result(None)
+        try:
+            await asyncio.shield(mapping)
+        except BaseException:
+            segment.pins -= 1
+            raise
+        return segment
+
+    async def _create(
+        self, name: str, updates: Sequence[AttributeUpdate]
+    ) -> "tuple[SegmentMetadata, Future[int]]":
+        if (
+            self._metadata.last_of_name(name) is None
+            and await self._storage.find(name) is not None
+        ):
+            raise SegmentExistsError(name)
+        await self._make_place()
+        if self._metadata.get(name) is not None:
+            raise SegmentExistsError(name)
+        if self._processor.log_full:
+            raise LogFullError("the disk of the log is full: no segment can be created")
+        segment = SegmentMetadata(segment_id=self._metadata.next_segment_id(), name=name)
+        segment.attributes.complete = True
+        segment.last_used = self._loop.time()
+        segment.last_modified_ms = segment.pending_last_modified_ms = self._now_ms()
+        changes = judge_updates(segment.attributes, name, updates)
+        self._metadata.add(segment)
+        self._read_index.open(segment)
+        segment.pins += 1
+        mapping = self._processor.map(segment, created=True, attributes=changes)
+        self._mapping[name] = mapping
+        mapping.add_done_callback(lambda done: self._mapped(name, done))
+        return segment, mapping
+
+    def _mapped(self, name: str, done: "Future[int]") -> None:
+        if self._mapping.get(name) is done:
+            del self._mapping[name]
+        if not done.cancelled():
+            done.exception()
+
+    def is_unborn(self, name: str) -> bool:
+        """Its creation is accepted and not yet durable: nobody may see it."""
+        return name in self._mapping
+
+    async def fetch_attributes(self, segment: SegmentMetadata, keys: list[AttributeKey]) -> None:
+        """Bring unknown attributes into memory (H26)."""
+        segment.pins += 1
+        try:
+            found = await self._storage.load_attributes(segment.segment_id, keys)
+            segment.attributes.learn(keys, found)
+        finally:
+            segment.pins -= 1
+
+    # --- eviction --------------------------------------------------------------------------------
+
+    async def _make_place(self) -> None:
+        """Wait until one more segment may become active."""
+        for _ in range(_FLUSH_ATTEMPTS_MAX):
+            if len(self._metadata.by_id) < self._settings.active_segments_max:
+                return
+            wanted = max(1, int(self._settings.active_segments_max * self._settings.eviction_share))
+            if self.evict(wanted):
+                continue
+            await self._flush()
+        if len(self._metadata.by_id) >= self._settings.active_segments_max and not self.evict(1):
+            raise TooManyActiveSegmentsError(
+                f"every active segment is busy active={len(self._metadata.by_id)} "
+                f"active_max={self._settings.active_segments_max}"
+            )
+
+    def evict(self, count_max: int) -> int:
+        """Evict the least recently used idle segments; O(active). The number evicted."""
+        acknowledged = self._acknowledged()
+        idle = [
+            segment
+            for segment in self._metadata.by_id.values()
+            if self._may_evict(segment, acknowledged)
+        ]
+        if len(idle) > count_max:
+            idle.sort(key=lambda segment: (segment.last_used, segment.segment_id))
+            del idle[count_max:]
+        for segment in idle:
+            self._read_index.remove(segment.segment_id)
+            self._metadata.remove(segment)
+        self._evicted += len(idle)
+        return len(idle)
+
+    @staticmethod
+    def _may_evict(segment: SegmentMetadata, acknowledged: SequenceNumber) -> bool:
+        return (
+            segment.pins == 0
+            and segment.pending_operations == 0
+            and segment.line == 0
+            and segment.last_sequence_number <= acknowledged
+            and segment.storage_length == segment.length
+            and segment.sealed_in_storage == segment.sealed
+            and not segment.is_pending_gone()
+            and not segment.read_index.has_waiters
+        )
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "active_segments": len(self._metadata.by_id),
+            "activated_segments_total": self._activated,
+            "evicted_segments_total": self._evicted,
+        }
+
+
+def _from_record(record: SegmentRecord) -> SegmentMetadata:
+    segment = SegmentMetadata(segment_id=record.segment_id, name=record.name)
+    segment.start_offset = record.start_offset
+    segment.length = segment.storage_length = record.length
+    segment.last_modified_ms = record.last_modified_ms
+    segment.sealed = segment.sealed_in_storage = record.sealed
+    segment.published_sequence_number = record.sequence_number
+    segment.last_sequence_number = record.sequence_number
+    segment.attributes.complete = record.extended_attribute_count_is_zero
+    segment.attributes.committed.update(record.core_attributes)
+    segment.reset_pending()
+    return segment
+
+
+def _ignore_outcome(future: "Future[int]") -> None:
+    """Its failure is the container's failure, which reports itself."""
+    future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)

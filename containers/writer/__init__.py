@@ -1,0 +1,1 @@
+"""The storage writer: aggregators, flush, reconcile, acknowledge."""

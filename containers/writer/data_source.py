@@ -1,0 +1,62 @@
+"""The storage writer's only view of its container."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.append_run import AppendRun
+from containers.operations.operation import Operation
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    SegmentId,
+    SequenceNumber,
+)
+
+LogItem: TypeAlias = AppendRun | Operation
+"""What the in-memory log hands out: runs instead of single appends, everything else as logged."""
+
+
+class WriterDataSource(Protocol):
+    """What a storage writer may ask of its container, and nothing else."""
+
+    async def read(self, count_max: int) -> Sequence[LogItem]:
+        """The next committed items in order; waits for at least one. A run that was handed out never grows again.
+
+        Items come in order of their (first) sequence number. After recovery the replayed ones come again.
+        """
+
+    def read_nowait(self, count_max: int) -> Sequence[LogItem]:
+        """The same without waiting; empty if there is none."""
+
+    @property
+    def handed_out_sequence_number(self) -> SequenceNumber:
+        """Every operation at or below it is contained in items that were handed out."""
+
+    def segment(self, segment_id: SegmentId) -> SegmentMetadata | None:
+        """Active metadata, deleted and merged segments included until `segment_removed`."""
+
+    def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
+        """Views of committed bytes not yet in Tier 2. They stay valid and unchanged until
+        `published` moved the storage length past them."""
+
+    def published(
+        self,
+        segment_id: SegmentId,
+        *,
+        storage_length: int,
+        sealed: bool,
+        sequence_number: SequenceNumber,
+        attributes: Mapping[AttributeKey, AttributeValue | None],
+    ) -> None:
+        """A publication of this segment is durable: cached bytes below storage_length may be evicted,
+        published attributes may leave memory."""
+
+    def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
+        """The merge is published: the target serves its bytes itself, the source's index goes."""
+
+    def segment_removed(self, segment_id: SegmentId) -> None:
+        """The deletion (or merge) is published: the metadata and whatever is cached may go."""
+
+    async def acknowledge(self, up_to: SequenceNumber) -> None:
+        """Everything of every operation at or below is under a published root (H13). The log may be truncated."""

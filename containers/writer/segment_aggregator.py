@@ -1,0 +1,275 @@
+"""Pending Tier-2 work of one segment.
+
+Lives while there is any: from the first item consumed to the publication of the last. The items at the head that
+belong to the publication under way are counted by `in_flight`; whatever is consumed meanwhile queues behind them.
+
+A segment that is merged loses its aggregator to the target's, which keeps it as part of the merge item. A publication
+that was under way with the source's items at that moment still completes on the same object, so the merge then finds
+the new published length and fewer items.
+
+Invariants (check()):
+- items stand in order of their sequence numbers, and all are above those published;
+- the first `in_flight` of them are handed to Tier 2, and only one publication is under way;
+- `held_bytes` is the sum of the bytes of all items, those of merged sources included;
+- nothing follows a deletion, and nothing is added to a segment that was taken over.
+"""
+
+from collections.abc import Iterator
+
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import DeleteOperation, MergeOperation
+from containers.writer.pending_items import (
+    PendingItem,
+    PendingMerge,
+    byte_count,
+    first_number,
+    is_prompt,
+    last_number,
+)
+from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.storage import SegmentRecord
+
+NEVER = float("inf")
+
+
+class SegmentAggregator:
+    """Items of one segment in log order, not yet published."""
+
+    __slots__ = (
+        "base",
+        "base_known",
+        "depth",
+        "finished",
+        "held_bytes",
+        "in_flight",
+        "items",
+        "merges",
+        "predecessor",
+        "prompt_since",
+        "segment",
+        "since",
+        "taken_by",
+    )
+
+    def __init__(self, segment: SegmentMetadata) -> None:
+        self.segment = segment
+        self.items: list[PendingItem] = []
+        self.merges: list[PendingMerge] = []
+        """Those of the items that are merges."""
+        self.held_bytes = 0
+        self.in_flight = 0
+        """Items at the head that belong to the publication under way."""
+        self.base: SegmentRecord | None = None
+        """The record in Tier 2 on which the items build; None if there is none."""
+        self.base_known = False
+        self.since = NEVER
+        """Loop time at which the oldest item was consumed."""
+        self.prompt_since = NEVER
+        """The same for the oldest item that wants to be published soon."""
+        self.depth = 0
+        """Longest chain of merges waiting in it."""
+        self.taken_by: SegmentAggregator | None = None
+        """The target that this segment was merged into."""
+        self.predecessor: SegmentAggregator | None = None
+        """A segment of the same name that has to leave Tier 2 first (H20)."""
+        self.finished = False
+        """Nothing of it is left to publish, and nothing will come."""
+
+    @property
+    def segment_id(self) -> SegmentId:
+        return SegmentId(self.segment.segment_id)
+
+    @property
+    def deleted(self) -> bool:
+        """The last item is the deletion: everything before it need not reach Tier 2."""
+        return bool(self.items) and isinstance(self.items[-1], DeleteOperation)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that Tier 2 still has to be given."""
+        return 0 if self.deleted else self.held_bytes
+
+    @property
+    def awaits_departure(self) -> bool:
+        """It is deleted or merged in the container, and that operation has not been consumed yet.
+
+        It is not flushed by itself any more: Tier 2 may already have seen it go in a former life.
+        """
+        return self.taken_by is None and self.segment.is_gone() and not self.deleted
+
+    # --- items come in ------------------------------------------------------------------------
+
+    def add(self, item: PendingItem, now: float) -> None:
+        """The next item of the segment. O(chain of merges above it)."""
+        assert self.taken_by is None, f"item for a merged segment {self.segment!r}"
+        assert not self.deleted, f"item behind the deletion of {self.segment!r}"
+        if not self.items:
+            self.since = now
+        if self.prompt_since == NEVER and is_prompt(item):
+            self.prompt_since = now
+        self.items.append(item)
+        self._grow(byte_count(item))
+
+    def add_merge(
+        self, operation: MergeOperation, source: "SegmentAggregator", now: float
+    ) -> None:
+        """Take over the source's un-published items."""
+        assert source.taken_by is None, f"merged twice {source.segment!r}"
+        merge = PendingMerge(operation, source)
+        self.add(merge, now)
+        self.merges.append(merge)
+        self.depth = max(self.depth, source.depth + 1)
+        source.taken_by = self
+
+    def _grow(self, byte_difference: int) -> None:
+        holder: SegmentAggregator | None = self
+        while byte_difference and holder is not None:
+            holder.held_bytes += byte_difference
+            holder = holder.taken_by
+
+    # --- what is in it ------------------------------------------------------------------------
+
+    def lowest_number(self) -> SequenceNumber | None:
+        """The oldest operation not published, merged sources included; None if there is none."""
+        lowest = first_number(self.items[0]) if self.items else None
+        if self.merges:
+            for source in self.sources():
+                if source.items:
+                    number = first_number(source.items[0])
+                    lowest = number if lowest is None or number < lowest else lowest
+        return lowest
+
+    def sources(self) -> Iterator["SegmentAggregator"]:
+        """Every segment waiting to be merged into this one, directly or through another; targets first."""
+        pending = [merge.source for merge in reversed(self.merges)]
+        while pending:
+            source = pending.pop()
+            yield source
+            pending.extend(merge.source for merge in reversed(source.merges))
+
+    def owner(self) -> "SegmentAggregator":
+        """The aggregator whose publication will carry this one's items."""
+        owner = self
+        while owner.taken_by is not None:
+            owner = owner.taken_by
+        return owner
+
+    # --- items go out -------------------------------------------------------------------------
+
+    def flush_subject(self, *, bytes_max: int, depth_max: int) -> "SegmentAggregator":
+        """What to flush first: this segment, or the source of its first merge if that is too large to go along (H18)."""
+        subject = self
+        while subject.items and not subject.deleted and not subject.in_flight:
+            first = subject.items[0]
+            if not isinstance(first, PendingMerge) or not _is_too_large(
+                first.source, bytes_max, depth_max
+            ):
+                break
+            subject = first.source
+        return subject
+
+    def count_to_take(self, *, up_to: SequenceNumber, bytes_max: int, depth_max: int) -> int:
+        """How many items the next publication can take: a prefix of at most bytes_max, yet at least one.
+
+        Items above `up_to` stay, because the rest of their operation may not have come yet. O(items).
+        """
+        if self.in_flight or not self.items:
+            return 0
+        if self.deleted:
+            ready = last_number(self.items[-1]) <= up_to and self._sources_are_ready()
+            return len(self.items) if ready else 0
+        total = 0
+        for count, item in enumerate(self.items):
+            if last_number(item) > up_to:
+                return count
+            if isinstance(item, PendingMerge) and (
+                _is_too_large(item.source, bytes_max, depth_max) or not _is_ready(item.source)
+            ):
+                return count
+            total += byte_count(item)
+            if count > 0 and total > bytes_max:
+                # An append and its seal are two items with one number: half of it would lose the other half.
+                if first_number(item) != last_number(self.items[count - 1]):
+                    return count
+        return len(self.items)
+
+    def _sources_are_ready(self) -> bool:
+        return all(source.base_known and not source.in_flight for source in self.sources())
+
+    def complete(self, count: int, base: SegmentRecord | None, started: float) -> None:
+        """The first `count` items are published. What came meanwhile came after `started`, the beginning of the flight."""
+        assert count == self.in_flight, f"completes {count} items, {self.in_flight} in flight"
+        self.in_flight = 0
+        self.base = base
+        self._drop(count, started)
+
+    def learn(self, base: SegmentRecord | None) -> list[PendingMerge]:
+        """Tier 2's record is this one. Items that it covers are dropped (H32); gives the merges among them."""
+        assert not self.in_flight, f"base changes under a publication of {self.segment!r}"
+        self.base = base
+        self.base_known = True
+        count = 0
+        if base is not None:
+            for item in self.items:
+                if last_number(item) > base.sequence_number:
+                    break
+                count += 1
+        covered = [item for item in self.items[:count] if isinstance(item, PendingMerge)]
+        self._drop(count, self.since)
+        return covered
+
+    def _drop(self, count: int, since: float) -> None:
+        if count == 0:
+            return
+        dropped = self.items[:count]
+        del self.items[:count]
+        self._grow(-sum(map(byte_count, dropped)))
+        if self.merges:
+            del self.merges[: sum(isinstance(item, PendingMerge) for item in dropped)]
+            self.depth = max((merge.source.depth + 1 for merge in self.merges), default=0)
+        self.since = since if self.items else NEVER
+        self.prompt_since = since if any(map(is_prompt, self.items)) else NEVER
+
+    def abandon(self) -> None:
+        """The publication under way will not be tried again, yet it may happen: Tier 2 has to be asked."""
+        self.in_flight = 0
+        self.forget_base()
+        for source in self.sources():
+            source.forget_base()
+
+    def forget_base(self) -> None:
+        self.base = None
+        self.base_known = False
+
+    def check(self) -> None:
+        """Prove the invariants; O(items)."""
+        assert 0 <= self.in_flight <= len(self.items), f"{self.in_flight} of {len(self.items)}"
+        held = sum(map(byte_count, self.items))
+        assert self.held_bytes == held, f"held_bytes={self.held_bytes} but items have {held}"
+        last = self.base.sequence_number if self.base is not None else 0
+        for item in self.items:
+            assert last_number(item) >= last, f"{last_number(item)} behind {last}"
+            last = last_number(item)
+        merges = [item for item in self.items if isinstance(item, PendingMerge)]
+        assert merges == self.merges, f"{len(merges)} merges, {len(self.merges)} noted"
+        assert (self.since == NEVER) == (not self.items), f"{self.since} items={len(self.items)}"
+        for merge in merges:
+            assert merge.source.taken_by is self, f"{merge.source.segment!r} belongs elsewhere"
+        deletes = sum(isinstance(item, DeleteOperation) for item in self.items)
+        assert deletes == int(self.deleted), f"{deletes} deletions, deleted={self.deleted}"
+
+
+def _is_too_large(source: SegmentAggregator, bytes_max: int, depth_max: int) -> bool:
+    """Whether it has to be flushed by itself before it is merged. One that has a single item left never is."""
+    return len(source.items) > 1 and (
+        source.held_bytes > bytes_max or source.depth >= depth_max
+    )
+
+
+def _is_ready(source: SegmentAggregator) -> bool:
+    """Whether a publication of the target may take it along."""
+    return (
+        source.base_known
+        and not source.in_flight
+        and all(other.base_known and not other.in_flight for other in source.sources())
+    )

@@ -1,0 +1,320 @@
+"""What a publication says of one segment: a prefix of its pending items, folded into one record and its pieces.
+
+The record is the state after exactly those items on top of the record in Tier 2, never the live metadata (H15).
+
+- Bytes begin at max(published length, start offset): what was truncated before it was ever flushed is skipped (H19).
+- A run that Tier 2 has in part, which happens only in the first flush after a recovery, is trimmed. Its checksum covers
+  bytes that are no longer here, so it is not checked; recovery may have asked for the overlap to be compared
+  (containers.writer.reconciler).
+- A run that the start offset cuts is trimmed and not checked for the same reason.
+- A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target (H17, H18).
+  A truncation into the middle of moved bytes waits for the next publication, so that a move is always whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeAlias
+
+from containers.metadata.segment_snapshot import decode_segment_snapshot
+from containers.operations.append_run import AppendRun
+from containers.operations.operation import (
+    AttributeChanges,
+    MapSegmentOperation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from containers.writer.pending_items import PendingItem, PendingMerge, first_number, last_number
+from containers.writer.segment_aggregator import SegmentAggregator
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    SegmentId,
+    SequenceNumber,
+    is_core_attribute,
+)
+from segmentstore.contracts.storage import MergePiece, SegmentRecord
+
+
+@dataclass(slots=True)
+class RunSlice:
+    """Bytes to fetch from the container: un-published ones of one segment, on their way to this or its target."""
+
+    owner_id: SegmentId
+    owner_offset: int
+    length: int
+    checksum: int | None
+    """CRC32C of exactly these bytes as they were received; None if the run was trimmed."""
+    views: Sequence[BufferView] = ()
+
+
+@dataclass(slots=True)
+class RunPiece:
+    """New bytes of the segment, one run behind the other."""
+
+    offset: int
+    slices: list[RunSlice]
+
+    @property
+    def end(self) -> int:
+        return self.offset + sum(item.length for item in self.slices)
+
+
+PlannedPiece: TypeAlias = RunPiece | MergePiece
+
+
+@dataclass(slots=True)
+class AbsorbedSource:
+    """A segment that leaves Tier 2 in the same publication, because it was merged or its target was deleted."""
+
+    aggregator: SegmentAggregator
+    target_id: SegmentId
+    record: SegmentRecord | None
+    """Its last record; None if Tier 2 never had it."""
+
+
+@dataclass(slots=True)
+class SegmentFlush:
+    """A folded prefix of one aggregator."""
+
+    aggregator: SegmentAggregator
+    item_count: int
+    record: SegmentRecord | None
+    """None if the segment is deleted and Tier 2 never had it: there is nothing to publish."""
+    deleted: bool = False
+    pieces: list[PlannedPiece] = field(default_factory=list)
+    attributes: Mapping[AttributeKey, AttributeValue | None] = field(default_factory=dict)
+    absorbed: list[AbsorbedSource] = field(default_factory=list)
+    """Sources before the segments that they were merged into."""
+
+    def slices(self) -> list[RunSlice]:
+        return [item for piece in self.pieces if isinstance(piece, RunPiece) for item in piece.slices]
+
+
+def fold(aggregator: SegmentAggregator, count: int) -> SegmentFlush:
+    """Fold the first `count` items, or fewer (at least one) if a truncation has to wait. O(items).
+
+    Raises DataCorruptionError if the items contradict the record in Tier 2.
+    """
+    if aggregator.deleted:
+        assert count == len(aggregator.items), f"{count} items of a deleted segment"
+        return _fold_deletion(aggregator)
+    state = _FoldedSegment(aggregator)
+    folded = state.apply(aggregator.items[:count])
+    assert folded > 0, f"nothing of {aggregator.segment!r} can be folded"
+    return SegmentFlush(
+        aggregator=aggregator,
+        item_count=folded,
+        record=state.record(),
+        pieces=state.trimmed_pieces(),
+        attributes=state.extended,
+        absorbed=state.absorbed,
+    )
+
+
+def _fold_deletion(aggregator: SegmentAggregator) -> SegmentFlush:
+    number = last_number(aggregator.items[-1])
+    absorbed = [
+        AbsorbedSource(source, _target_id(source), _final_record(source, number))
+        for source in aggregator.sources()
+    ]
+    return SegmentFlush(
+        aggregator=aggregator,
+        item_count=len(aggregator.items),
+        record=_final_record(aggregator, number),
+        deleted=True,
+        absorbed=absorbed[::-1],
+    )
+
+
+def _target_id(source: SegmentAggregator) -> SegmentId:
+    assert source.taken_by is not None, f"not merged into anything {source.segment!r}"
+    return source.taken_by.segment_id
+
+
+def _final_record(aggregator: SegmentAggregator, number: SequenceNumber) -> SegmentRecord | None:
+    return None if aggregator.base is None else replace(aggregator.base, sequence_number=number)
+
+
+class _FoldedSegment:
+    """The state of a segment while items are applied to its record in Tier 2."""
+
+    def __init__(self, aggregator: SegmentAggregator) -> None:
+        assert aggregator.base_known, f"Tier 2 was not asked for {aggregator.segment!r}"
+        base = aggregator.base
+        self._segment_id = aggregator.segment_id
+        self._name = aggregator.segment.name
+        self._base_number = base.sequence_number if base else NO_SEQUENCE_NUMBER
+        self._base_length = base.length if base else 0
+        self._exists = base is not None
+        self._start_offset = base.start_offset if base else 0
+        self.length = self._base_length
+        self._sealed = base.sealed if base else False
+        self._last_modified_ms = base.last_modified_ms if base else 0
+        self._core = dict(base.core_attributes) if base else {}
+        self._number = self._base_number
+        self._no_extended = base.extended_attribute_count_is_zero if base else True
+        self.extended: dict[AttributeKey, AttributeValue | None] = {}
+        self.pieces: list[PlannedPiece] = []
+        self.absorbed: list[AbsorbedSource] = []
+
+    def apply(self, items: Sequence[PendingItem]) -> int:
+        """Apply items in order; gives how many, fewer if a truncation has to wait for moved bytes."""
+        for position, item in enumerate(items):
+            if isinstance(item, TruncateOperation) and self._would_cut_moved_bytes(item.offset):
+                return position
+            if not self._exists and not isinstance(item, MapSegmentOperation):
+                self._refuse(f"Tier 2 has no record and item {first_number(item)} does not create it")
+            self._apply(item)
+            assert last_number(item) >= self._number, f"{last_number(item)} after {self._number}"
+            self._number = last_number(item)
+        return len(items)
+
+    def _apply(self, item: PendingItem) -> None:
+        match item:
+            case AppendRun():
+                self._append(item)
+            case PendingMerge():
+                self._merge(item)
+            case SealOperation():
+                self._sealed = True
+                self._modified(item.last_modified_ms)
+            case TruncateOperation():
+                if item.offset > self.length:
+                    self._refuse(f"truncation at {item.offset} past the length {self.length}")
+                self._start_offset = max(self._start_offset, item.offset)
+            case UpdateAttributesOperation():
+                self._change_attributes(item.attributes)
+            case MapSegmentOperation():
+                self._create(item)
+            case _:
+                raise AssertionError(f"item cannot be folded: {item!r}")
+
+    def _create(self, operation: MapSegmentOperation) -> None:
+        if self._exists:
+            self._refuse("it is created and Tier 2 has it already")
+        snapshot, _ = decode_segment_snapshot(memoryview(operation.snapshot))
+        self._exists = True
+        self._last_modified_ms = snapshot.last_modified_ms
+        self._core = snapshot.attributes.core()
+        self._change_attributes(operation.attributes)
+
+    def _append(self, run: AppendRun) -> None:
+        skipped = self.length - run.offset
+        overlaps = run.first_sequence_number <= self._base_number
+        if skipped < 0 or skipped > run.length or (skipped and not overlaps):
+            self._refuse(
+                f"append at {run.offset} of {run.length} bytes does not stand at {self.length}"
+                f" operations={run.first_sequence_number}..{run.last_sequence_number}"
+            )
+        if skipped < run.length:
+            self._add_slice(
+                RunSlice(
+                    owner_id=self._segment_id,
+                    owner_offset=self.length,
+                    length=run.length - skipped,
+                    checksum=run.checksum if not skipped else None,
+                )
+            )
+        self._modified(run.last_modified_ms)
+        if run.attributes:
+            self._change_attributes(list(run.attributes.items()))
+
+    def _add_slice(self, item: RunSlice) -> None:
+        if not self.pieces or isinstance(self.pieces[-1], MergePiece):
+            self.pieces.append(RunPiece(self.length, []))
+        piece = self.pieces[-1]
+        assert isinstance(piece, RunPiece), f"bytes cannot join {piece!r}"
+        piece.slices.append(item)
+        self.length += item.length
+
+    def _merge(self, merge: PendingMerge) -> None:
+        operation, source = merge.operation, merge.source
+        inner = _FoldedSegment(source)
+        inner.apply(source.items)
+        if operation.offset != self.length or operation.length != inner.length:
+            self._refuse(
+                f"merge of {operation.length} bytes at {operation.offset} does not stand at"
+                f" {self.length} source={source.segment_id} source_length={inner.length}"
+            )
+        if inner._start_offset:
+            self._refuse(f"merge of a truncated source {source.segment_id}")
+        if inner._base_length:
+            self.pieces.append(MergePiece(self.length, source.segment_id, inner._base_length))
+            self.length += inner._base_length
+        for piece in inner.pieces:
+            if isinstance(piece, MergePiece):
+                self.pieces.append(replace(piece, offset=self.length))
+                self.length += piece.length
+            else:
+                for item in piece.slices:
+                    self._add_slice(item)
+        self._modified(operation.last_modified_ms)
+        self.absorbed += inner.absorbed
+        record = _final_record(source, operation.sequence_number)
+        if record is not None:
+            record = replace(record, sealed=True)
+        self.absorbed.append(AbsorbedSource(source, self._segment_id, record))
+
+    def _change_attributes(self, changes: AttributeChanges) -> None:
+        for key, value in changes:
+            if not is_core_attribute(key):
+                self.extended[key] = value
+            elif value is None:
+                self._core.pop(key, None)
+            else:
+                self._core[key] = value
+
+    def _modified(self, milliseconds: int) -> None:
+        self._last_modified_ms = max(self._last_modified_ms, milliseconds)
+
+    def _would_cut_moved_bytes(self, offset: int) -> bool:
+        return any(
+            isinstance(piece, MergePiece) and piece.offset < offset < piece.offset + piece.length
+            for piece in self.pieces
+        )
+
+    def record(self) -> SegmentRecord:
+        return SegmentRecord(
+            segment_id=self._segment_id,
+            name=self._name,
+            start_offset=self._start_offset,
+            length=self.length,
+            sealed=self._sealed,
+            last_modified_ms=self._last_modified_ms,
+            sequence_number=self._number,
+            core_attributes=self._core,
+            extended_attribute_count_is_zero=self._no_extended and not self.extended,
+        )
+
+    def trimmed_pieces(self) -> list[PlannedPiece]:
+        """The pieces without what lies below the start offset."""
+        return [kept for piece in self.pieces if (kept := self._trimmed(piece)) is not None]
+
+    def _trimmed(self, piece: PlannedPiece) -> PlannedPiece | None:
+        start = self._start_offset
+        if isinstance(piece, MergePiece):
+            return piece if piece.offset + piece.length > start else None
+        kept: list[RunSlice] = []
+        offset = piece.offset
+        for item in piece.slices:
+            end = offset + item.length
+            if end > start:
+                skipped = max(0, start - offset)
+                if skipped:
+                    item.owner_offset += skipped
+                    item.length -= skipped
+                    item.checksum = None
+                kept.append(item)
+            offset = end
+        return RunPiece(max(piece.offset, start), kept) if kept else None
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise DataCorruptionError(
+            f"log and Tier 2 contradict each other: {why} segment_id={self._segment_id}"
+            f" name={self._name!r} published_length={self._base_length}"
+            f" published_up_to={self._base_number}"
+        )

@@ -1,0 +1,132 @@
+"""What the storage writer sees of its container, and what its progress sets in motion: eviction and log truncation."""
+
+from asyncio import Future
+from collections.abc import Mapping, Sequence
+
+from containers.attributes.judgement import ATTRIBUTE_UPDATES_MAX
+from containers.log.checkpoint_policy import CheckpointPolicy
+from containers.log.memory_log import MemoryLog
+from containers.log.operation_processor import OperationProcessor
+from containers.log.truncation_markers import TruncationMarkers
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.reading.container_read_index import ContainerReadIndex
+from containers.writer.data_source import LogItem
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
+    AttributeKey,
+    AttributeValue,
+    SegmentId,
+    SequenceNumber,
+)
+
+ATTRIBUTES_IN_MEMORY_MAX = 4 * ATTRIBUTE_UPDATES_MAX
+"""Published extended attributes beyond this many leave a segment's memory."""
+
+
+class ContainerWriterSource:
+    """Implements containers.writer.data_source.WriterDataSource."""
+
+    def __init__(
+        self,
+        *,
+        metadata: ContainerMetadata,
+        memory_log: MemoryLog,
+        read_index: ContainerReadIndex,
+        processor: OperationProcessor,
+        markers: TruncationMarkers,
+        checkpoints: CheckpointPolicy,
+        log: DurableDataLog,
+    ) -> None:
+        self._metadata = metadata
+        self._memory_log = memory_log
+        self._read_index = read_index
+        self._processor = processor
+        self._markers = markers
+        self._checkpoints = checkpoints
+        self._log = log
+        self.acknowledged: SequenceNumber = NO_SEQUENCE_NUMBER
+
+    async def read(self, count_max: int) -> Sequence[LogItem]:
+        return await self._memory_log.read(count_max)
+
+    def read_nowait(self, count_max: int) -> Sequence[LogItem]:
+        return self._memory_log.read_nowait(count_max)
+
+    @property
+    def handed_out_sequence_number(self) -> SequenceNumber:
+        return self._memory_log.handed_out_sequence_number
+
+    def segment(self, segment_id: SegmentId) -> SegmentMetadata | None:
+        return self._metadata.by_id.get(segment_id)
+
+    def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
+        return self._metadata.by_id[segment_id].read_index.views(offset, length)
+
+    def published(
+        self,
+        segment_id: SegmentId,
+        *,
+        storage_length: int,
+        sealed: bool,
+        sequence_number: SequenceNumber,
+        attributes: Mapping[AttributeKey, AttributeValue | None],
+    ) -> None:
+        segment = self._metadata.by_id.get(segment_id)
+        if segment is None:
+            return
+        segment.set_storage_length(storage_length)
+        segment.sealed_in_storage = sealed
+        segment.published_sequence_number = sequence_number
+        segment.encoded_snapshot = None
+        segment.read_index.storage_advanced(storage_length)
+        if attributes:
+            segment.attributes.trim(attributes, ATTRIBUTES_IN_MEMORY_MAX)
+
+    def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
+        target = self._metadata.by_id.get(target_id)
+        source = self._metadata.by_id.get(source_id)
+        if target is not None and source is not None:
+            target.read_index.complete_merge(source.read_index)
+
+    def segment_removed(self, segment_id: SegmentId) -> None:
+        segment = self._metadata.by_id.get(segment_id)
+        if segment is not None:
+            self._read_index.remove(segment_id)
+            self._metadata.remove(segment)
+
+    async def acknowledge(self, up_to: SequenceNumber) -> None:
+        assert up_to >= self.acknowledged, f"acknowledge back from {self.acknowledged} to {up_to}"
+        self.acknowledged = up_to
+        self._processor.refresh_throttle()
+        await self._truncate_log()
+        if (
+            up_to >= self._metadata.committed_sequence_number
+            and self._checkpoints.has_new_operations()
+            and self._processor.failure is None
+        ):
+            # Idle, and everything is in Tier 2: a checkpoint lets the log shrink to nothing.
+            self._processor.checkpoint().add_done_callback(_retrieve)
+
+    async def _truncate_log(self) -> None:
+        checkpoint = self._markers.closest_valid_truncation_point(self._truncatable())
+        if checkpoint is None:
+            return
+        address = self._markers.address_before(checkpoint)
+        if address is None:
+            return
+        self._checkpoints.ignore_operation()
+        await self._processor.storage_checkpoint()
+        await self._log.truncate(address)
+        self._markers.truncated(address, checkpoint)
+
+    def _truncatable(self) -> SequenceNumber:
+        """A checkpoint right behind the last acknowledged operation needs nothing before it."""
+        return SequenceNumber(self.acknowledged + 1)
+
+
+def _retrieve(future: "Future[int]") -> None:
+    """A failed checkpoint ends the container, which reports itself."""
+    if not future.cancelled():
+        future.exception()

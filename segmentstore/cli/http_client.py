@@ -1,0 +1,257 @@
+"""The segment verbs over HTTP, for the command line.
+
+Invariants:
+
+- Every failure is a SegmentStoreError whose kind is the server's (or UNAVAILABLE when there was no answer), so that
+  exit codes and retry rules need no parsing of messages.
+- Nothing is retried here: only the caller knows whether a request may be sent twice.
+- A name is one percent-encoded stretch of the path; slashes in it stay slashes.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.http.offsets import offset_token, parse_offset
+
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 120.0
+
+
+class ServerError(SegmentStoreError):
+    """The server refused, or did not answer."""
+
+    def __init__(self, message: str, kind: ErrorKind, status: int = 0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.status = status
+        """0: there was no answer, so the outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment as the server describes it; offsets and lengths in bytes."""
+
+    name: str
+    segment_id: int
+    container: int
+    start_offset: int
+    length: int
+    storage_length: int
+    sealed: bool
+    last_modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of one read answer."""
+
+    offset: int
+    content: bytes
+
+    @property
+    def end_offset(self) -> int:
+        return self.offset + len(self.content)
+
+
+class HttpClient:
+    """One server. Hold it in `async with`."""
+
+    def __init__(self, server: str, *, connections_max: int = 64) -> None:
+        self._server = server.rstrip("/")
+        self._connections_max = connections_max
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_SECONDS, sock_read=_ANSWER_SECONDS
+        )
+        connector = aiohttp.TCPConnector(limit=self._connections_max)
+        self._session = aiohttp.ClientSession(
+            timeout=timeout, connector=connector, auto_decompress=False
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def create(self, name: str) -> SegmentInfo:
+        """Raises ServerError of kind CONFLICT if it exists."""
+        return _info(await self._json("PUT", self._verb(name, "create")))
+
+    async def ensure(self, name: str) -> SegmentInfo:
+        """The segment, created if it does not exist."""
+        try:
+            return await self.create(name)
+        except ServerError as error:
+            if error.kind is not ErrorKind.CONFLICT:
+                raise
+            return await self.info(name)
+
+    async def append(self, name: str, content: bytes, *, offset: int | None = None) -> int:
+        """The new length. With `offset`, kind CONFLICT unless that is the length before."""
+        query = {} if offset is None else {"offset": str(offset)}
+        answer = await self._json("POST", self._verb(name, "append"), query=query, body=content)
+        return cast("int", answer["length"])
+
+    async def read(self, name: str, offset: int, length: int) -> Piece:
+        """The bytes [offset, offset + length), or fewer where the segment ends before."""
+        query = {"offset": str(offset), "length": str(length)}
+        async with self._answer("GET", self._verb(name, "read"), query, None) as response:
+            content = await response.read()
+            _raise_for(response, content)
+            return Piece(int(response.headers["Segment-Offset"]), content)
+
+    async def follow(self, info: SegmentInfo, offset: int) -> AsyncGenerator[Piece, None]:
+        """Pieces from `offset` on, waiting for more at the end, until the segment is sealed and read.
+
+        Ends with an error of kind NOT_FOUND if the segment is deleted. Hold it in `aclosing`.
+        """
+        path = f"/v1/stream/{_quoted(info.name)}"
+        while True:
+            query = {"live": "long-poll", "offset": offset_token(info.segment_id, offset)}
+            async with self._answer("GET", path, query, None) as response:
+                content = await response.read()
+                _raise_for(response, content)
+                following = parse_offset(response.headers["Stream-Next-Offset"]).offset
+                closed = response.headers.get("Stream-Closed") == "true"
+                as_json = response.content_type == "application/json"
+            if as_json and following > offset:
+                # A JSON stream answers with an array of its messages; followers get the bytes as they are stored.
+                content = (await self.read(info.name, offset, following - offset)).content
+            if following > offset:
+                yield Piece(offset, content)
+            offset = following
+            if closed:
+                return
+
+    async def info(self, name: str) -> SegmentInfo:
+        return _info(await self._json("GET", self._verb(name, "info")))
+
+    async def seal(self, name: str) -> int:
+        """The final length."""
+        return cast("int", (await self._json("POST", self._verb(name, "seal")))["length"])
+
+    async def truncate(self, name: str, offset: int) -> None:
+        await self._json("POST", self._verb(name, "truncate"), value={"offset": offset})
+
+    async def merge(self, target: str, source: str) -> int:
+        """The target's new length."""
+        answer = await self._json("POST", self._verb(target, "merge"), value={"source": source})
+        return cast("int", answer["length"])
+
+    async def delete(self, name: str) -> None:
+        await self._json("DELETE", f"/v1/segments/{_quoted(name)}")
+
+    async def flush(self, name: str) -> None:
+        """Wait until what was acknowledged, of the segment's container, is in Tier 2."""
+        await self._json("POST", self._verb(name, "flush"))
+
+    async def list_page(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
+        query = {"prefix": prefix, "after": after, "limit": str(limit)}
+        answer = await self._json("GET", "/v1/segments", query=query)
+        return [_info(each) for each in cast("list[dict[str, object]]", answer["segments"])]
+
+    async def list_all(
+        self, prefix: str = "", page: int = 1000
+    ) -> AsyncGenerator[SegmentInfo, None]:
+        """Every segment in name order, page by page. Hold it in `aclosing`."""
+        after = ""
+        while segments := await self.list_page(prefix, after, page):
+            for segment in segments:
+                yield segment
+            after = segments[-1].name
+
+    async def health(self) -> Mapping[str, object]:
+        """What `/health` says, whatever its status."""
+        async with self._answer("GET", "/health", {}, None) as response:
+            return cast("dict[str, object]", json.loads(await response.read()))
+
+    @staticmethod
+    def _verb(name: str, verb: str) -> str:
+        return f"/v1/segments/{_quoted(name)}/{verb}"
+
+    async def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        value: object = None,
+    ) -> dict[str, object]:
+        if value is not None:
+            body = json.dumps(value).encode()
+        async with self._answer(method, path, query or {}, body) as response:
+            content = await response.read()
+            _raise_for(response, content)
+            return cast("dict[str, object]", json.loads(content)) if content else {}
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        assert self._session is not None, "the client is used outside its async with"
+        url = URL(self._server + path, encoded=True).with_query(dict(query))
+        try:
+            async with self._session.request(method, url, data=body) as response:
+                yield response
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+            raise ServerError(
+                f"no server answers at {self._server}: start one with 'segmentstore standalone', or name another "
+                "with --server",
+                ErrorKind.UNAVAILABLE,
+            ) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ServerError(
+                f"the server at {self._server} broke off or did not answer in time: "
+                f"{str(error) or type(error).__name__}",
+                ErrorKind.UNAVAILABLE,
+            ) from error
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="/")
+
+
+def _raise_for(response: aiohttp.ClientResponse, content: bytes) -> None:
+    if response.status < 400:
+        return
+    try:
+        refusal = json.loads(content)
+        message, kind = str(refusal["error"]), ErrorKind(refusal["kind"])
+    except (ValueError, KeyError, TypeError):
+        # Not one of our own refusals: a proxy, or a route that does not exist.
+        message = f"the server answered {response.status} {response.reason}"
+        kind = ErrorKind.UNAVAILABLE if response.status >= 500 else ErrorKind.INVALID
+    raise ServerError(message, kind, response.status)
+
+
+def _info(answer: Mapping[str, object]) -> SegmentInfo:
+    values = cast(
+        "dict[str, Any]", answer
+    )  # JSON of our own server; a missing field is a KeyError here
+    return SegmentInfo(
+        name=values["name"],
+        segment_id=values["segment_id"],
+        container=values["container"],
+        start_offset=values["start_offset"],
+        length=values["length"],
+        storage_length=values["storage_length"],
+        sealed=values["sealed"],
+        last_modified_ms=values["last_modified_ms"],
+    )

@@ -1,0 +1,81 @@
+"""Options that set settings: shared by `standalone` and `config`."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
+from segmentstore.host.settings import SettingsError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])  # any command function: click's own bound
+
+_SHORT_FLAGS = {
+    "data": "store.data_directory",
+    "containers": "store.container_count",
+    "http": "http.address",
+    "tier1": "tier1.kind",
+    "tier2": "tier2.kind",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+
+
+def setting_options(command: _Command) -> _Command:
+    """Add --config, --set and the short flags to a command, which passes them all on to `resolve`."""
+    options = [
+        click.option("--data", metavar="DIR", help="Data directory: identity, Tier 1, Tier 2."),
+        click.option("--http", metavar="HOST:PORT", help="Listen here.  [default: 127.0.0.1:9091]"),
+        click.option("--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"),
+        click.option("--tier1", metavar="file|memory", help="The durable log.  [default: file]"),
+        click.option(
+            "--tier2", metavar="filesystem|memory", help="Long-term storage.  [default: filesystem]"
+        ),
+        click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error."),
+        click.option("--log-format", metavar="text|json", help="Form of the log on stderr."),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Any setting by its full name; see 'config show'. Repeatable.",
+        ),
+        click.option(
+            "--config",
+            "config_file",
+            envvar="SEGMENTSTORE_CONFIG",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="TOML file with settings.  [env: SEGMENTSTORE_CONFIG]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def resolve(
+    config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
+) -> ResolvedSettings:
+    """Settings of all sources. Raises SettingsError."""
+    flags: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError([f"--set wants NAME=VALUE, not {assignment!r}"])
+        flags[name.strip()] = value.strip()
+    for flag, value_given in short_flags.items():
+        if value_given is not None:
+            flags[_SHORT_FLAGS[flag]] = value_given
+    return resolve_settings(
+        flags=flags,
+        environment=environment(),
+        toml_text=config_file.read_text() if config_file else None,
+        toml_name=str(config_file),
+    )
+
+
+def environment() -> Mapping[str, str]:
+    """The process's environment: looked at here and nowhere else."""
+    return os.environ

@@ -1,0 +1,1 @@
+"""Bytes in, bytes out; no I/O."""

@@ -1,0 +1,1 @@
+"""Nouns, errors and doors that every room shares. Imports only the standard library."""

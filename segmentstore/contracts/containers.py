@@ -1,0 +1,96 @@
+"""Containers as their host sees them: life cycle, health, and where assignments come from."""
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType, Protocol
+
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.segments import SegmentApi
+
+HostId = NewType("HostId", str)
+
+
+class ContainerState(Enum):
+    """Life of one container object; it goes forward only."""
+
+    CREATED = "created"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHealth:
+    """What `/health` shows of one container."""
+
+    container_id: ContainerId
+    state: ContainerState
+    ready: bool
+    """Takes appends now."""
+    epoch: int
+    throttle: str
+    """Why writers are slowed or stopped ("" if they are not): cache_full, tier1_full, tier2_unavailable, ..."""
+    throttle_delay_seconds: float
+    storage_state: str
+    """"ok", or what is wrong with Tier 2 in a word: unavailable, full, unclaimed."""
+    active_segments: int
+    unflushed_bytes: int
+    cause: str
+    """Why it failed, in a sentence; "" if it did not."""
+
+
+class SegmentContainer(SegmentApi, Protocol):
+    """One failure domain. start() recovers, run() works until cancelled or until one part fails, close() ends."""
+
+    @property
+    def container_id(self) -> ContainerId: ...
+
+    async def start(self) -> None:
+        """Fence, recover, then accept. An error leaves nothing running."""
+
+    async def run(self) -> None:
+        """Runs until cancelled, or raises what ended the container; then it has stopped whole (G2)."""
+
+    async def close(self) -> None:
+        """Stop in order: refuse new work, finish what is in flight, close the log. Idempotent."""
+
+    def health(self) -> ContainerHealth: ...
+
+    def metrics(self) -> dict[str, float]:
+        """Gauges and counters by snake_case name with the unit last, e.g. `append_bytes_total`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAssignment:
+    """Which containers one host has to run, as of a version that only grows."""
+
+    version: int
+    containers: frozenset[ContainerId]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFailure:
+    """A container that ended by itself, reported once."""
+
+    container_id: ContainerId
+    cause: BaseException
+
+
+class AssignmentSource(Protocol):
+    """The controller as a host sees it. K1 versions only grow. K2 per version a container has at most one host."""
+
+    def watch(self, host_id: HostId) -> AsyncIterator[HostAssignment]:
+        """The present assignment, then every later one. Hold it in `aclosing`."""
+
+    async def report(
+        self,
+        host_id: HostId,
+        *,
+        running: Collection[ContainerId],
+        failed: Collection[ContainerFailure] = (),
+    ) -> None:
+        """What runs now and what failed since the last report. A failed container is not restarted
+        before a later version assigns it again (H42)."""

@@ -1,0 +1,108 @@
+"""The door to Tier 1: one container's log of opaque entries, with a single writer fenced by epoch.
+
+Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py holds them to it):
+
+- L1  append() is ordered by call; addresses strictly grow in that order.
+- L2  A completed append means that it and every earlier append are durable.
+- L3  After one append fails, every later one fails and the log is closed; the one exception is
+      LogFullError, which refuses an entry before anything of it is accepted and leaves the log open.
+- L4  After initialize() returns epoch e, no writer with a smaller epoch can complete an append.
+- L5  truncate(up_to) is inclusive and idempotent; read() starts behind it and returns every
+      completed append. It may return more: entries written but never acknowledged.
+- L6  What read() returned once, every later initialize() + read() returns as well (until truncated):
+      nothing that was replayed can disappear (H39, H40).
+
+Priorities: entries marked `internal` may use the reserve that is kept for checkpoints, deletes and
+truncates when the disk is full (H52).
+"""
+
+from asyncio import Future
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry as read back at recovery."""
+
+    address: LogAddress
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """What a writer must respect."""
+
+    entry_bytes_max: int
+    """Largest entry that append() accepts, in bytes."""
+
+    outstanding_bytes_max: int
+    """The processor stops handing over frames while more than this is un-acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """A snapshot for the throttler, `/health` and `/metrics`."""
+
+    outstanding_entries: int
+    outstanding_bytes: int
+    stored_bytes: int
+    """Bytes of journal files that exist, truncated parts of live files included."""
+    sync_seconds_recent: float
+    """Exponentially weighted mean duration of one write and sync."""
+    cut_frames: int
+    """Frames that recovery cut from a torn tail since this log was opened."""
+    full: bool
+    """Ordinary appends are refused now for want of space."""
+
+
+class DurableDataLog(Protocol):
+    """One container's Tier-1 log. Create, initialize() once, read() once, then append()."""
+
+    @property
+    def log_id(self) -> bytes:
+        """Sixteen bytes given at creation; tie the log to its Tier-2 root (H7)."""
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+    @property
+    def write_settings(self) -> WriteSettings: ...
+
+    async def initialize(self) -> Epoch:
+        """Fence every earlier writer durably, then return the new epoch.
+
+        Raises LogInUseError, LogDisabledError, LogCorruptedError.
+        """
+
+    def read(self) -> AsyncIterator[LogEntry]:
+        """All entries behind the truncation point, in order; only between initialize() and the first append.
+
+        Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted.
+        Raises LogCorruptedError for a damaged frame that is known to have been synced.
+        """
+
+    def append(
+        self, entry: Sequence[BufferView], *, internal: bool = False
+    ) -> "Future[LogAddress]":
+        """Submit one entry, given in pieces; the pieces must not change until the future is done.
+
+        Never waits. The future fails with LogFullError (log stays open), LogNotPrimaryError or
+        DurableDataLogError (log closed).
+        """
+
+    async def truncate(self, up_to: LogAddress) -> None:
+        """Drop every entry at or before the address, as far as whole files allow."""
+
+    def statistics(self) -> LogStatistics: ...
+
+    async def disable(self) -> None:
+        """Refuse every later initialize() until enable(): keeps the evidence after corruption."""
+
+    async def enable(self) -> None: ...
+
+    async def close(self) -> None:
+        """Release files and lock. Idempotent. Pending appends fail with DurableDataLogError."""

@@ -1,0 +1,45 @@
+"""The numbers that name things, each a type of its own so that none is added to another by accident.
+
+- A sequence number orders operations inside one container. It is never an offset.
+- An offset is a byte position inside one segment. It is never a sequence number or an address.
+- A log address is the place of an entry in Tier 1; it means nothing outside its log.
+- An epoch grows at every successful log initialisation; the holder of the higher epoch wins.
+"""
+
+from typing import NewType, TypeAlias
+
+SegmentId = NewType("SegmentId", int)
+"""Number that a container gives a segment for life; never reused, also not after deletion."""
+
+ContainerId = NewType("ContainerId", int)
+"""0 .. container count - 1."""
+
+SequenceNumber = NewType("SequenceNumber", int)
+"""Strictly increasing number of an operation in its container; the first is 1."""
+
+Epoch = NewType("Epoch", int)
+"""Fencing number of a container's log; the first is 1."""
+
+LogAddress = NewType("LogAddress", int)
+"""Place of an entry in a DurableDataLog: strictly grows in append order."""
+
+NO_SEGMENT = SegmentId(0)
+NO_SEQUENCE_NUMBER = SequenceNumber(0)
+
+BufferView: TypeAlias = bytes | memoryview
+"""Bytes handed from room to room. A memoryview must not change until the callee is done with it."""
+
+AttributeKey = NewType("AttributeKey", bytes)
+"""1 to 255 bytes. Sixteen-byte keys that start with CORE_ATTRIBUTE_PREFIX are core attributes."""
+
+AttributeValue: TypeAlias = int | bytes
+"""A signed 64-bit number, or a byte string of at most ATTRIBUTE_VALUE_BYTES_MAX bytes."""
+
+CORE_ATTRIBUTE_PREFIX = (1 << 63).to_bytes(8, "big")
+ATTRIBUTE_KEY_BYTES_MAX = 255
+ATTRIBUTE_VALUE_BYTES_MAX = 1024
+
+
+def is_core_attribute(key: AttributeKey) -> bool:
+    """Whether the attribute lives in the segment's own record and is thus always in memory."""
+    return len(key) == 16 and key.startswith(CORE_ATTRIBUTE_PREFIX)

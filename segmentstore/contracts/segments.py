@@ -1,0 +1,183 @@
+"""What users of the store hold in their hands: properties, attribute updates, read results, and the verbs.
+
+`SegmentApi` is spoken by one container and by the whole store alike, so that the HTTP and wire rooms
+need not know how many containers there are.
+"""
+
+from asyncio import Future
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Protocol
+
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
+
+
+class AttributeUpdateType(IntEnum):
+    """How an update meets the current value. Persistent: never renumber."""
+
+    NONE = 0
+    """Set it; refused if it has a value."""
+    REPLACE = 1
+    """Set it, whatever it was. A value of None removes it."""
+    REPLACE_IF_GREATER = 2
+    """Set it if absent or if the new number is greater; refused otherwise."""
+    ACCUMULATE = 3
+    """Add to the current number (0 if absent)."""
+    REPLACE_IF_EQUALS = 4
+    """Set it if the current value equals `comparison` (None: is absent); refused otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdate:
+    """One change of one attribute, applied in the same operation as the bytes it comes with."""
+
+    key: AttributeKey
+    value: AttributeValue | None
+    type: AttributeUpdateType = AttributeUpdateType.REPLACE
+    comparison: AttributeValue | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentProperties:
+    """Committed state of a segment, as `/info` shows it."""
+
+    name: str
+    segment_id: SegmentId
+    container_id: int
+    start_offset: int
+    length: int
+    storage_length: int
+    sealed: bool
+    sealed_in_storage: bool
+    last_modified_ms: int
+    core_attributes: Mapping[AttributeKey, AttributeValue] = field(default_factory=dict)
+    active: bool = True
+    """False if answered from Tier 2 without activating it (listings)."""
+
+
+class ReadResultEntryKind(Enum):
+    """Where the bytes of a read result entry come from, or why there are none."""
+
+    CACHE = "cache"
+    STORAGE = "storage"
+    FUTURE = "future"
+    """The offset is the end of an open segment: content() waits for the next append."""
+    END_OF_SEGMENT = "end_of_segment"
+    """The offset is the end of a sealed segment: nothing will ever follow."""
+    TRUNCATED = "truncated"
+    """The offset lies below the start offset."""
+
+
+class ReadResultEntry(Protocol):
+    """One step of a read."""
+
+    @property
+    def kind(self) -> ReadResultEntryKind: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    async def content(self) -> bytes:
+        """Bytes from `offset` on, owned by the caller; at least one byte.
+
+        b"" only for END_OF_SEGMENT, or for a FUTURE whose segment was sealed while waiting. Raises SegmentTruncatedError
+        (TRUNCATED), SegmentNotFoundError (deleted or merged away while waiting), ContainerStoppedError, StorageError.
+        """
+
+
+class Segment(Protocol):
+    """One active segment, its name resolved once and pinned (H27) until the context manager ends."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def segment_id(self) -> SegmentId: ...
+
+    def info(self) -> SegmentProperties:
+        """Committed state now."""
+
+    def append(
+        self,
+        data: BufferView,
+        *,
+        offset: int | None = None,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal: bool = False,
+    ) -> "Future[int]":
+        """Submit bytes, attribute updates and a seal as one operation: all of it or nothing (H73).
+
+        Synchronous and ordered: two calls are applied in call order. `offset` makes it conditional on the length.
+        `data` may be empty if there is anything else. A `bytes` object is kept by reference; a memoryview is
+        copied before the call returns, so a receive buffer is free again at once. The future gives the segment's length
+        behind this append, when it is durable and readable. It fails with BadOffsetError, SegmentSealedError,
+        BadAttributeUpdateError (all delivered only when what they were judged against has committed, H24),
+        AppendTooLargeError, StoreFullError, SegmentNotFoundError (deleted), ContainerStoppedError (outcome unknown).
+        """
+
+    def barrier(self) -> "Future[int]":
+        """Done when everything submitted before it on this segment is committed or refused (H25); gives the length."""
+
+    def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
+        """The value after everything submitted so far; None if absent.
+
+        Raises KeyError if it is neither known nor known to be absent: await load_attributes() first (H26).
+        Only for deciding what to submit next; answers to users wait for barrier() (H24).
+        """
+
+    async def load_attributes(
+        self, keys: Sequence[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        """Committed values of those that exist; fetches unknown ones from Tier 2."""
+
+    def read(self, offset: int, max_length: int) -> AsyncIterator[ReadResultEntry]:
+        """Entries from `offset` on until max_length bytes were delivered or an entry without bytes came.
+
+        Hold it in `aclosing`. Raises BadOffsetError (from the first step) for an offset past the length, or negative.
+        """
+
+
+class SegmentApi(Protocol):
+    """The verbs of the service, by name. Every verb that changes something returns when that is durable."""
+
+    def open_segment(self, name: str) -> AbstractAsyncContextManager[Segment]:
+        """Resolve, activate and pin. Raises SegmentNotFoundError, ContainerNotFoundError, InvalidRequestError."""
+
+    async def create(
+        self, name: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> SegmentProperties:
+        """Raises SegmentExistsError. Of several concurrent creates exactly one wins (H63)."""
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None: ...
+
+    async def attributes(
+        self, name: str, keys: Sequence[AttributeKey] | None = None
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        """Committed values, core and extended; all of them for None."""
+
+    async def seal(self, name: str) -> int:
+        """Final length. Sealing twice is fine."""
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Bytes below `offset` are gone. Going back is a no-op; past the length is BadOffsetError."""
+
+    async def merge(self, target: str, source: str) -> int:
+        """Append the sealed source to the target and remove it, atomically; the target's new length.
+
+        Raises MergeRefusedError (other container, same segment), SegmentNotSealedError, SegmentTruncatedError (the source),
+        SegmentSealedError (the target).
+        """
+
+    async def delete(self, name: str) -> None: ...
+
+    async def info(self, name: str) -> SegmentProperties: ...
+
+    async def flush(self, name: str | None = None) -> None:
+        """Returns when everything acknowledged before (of the segment's container, or of all) is in Tier 2."""
+
+    async def list_segments(
+        self, prefix: str = "", start_after: str = "", limit: int = 1000
+    ) -> Sequence[SegmentProperties]:
+        """Existing segments in name order, both those in memory and those only in Tier 2."""

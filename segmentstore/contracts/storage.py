@@ -1,0 +1,179 @@
+"""The door to Tier 2 as the one owner of a container sees it: segment verbs under one commit point.
+
+A flush round is one `publish()`: it uploads chunks (many small segments share one object), writes one sorted run of
+changed records, and replaces the container's root by compare-and-set. All of a publication becomes visible at once
+or not at all (H1), so no half merge, no half delete and no attribute ahead of its bytes (H15) can exist.
+
+Guarantees (tests/contracts/storage_suite.py):
+
+- S1  publish() is all or nothing, and what it completed every later call sees, after any crash.
+- S2  After claim(e), a publish under a smaller epoch raises StorageNotPrimaryError and changes nothing.
+- S3  A published record's `length` never shrinks and its `start_offset` never goes back; `read` returns exactly
+      the published bytes of [start_offset, length) or raises; it never returns bytes that fail a checksum.
+- S4  An unknown outcome is resolved inside publish() by reading the root back (H4); StorageError out of publish()
+      means: nothing is known to be published; the same publication may be handed in again, unchanged.
+- S5  Dropped bytes are deleted later, under H6, by collect_garbage().
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    Epoch,
+    SegmentId,
+    SequenceNumber,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment as Tier 2 knows it: the state after exactly the operations up to `sequence_number`."""
+
+    segment_id: SegmentId
+    name: str
+    start_offset: int
+    length: int
+    """End of the bytes in Tier 2: the container's `storage_length`."""
+    sealed: bool
+    last_modified_ms: int
+    """Unix time in milliseconds; never goes back."""
+    sequence_number: SequenceNumber
+    """Operations at or below it are in this record; replay does not apply them again (H32)."""
+    core_attributes: Mapping[AttributeKey, AttributeValue] = field(default_factory=dict)
+    extended_attribute_count_is_zero: bool = False
+    """True only if no extended attribute of this segment was ever published: absent needs no look-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPiece:
+    """New bytes of a segment at [offset, offset + sum of the runs)."""
+
+    offset: int
+    runs: Sequence[BufferView]
+    """Each run begins and ends on an append boundary; blocks end only between runs (H76)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergePiece:
+    """The published bytes of a source, moved to [offset, offset + length) of this segment without copying."""
+
+    offset: int
+    source_id: SegmentId
+    length: int
+    """The source's published length. Its start offset is 0: a truncated source is refused earlier."""
+
+
+Piece: TypeAlias = DataPiece | MergePiece
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPublication:
+    """Everything that changed for one segment since its last publication."""
+
+    record: SegmentRecord
+    pieces: Sequence[Piece] = ()
+    """In offset order, without gaps, from max(published length, record.start_offset) to record.length."""
+    attributes: Mapping[AttributeKey, AttributeValue | None] = field(default_factory=dict)
+    """Extended attributes that changed; None removes one."""
+    deleted: bool = False
+    """The segment leaves the catalog with its layout and attributes. A merged source is named by the
+    MergePiece *and* by its own publication with `deleted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One flush round of a container."""
+
+    segments: Sequence[SegmentPublication]
+    highest_segment_id: SegmentId
+    highest_sequence_number: SequenceNumber
+    """Never smaller than in the root: recovery from Tier 2 alone continues above them (H7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRoot:
+    """What the root said when it was claimed."""
+
+    created: bool
+    """The root did not exist before: this container starts from nothing."""
+    epoch: Epoch
+    version: int
+    highest_segment_id: SegmentId
+    highest_sequence_number: SequenceNumber
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRead:
+    """Bytes from Tier 2: whole blocks around what was asked for, so possibly wider on both sides."""
+
+    offset: int
+    content: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatistics:
+    """A snapshot for `/health` and `/metrics`. Counters grow from the start of the process."""
+
+    root_version: int
+    run_count: int
+    garbage_objects: int
+    puts: int
+    gets: int
+    put_bytes: int
+    get_bytes: int
+    stored_bytes_before_compression: int
+    stored_bytes_after_compression: int
+    checksum_failures: int
+
+
+class ReadOnlyStorage(Protocol):
+    """What can be read from one container's root with or without its owner."""
+
+    async def find(self, name: str) -> SegmentRecord | None:
+        """The published segment of that name, None if the catalog has none."""
+
+    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
+        """Published records by id; unknown ids are left out."""
+
+    async def load_attributes(
+        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        """Published extended attributes: those of `keys` that exist, or all of them for None."""
+
+    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
+        """At least the byte at `offset`, at most about `length` bytes plus a block on either side.
+
+        Raises CorruptedDataError after one retry (never returns damaged bytes), SegmentTruncatedError for an offset
+        below the published start, ValueError for one at or past the published length.
+        """
+
+    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+        """Published segments in name order. Hold it in `aclosing`."""
+
+    def statistics(self) -> StorageStatistics: ...
+
+
+class Storage(ReadOnlyStorage, Protocol):
+    """Tier 2 for the owner of one container."""
+
+    async def claim(self, *, epoch: Epoch, log_id: bytes) -> ClaimedRoot:
+        """Create or take over the root under this epoch.
+
+        Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (with the sentence of H7)
+        if store id, log id or container count differ, StorageError if Tier 2 does not answer (H41: may be called again).
+        """
+
+    async def publish(self, publication: Publication) -> None:
+        """Make a flush round durable and visible. One at a time."""
+
+    async def collect_garbage(self) -> int:
+        """Delete what has been garbage for longer than the grace period (H6); returns the objects removed."""
+
+    async def maintain(self) -> bool:
+        """Merge runs if that is due; True if something was done. Never runs beside publish()."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Composition: settings, service builder, container manager and registry, standalone."""

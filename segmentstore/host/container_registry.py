@@ -1,0 +1,115 @@
+"""What runs on this host: from a container id to the container, or to the reason why it is not there.
+
+Invariants:
+
+- `get` gives only containers that have recovered and have not ended.
+- A container id is in one of three states: absent (with a reason), starting, running.
+- The registry decides nothing and starts nothing; the container manager does.
+"""
+
+from collections.abc import Sequence
+
+from segmentstore.contracts.containers import ContainerHealth, ContainerState, SegmentContainer
+from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.identifiers import ContainerId
+
+NOT_ASSIGNED = "not assigned to this host"
+
+
+class ContainerRegistry:
+    """The containers of one host, by id."""
+
+    def __init__(self, *, container_count: int) -> None:
+        self._container_count = container_count
+        self._running: dict[ContainerId, SegmentContainer] = {}
+        self._starting: dict[ContainerId, SegmentContainer] = {}
+        self._reasons: dict[ContainerId, str] = {}
+        self._failed: dict[ContainerId, ContainerHealth] = {}
+
+    @property
+    def container_count(self) -> int:
+        return self._container_count
+
+    def get(self, container_id: ContainerId) -> SegmentContainer:
+        """The running container. Raises ContainerNotFoundError, which says why it is not here."""
+        container = self._running.get(container_id)
+        if container is None:
+            raise ContainerNotFoundError(
+                container_id, self._reasons.get(container_id, NOT_ASSIGNED)
+            )
+        return container
+
+    def running(self) -> Sequence[ContainerId]:
+        """Ids of the running containers, ascending."""
+        return sorted(self._running)
+
+    def all_running(self) -> Sequence[SegmentContainer]:
+        """Every container of the store, by id. Raises ContainerNotFoundError if one of them does not run here."""
+        return [self.get(ContainerId(number)) for number in range(self._container_count)]
+
+    def set_starting(self, container: SegmentContainer) -> None:
+        """The container is recovering."""
+        container_id = container.container_id
+        assert container_id not in self._running, f"starts while it runs container={container_id}"
+        assert container_id not in self._starting, f"starts twice container={container_id}"
+        self._starting[container_id] = container
+        self._failed.pop(container_id, None)
+        self._reasons[container_id] = "recovering"
+
+    def set_running(self, container: SegmentContainer) -> None:
+        """The container has recovered and takes requests."""
+        container_id = container.container_id
+        started = self._starting.pop(container_id, None)
+        assert started is container, f"runs without having started container={container_id}"
+        self._running[container_id] = container
+        del self._reasons[container_id]
+
+    def set_absent(self, container: SegmentContainer, *, reason: str, failed: bool) -> None:
+        """The container is about to end, or has ended; requests are answered with the reason."""
+        container_id = container.container_id
+        self._starting.pop(container_id, None)
+        self._running.pop(container_id, None)
+        self._reasons[container_id] = reason
+        if failed:
+            self._failed[container_id] = container.health()
+
+    def health(self) -> Sequence[ContainerHealth]:
+        """One entry for every container of the store, by id."""
+        return [self._health_of(ContainerId(number)) for number in range(self._container_count)]
+
+    def metrics(self) -> Sequence[tuple[ContainerId, dict[str, float]]]:
+        """Metrics of the running containers, by id."""
+        return [
+            (container_id, self._running[container_id].metrics()) for container_id in self.running()
+        ]
+
+    def check(self) -> None:
+        """O(number of containers)."""
+        both = [container_id for container_id in self._running if container_id in self._starting]
+        assert not both, f"starting and running at once containers={both}"
+        for container_id, container in [*self._running.items(), *self._starting.items()]:
+            assert container.container_id == container_id, (
+                f"filed under a wrong id id={container_id} container={container.container_id}"
+            )
+            assert 0 <= container_id < self._container_count, (
+                f"no such container id={container_id} count={self._container_count}"
+            )
+
+    def _health_of(self, container_id: ContainerId) -> ContainerHealth:
+        present = self._running.get(container_id) or self._starting.get(container_id)
+        if present is not None:
+            return present.health()
+        if container_id in self._failed:
+            return self._failed[container_id]
+        return ContainerHealth(
+            container_id=container_id,
+            state=ContainerState.STOPPED,
+            ready=False,
+            epoch=0,
+            throttle="",
+            throttle_delay_seconds=0.0,
+            storage_state="ok",
+            active_segments=0,
+            unflushed_bytes=0,
+            cause=self._reasons.get(container_id, NOT_ASSIGNED),
+        )

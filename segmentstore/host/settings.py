@@ -1,0 +1,291 @@
+"""Every setting of the service: its name, unit, default, range, and the sentence that explains it.
+
+A setting is a field of one of the frozen dataclasses below; a section is a field of `ServiceSettings`. Its full name
+is `section.field`, as in a TOML file; its environment variable is `SEGMENTSTORE_SECTION_FIELD`. Where values come from,
+and which source wins, is `setting_sources`.
+
+Invariants:
+
+- The unit is in the name: `_bytes` and `_bytes_max` are bytes, `_seconds` are seconds, `_count` are counts.
+- Every setting has a default, a sentence and a range (or a list of choices); `check_setting` refuses what is outside.
+- Settings are values: nothing here opens, reads or starts anything.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias, cast
+
+from segmentstore.contracts.errors import InvalidRequestError
+
+SettingValue: TypeAlias = int | float | str
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class SettingsError(InvalidRequestError):
+    """Settings that cannot be used. `problems` has one sentence for each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRule:
+    """What a value must respect, and what it is for."""
+
+    sentence: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+def _number(default: float, sentence: str, *, minimum: float, maximum: float) -> float:
+    rule = SettingRule(sentence, minimum, maximum)
+    return field(default=default, metadata={"rule": rule})
+
+
+def _count(default: int, sentence: str, *, minimum: int, maximum: int) -> int:
+    rule = SettingRule(sentence, minimum, maximum)
+    return field(default=default, metadata={"rule": rule})
+
+
+def _text(default: str, sentence: str, *choices: str) -> str:
+    rule = SettingRule(sentence, choices=choices)
+    return field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """The store as a whole."""
+
+    data_directory: str = _text(
+        "",
+        "Directory that holds identity, Tier 1 and Tier 2; not needed if both tiers are in memory.",
+    )
+    container_count: int = _count(
+        4,
+        "Containers that share the segments; fixed when the data directory is first used.",
+        minimum=1,
+        maximum=1024,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The HTTP face."""
+
+    address: str = _text("127.0.0.1:9091", "HOST:PORT to listen on; port 0 takes any free one.")
+    append_bytes_max: int = _count(
+        8 * MIB,
+        "Largest body of one append request; a larger one is answered 413.",
+        minimum=1,
+        maximum=64 * MIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tier1Settings:
+    """The durable log."""
+
+    kind: str = _text(
+        "file", "Where acknowledged operations are kept; memory loses them.", "file", "memory"
+    )
+    journal_file_bytes: int = _count(
+        64 * MIB,
+        "Size of one journal file, allocated ahead and recycled.",
+        minimum=64 * KIB,
+        maximum=4 * GIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tier2Settings:
+    """Long-term storage."""
+
+    kind: str = _text(
+        "filesystem", "Where flushed chunks are kept; memory loses them.", "filesystem", "memory"
+    )
+    codec: str = _text("lz4", "Compression of the blocks of a chunk.", "lz4", "zstd", "none")
+    worker_thread_count: int = _count(
+        4,
+        "Threads that compress, hash and write chunks, shared by all containers in turn.",
+        minimum=1,
+        maximum=64,
+    )
+    garbage_grace_seconds: float = _number(
+        60.0,
+        "How long an object stays after the last reference to it is gone.",
+        minimum=0,
+        maximum=30 * 86400,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Memory for bytes that are not yet in Tier 2, and for recent reads."""
+
+    bytes_max: int = _count(
+        256 * MIB,
+        "Memory for cached segment bytes, divided evenly between the containers; writers wait at the limit.",
+        minimum=4 * MIB,
+        maximum=1024 * GIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """When acknowledged bytes move to Tier 2."""
+
+    flush_bytes: int = _count(
+        64 * 10**6,
+        "Un-flushed bytes of one container that make a flush due.",
+        minimum=1,
+        maximum=16 * GIB,
+    )
+    flush_interval_seconds: float = _number(
+        10.0,
+        "Age of the oldest un-flushed byte that makes a flush due.",
+        minimum=0.001,
+        maximum=86400,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """When a container that failed is assigned again."""
+
+    delay_initial_seconds: float = _number(
+        0.5, "Pause before the first restart of a failed container.", minimum=0.001, maximum=3600
+    )
+    delay_max_seconds: float = _number(
+        30.0,
+        "Longest pause; each further failure doubles it up to this.",
+        minimum=0.001,
+        maximum=86400,
+    )
+    forgive_after_seconds: float = _number(
+        60.0,
+        "A container that ran this long starts again from the first pause when it fails.",
+        minimum=0.001,
+        maximum=86400,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The service's own log lines, on stderr."""
+
+    level: str = _text(
+        "info", "Least severe line that is written.", "debug", "info", "warning", "error"
+    )
+    format: str = _text(
+        "text", "text: key=value lines; json: one JSON object a line.", "text", "json"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownSettings:
+    """How the process ends on SIGTERM or SIGINT."""
+
+    grace_seconds: float = _number(
+        30.0,
+        "Time for requests in flight and for closing the containers; after it the process exits all the same.",
+        minimum=0,
+        maximum=3600,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """All sections."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    tier1: Tier1Settings = field(default_factory=Tier1Settings)
+    tier2: Tier2Settings = field(default_factory=Tier2Settings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    writer: WriterSettings = field(default_factory=WriterSettings)
+    restart: RestartSettings = field(default_factory=RestartSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    shutdown: ShutdownSettings = field(default_factory=ShutdownSettings)
+
+
+SECTIONS: tuple[type, ...] = (
+    StoreSettings,
+    HttpSettings,
+    Tier1Settings,
+    Tier2Settings,
+    CacheSettings,
+    WriterSettings,
+    RestartSettings,
+    LogSettings,
+    ShutdownSettings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDefinition:
+    """One setting as the sources and `config show` see it."""
+
+    section: str
+    name: str
+    type: type[int | float | str]
+    default: SettingValue
+    rule: SettingRule
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def environment_name(self) -> str:
+        return f"SEGMENTSTORE_{self.section}_{self.name}".upper()
+
+    @property
+    def is_size(self) -> bool:
+        return "bytes" in self.name.split("_")
+
+    @property
+    def is_duration(self) -> bool:
+        return self.name.endswith("_seconds")
+
+
+def setting_definitions() -> Iterator[SettingDefinition]:
+    """Every setting, in the order of this file."""
+    for section_field, section_type in zip(fields(ServiceSettings), SECTIONS, strict=True):
+        for setting_field in fields(section_type):
+            yield SettingDefinition(
+                section=section_field.name,
+                name=setting_field.name,
+                type=cast("type[int | float | str]", setting_field.type),
+                default=cast("SettingValue", setting_field.default),
+                rule=cast("SettingRule", setting_field.metadata["rule"]),
+            )
+
+
+def check_setting(definition: SettingDefinition, value: SettingValue) -> str | None:
+    """What is wrong with a value, as a sentence; None if nothing is."""
+    rule = definition.rule
+    if rule.choices and value not in rule.choices:
+        return f"{definition.full_name} must be one of {', '.join(rule.choices)}, not {value!r}"
+    if isinstance(value, str):
+        return None
+    if rule.minimum is not None and value < rule.minimum:
+        return f"{definition.full_name} must be at least {rule.minimum}, not {value}"
+    if rule.maximum is not None and value > rule.maximum:
+        return f"{definition.full_name} must be at most {rule.maximum}, not {value}"
+    return None
+
+
+def check_relations(settings: ServiceSettings) -> list[str]:
+    """What is wrong between values that are each in range; one sentence for each."""
+    problems = []
+    if settings.restart.delay_initial_seconds > settings.restart.delay_max_seconds:
+        problems.append("restart.delay_initial_seconds must not be above restart.delay_max_seconds")
+    host, _, port = settings.http.address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        problems.append(f"http.address must be HOST:PORT, not {settings.http.address!r}")
+    return problems

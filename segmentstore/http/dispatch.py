@@ -1,0 +1,188 @@
+"""One handler for every request: who answers it, what every answer has in common, and how it is counted.
+
+A middleware stack, a route per verb and aiohttp's own refusals would cost more than an append and would answer without
+this room's headers. Paths are looked at raw: a name is decoded exactly once, in names.py.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.http import header_names
+from segmentstore.http.clock_watch import ClockWatch
+from segmentstore.http.metrics_exposition import CONTENT_TYPE, MetricsExposition
+from segmentstore.http.names import is_reserved, name_of_path
+from segmentstore.http.node_health import NodeHealth, health_as_json
+from segmentstore.http.refusals import (
+    Refusal,
+    method_not_allowed,
+    not_found,
+    refusal_of,
+    refusal_of_http,
+    too_large,
+)
+from segmentstore.http.request_statistics import RequestStatistics
+from segmentstore.http.responses import (
+    SECURITY_HEADERS,
+    CrossOrigin,
+    json_response,
+    refusal_response,
+)
+from segmentstore.http.segment_verbs import SegmentVerbs
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_append import StreamAppend
+from segmentstore.http.stream_create import StreamCreate
+from segmentstore.http.stream_directory import StreamDirectory
+from segmentstore.http.stream_read import StreamRead
+
+STREAM_PREFIX = "/v1/stream/"
+_SEGMENTS_PATH = "/v1/segments"
+_SEGMENTS_PREFIX = _SEGMENTS_PATH + "/"
+_CLIENT_GONE = 499
+"""The status under which requests are counted whose client went away first."""
+
+_logger = logging.getLogger(__name__)
+
+Work = Coroutine[None, None, web.StreamResponse]
+
+
+class Dispatch:
+    """Answers requests."""
+
+    def __init__(
+        self,
+        *,
+        directory: StreamDirectory,
+        create: StreamCreate,
+        append: StreamAppend,
+        read: StreamRead,
+        verbs: SegmentVerbs,
+        health: Callable[[], NodeHealth],
+        exposition: MetricsExposition,
+        statistics: RequestStatistics,
+        clock_watch: ClockWatch,
+        cross_origin: CrossOrigin,
+        settings: HttpSettings,
+    ) -> None:
+        self._directory = directory
+        self._create = create
+        self._append = append
+        self._read = read
+        self._verbs = verbs
+        self._health = health
+        self._exposition = exposition
+        self._statistics = statistics
+        self._clock_watch = clock_watch
+        self._cross_origin = cross_origin
+        self._settings = settings
+        self._stream_verbs: Mapping[str, tuple[str, Callable[[web.Request, str], Work]]] = {
+            "POST": ("stream_append", append.handle),
+            "GET": ("stream_read", read.handle),
+            "HEAD": ("stream_head", self._head),
+            "PUT": ("stream_create", create.handle),
+            "DELETE": ("stream_delete", self._delete),
+        }
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Never raises but CancelledError: whatever goes wrong has an answer."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        statistics = self._statistics
+        statistics.in_flight += 1
+        verb, status = "other", _CLIENT_GONE
+        try:
+            try:
+                verb, work = self._route(request)
+                response = await work
+            except Refusal as refusal:
+                response = refusal_response(refusal)
+            except SegmentStoreError as error:
+                response = refusal_response(refusal_of(error, self._settings.retry_after_seconds))
+            except web.HTTPException as error:
+                response = refusal_response(refusal_of_http(error))
+            except ConnectionError:
+                raise
+            except Exception:
+                _logger.exception("request failed method=%s path=%r", request.method, request.path)
+                response = refusal_response(Refusal(500, "internal error", kind="corrupt"))
+            status = response.status
+            if not response.prepared and (
+                request.method in {"GET", "HEAD"} or header_names.ORIGIN in request.headers
+            ):
+                # Cached answers may later serve another origin, so reads always carry them.
+                self._cross_origin.add_to(response)
+            return response
+        finally:
+            statistics.in_flight -= 1
+            statistics.finished(verb, status, loop.time() - started)
+
+    async def expect(self, request: web.Request) -> web.StreamResponse | None:
+        """`Expect: 100-continue`: refuse a body that is too large before it is sent."""
+        length = request.content_length
+        if length is not None and length > self._settings.append_bytes_max:
+            return refusal_response(too_large(length, self._settings.append_bytes_max))
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # What was written is no part of the answer that follows.
+        request.writer.output_size = 0
+        return None
+
+    def _route(self, request: web.Request) -> tuple[str, Work]:
+        path = request.rel_url.raw_path
+        if path.startswith(STREAM_PREFIX):
+            if request.method == "OPTIONS":
+                return "options", self._options()
+            name = name_of_path(path[len(STREAM_PREFIX) :], self._settings.name_bytes_max)
+            if is_reserved(name):
+                raise Refusal(501, "control APIs are not implemented", kind="invalid")
+            entry = self._stream_verbs.get(request.method)
+            if entry is None:
+                raise method_not_allowed("a stream", [*sorted(self._stream_verbs), "OPTIONS"])
+            return entry[0], entry[1](request, name)
+        if request.method == "OPTIONS":
+            return "options", self._options()
+        if path.startswith(_SEGMENTS_PREFIX):
+            return self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
+        return self._route_fixed(request, path)
+
+    def _route_fixed(self, request: web.Request, path: str) -> tuple[str, Work]:
+        fixed: Mapping[str, tuple[str, str, Callable[[web.Request], Work]]] = {
+            _SEGMENTS_PATH: ("segment_list", "GET", self._verbs.list_segments),
+            "/health": ("health", "GET", self._answer_health),
+            "/metrics": ("metrics", "GET", self._answer_metrics),
+            "/v1/clocks/settle": ("clocks_settle", "POST", self._settle_clocks),
+        }
+        entry = fixed.get(path)
+        if entry is None:
+            raise not_found(f"there is nothing at this path path={path[:256]!r}")
+        verb, method, handler = entry
+        if request.method != method and not (method == "GET" and request.method == "HEAD"):
+            raise method_not_allowed(path, [method])
+        return verb, handler(request)
+
+    async def _options(self) -> web.StreamResponse:
+        return self._cross_origin.preflight()
+
+    async def _head(self, _request: web.Request, name: str) -> web.StreamResponse:
+        return await self._read.head(name)
+
+    async def _delete(self, _request: web.Request, name: str) -> web.StreamResponse:
+        await self._directory.delete(name)
+        return web.Response(status=204, headers=SECURITY_HEADERS)
+
+    async def _answer_health(self, _request: web.Request) -> web.StreamResponse:
+        health = self._health()
+        self._clock_watch.look()
+        complaint = self._clock_watch.complaint()
+        complaints = [complaint] if complaint else []
+        return json_response(200 if health.ready else 503, health_as_json(health, complaints))
+
+    async def _answer_metrics(self, _request: web.Request) -> web.StreamResponse:
+        headers = {**SECURITY_HEADERS, "Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"}
+        return web.Response(headers=headers, body=self._exposition.text())
+
+    async def _settle_clocks(self, _request: web.Request) -> web.StreamResponse:
+        self._clock_watch.settle()
+        return json_response(200, {"trusted": True})

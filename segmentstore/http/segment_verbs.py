@@ -1,0 +1,251 @@
+"""/v1/segments: the verbs of a segment that the stream protocol lacks.
+
+A name may hold slashes, so the verb is always the *last* part of the path and the name everything before it; DELETE
+alone has no verb, so there the name is the whole rest. A segment called `a/info` is reached as `/v1/segments/a/info/info`.
+
+    GET    /v1/segments?prefix=&after=&limit=   list, in name order; "next" is the `after` of the next page
+    PUT    {name}/create                        body: nothing, or {"attributes": [updates]}
+    POST   {name}/append?offset=                raw body; `offset` makes it conditional on the length.
+                                                Segment-Attributes: JSON array of updates, Segment-Seal: true
+                                                (bytes, updates and seal are one operation: all of it or nothing)
+    GET    {name}/read?offset=&length=          raw bytes, streamed
+    POST   {name}/truncate                      {"offset": n}
+    POST   {name}/merge                         {"source": "name"}: the sealed source goes to the end of {name}
+    POST   {name}/seal
+    POST   {name}/flush                         returns when all that was acknowledged is in Tier 2
+    GET    {name}/info                          all metadata
+    GET    {name}/attributes   PATCH            {"updates": [updates]}
+    DELETE {name}
+
+Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.segments import SegmentApi, SegmentProperties
+from segmentstore.http import header_names
+from segmentstore.http.attribute_text import attributes_as_json, parse_json, updates_of_json
+from segmentstore.http.bodies import BodyReader
+from segmentstore.http.names import check_name, is_reserved, name_of_path
+from segmentstore.http.node_health import NodeHealth
+from segmentstore.http.pins import SegmentPins
+from segmentstore.http.refusals import bad_request, conflict, method_not_allowed, not_found
+from segmentstore.http.responses import json_response
+from segmentstore.http.segment_reads import gather
+from segmentstore.http.segment_streaming import SegmentStreaming, parse_count
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_append import is_true
+from segmentstore.http.stream_attributes import configuration_of
+from segmentstore.http.stream_directory import StreamDirectory
+
+Verb = Callable[[web.Request, str], Coroutine[None, None, web.StreamResponse]]
+
+
+class SegmentVerbs:
+    """Handles everything under /v1/segments."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentApi,
+        directory: StreamDirectory,
+        bodies: BodyReader,
+        streaming: SegmentStreaming,
+        health: Callable[[], NodeHealth],
+        settings: HttpSettings,
+    ) -> None:
+        self._segments = segments
+        self._directory = directory
+        self._pins: SegmentPins = directory.pins
+        self._bodies = bodies
+        self._streaming = streaming
+        self._health = health
+        self._settings = settings
+        self._verbs: Mapping[str, Mapping[str, Verb]] = {
+            "append": {"POST": self._append},
+            "attributes": {"GET": self._attributes, "PATCH": self._update_attributes},
+            "create": {"PUT": self._create},
+            "flush": {"POST": self._flush},
+            "info": {"GET": self._info},
+            "merge": {"POST": self._merge},
+            "read": {"GET": self._streaming.handle},
+            "seal": {"POST": self._seal},
+            "truncate": {"POST": self._truncate},
+        }
+
+    def route(
+        self, request: web.Request, rest: str
+    ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
+        """The verb, as the statistics call it, and its work; `rest` is the raw path behind /v1/segments/."""
+        if request.method == "DELETE":
+            return "segment_delete", self._delete(request, self._name(rest))
+        raw_name, _, verb = rest.rpartition("/")
+        methods = self._verbs.get(verb)
+        if methods is None or not raw_name:
+            known = ", ".join(sorted(self._verbs))
+            raise not_found(f"the last part of the path is no verb; verbs are {known}")
+        handler = methods.get(request.method)
+        if handler is None:
+            raise method_not_allowed(verb, sorted(methods))
+        return f"segment_{verb}", handler(request, self._name(raw_name))
+
+    async def list_segments(self, request: web.Request) -> web.Response:
+        """A page of segments."""
+        if request.method != "GET":
+            raise method_not_allowed("list", ["GET"])
+        limit_max = self._settings.list_segments_max
+        limit = min(parse_count(request.query.get("limit"), "limit", limit_max), limit_max)
+        if limit == 0:
+            raise bad_request("limit is 0")
+        page = await self._segments.list_segments(
+            request.query.get("prefix", ""), request.query.get("after", ""), limit
+        )
+        shown = [properties_as_json(item) for item in page if not is_reserved(item.name)]
+        next_name = page[-1].name if len(page) == limit else None
+        return json_response(200, {"segments": shown, "next": next_name})
+
+    def _name(self, raw_name: str) -> str:
+        name = name_of_path(raw_name, self._settings.name_bytes_max)
+        if is_reserved(name):
+            raise bad_request(f"name is reserved name={name!r}")
+        return name
+
+    async def _create(self, request: web.Request, name: str) -> web.Response:
+        asked = await self._json_body(request, allowed=("attributes",))
+        updates = updates_of_json(asked.get("attributes"))
+        async with self._directory.locks.hold(name):
+            properties = await self._segments.create(name, updates)
+        return json_response(201, properties_as_json(properties))
+
+    async def _append(self, request: web.Request, name: str) -> web.Response:
+        offset_text = request.query.get("offset")
+        offset = None if offset_text is None else parse_count(offset_text, "offset", 0)
+        updates_text = request.headers.get(header_names.SEGMENT_ATTRIBUTES)
+        updates = [] if updates_text is None else updates_of_json(parse_json(updates_text))
+        seal = is_true(request.headers.get(header_names.SEGMENT_SEAL))
+        async with self._bodies.read(request, self._settings.append_bytes_max) as body:
+            if not body and not updates and not seal:
+                raise bad_request("nothing to append: no body, no attribute updates, no seal")
+            pin = self._pins.lease_nowait(name) or await self._pins.lease(name)
+            try:
+                if body and pin.configuration.is_json:
+                    raise conflict(
+                        "segment is a JSON stream; append to it at /v1/stream, which keeps messages whole"
+                    )
+                length = await asyncio.shield(
+                    pin.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
+                )
+            except SegmentStoreError:
+                await self._pins.forget(name, pin)
+                raise
+            finally:
+                self._pins.release(pin, asyncio.get_running_loop().time())
+        return json_response(200, {"length": length, "offset": length - len(body)})
+
+    async def _truncate(self, request: web.Request, name: str) -> web.Response:
+        asked = await self._json_body(request, allowed=("offset",))
+        offset = asked.get("offset")
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise bad_request('truncate needs {"offset": a number}')
+        async with self._segments.open_segment(name) as segment:
+            properties = segment.info()
+            is_json = configuration_of(properties.core_attributes).is_json
+            if is_json and properties.start_offset < offset <= properties.length:
+                before = await gather(segment, offset - 1, 1)
+                if before != b"\n":
+                    raise conflict(f"offset lies inside a message of a JSON stream offset={offset}")
+        await self._segments.truncate(name, offset)
+        return json_response(200, properties_as_json(await self._segments.info(name)))
+
+    async def _merge(self, request: web.Request, name: str) -> web.Response:
+        asked = await self._json_body(request, allowed=("source",))
+        source = asked.get("source")
+        if not isinstance(source, str) or not source:
+            raise bad_request('merge needs {"source": a name}')
+        check_name(source)
+        if is_reserved(source):
+            raise bad_request(f"name is reserved name={source!r}")
+        formats = [
+            configuration_of((await self._segments.info(each)).core_attributes).is_json
+            for each in (name, source)
+        ]
+        if formats[0] != formats[1]:
+            raise conflict("only one of the two is a JSON stream; messages would not stay whole")
+        await self._pins.forget(source)
+        length = await self._segments.merge(name, source)
+        return json_response(200, {"length": length})
+
+    async def _seal(self, _request: web.Request, name: str) -> web.Response:
+        return json_response(200, {"length": await self._segments.seal(name)})
+
+    async def _flush(self, _request: web.Request, name: str) -> web.Response:
+        await self._segments.flush(name)
+        properties = await self._segments.info(name)
+        return json_response(200, {"storage_length": properties.storage_length})
+
+    async def _info(self, _request: web.Request, name: str) -> web.Response:
+        properties = await self._segments.info(name)
+        attributes = await self._segments.attributes(name)
+        shown = properties_as_json(properties)
+        shown["attributes"] = len(attributes)
+        for container in self._health().containers:
+            if container.container_id == properties.container_id:
+                shown["throttle"] = container.throttle
+                shown["throttle_delay_seconds"] = container.throttle_delay_seconds
+        return json_response(200, shown)
+
+    async def _attributes(self, _request: web.Request, name: str) -> web.Response:
+        return json_response(200, attributes_as_json(await self._segments.attributes(name)))
+
+    async def _update_attributes(self, request: web.Request, name: str) -> web.Response:
+        asked = await self._json_body(request, allowed=("updates",))
+        updates = updates_of_json(asked.get("updates"))
+        if not updates:
+            raise bad_request('a change of attributes needs {"updates": [...]}')
+        await self._segments.update_attributes(name, updates)
+        return json_response(200, {"updated": len(updates)})
+
+    async def _delete(self, _request: web.Request, name: str) -> web.Response:
+        async with self._directory.locks.hold(name):
+            properties = await self._segments.info(name)
+            origin = await self._directory.remove(
+                name, properties, configuration_of(properties.core_attributes)
+            )
+        await self._directory.release_source(origin)
+        return json_response(200, {"deleted": name})
+
+    async def _json_body(
+        self, request: web.Request, *, allowed: tuple[str, ...]
+    ) -> Mapping[str, object]:
+        async with self._bodies.read(request, self._settings.control_body_bytes_max) as body:
+            value = parse_json(body) if body else {}
+        if not isinstance(value, dict):
+            raise InvalidRequestError("the body is not a JSON object")
+        unknown = sorted(set(value) - set(allowed))
+        if unknown:
+            raise InvalidRequestError(f"the body has unknown fields fields={unknown}")
+        return value
+
+
+def properties_as_json(properties: SegmentProperties) -> dict[str, object]:
+    """One segment's metadata; sizes in bytes."""
+    return {
+        "name": properties.name,
+        "segment_id": properties.segment_id,
+        "container": properties.container_id,
+        "start_offset": properties.start_offset,
+        "length": properties.length,
+        "storage_length": properties.storage_length,
+        "sealed": properties.sealed,
+        "sealed_in_storage": properties.sealed_in_storage,
+        "last_modified_ms": properties.last_modified_ms,
+        "active": properties.active,
+        "content_type": configuration_of(properties.core_attributes).content_type,
+    }

@@ -1,0 +1,53 @@
+"""A listening socket for the application.
+
+close() stops accepting, ends long polls and event streams, lets requests under way finish within `shutdown_seconds`,
+and then drops what is left. Commits that were submitted go on in the containers.
+"""
+
+from aiohttp import web
+
+from segmentstore.http.settings import HttpSettings
+
+
+class HttpServer:
+    """start(), then `address`, then close()."""
+
+    def __init__(self, *, application: web.Application, settings: HttpSettings) -> None:
+        self._application = application
+        self._settings = settings
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that are listened on; only between start() and close()."""
+        assert self._runner is not None, "the server is not started"
+        host, port = self._runner.addresses[0][:2]
+        return host, port
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the port is taken."""
+        assert self._runner is None, "the server is started already"
+        runner = web.AppRunner(
+            self._application,
+            access_log=None,
+            # A reader that goes away ends its wait at once; commits are shielded.
+            handler_cancellation=True,
+            # Encoded bodies are refused, so that no small body can become a large one.
+            auto_decompress=False,
+            keepalive_timeout=75.0,
+            shutdown_timeout=self._settings.shutdown_seconds,
+        )
+        await runner.setup()
+        self._runner = runner
+        try:
+            site = web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024)
+            await site.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()

@@ -1,0 +1,375 @@
+"""POST /v1/stream/{name}: append, append and close, or close.
+
+The hot path of the room. Its order (what is refused before what) is the protocol's:
+
+    1 header syntax 400 -> 2 empty body, or none of a type 400 -> 3 absent 404, deleted 410 -> 4 closed -> 5 content
+    type 409 -> 6 producer 403, 400, duplicate 204, gap 409 -> 7 Stream-Seq 409 -> 8 JSON 400
+
+- A request is judged against *pending* attributes and submitted in the same stretch, with no await in between; the
+  attributes it changes travel in the operation of its bytes, as compare-and-set on what it was judged by (H73).
+- A refusal or a duplicate is answered only behind a barrier, and only if it also holds for what has committed (H24):
+  what it was judged by may itself have failed.
+- A client that goes away does not cancel its commit.
+"""
+
+import asyncio
+from asyncio import AbstractEventLoop
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    InvalidRequestError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    Segment,
+    SegmentProperties,
+)
+from segmentstore.http import header_names
+from segmentstore.http.bodies import BodyReader
+from segmentstore.http.json_messages import lines_of_body
+from segmentstore.http.offsets import offset_token
+from segmentstore.http.pins import Pin
+from segmentstore.http.producers import ProducerClaim, Verdict, judge, producer_claim, refuse
+from segmentstore.http.refusals import Refusal, bad_request, busy, conflict
+from segmentstore.http.responses import SECURITY_HEADERS
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_attributes import (
+    CLOSER_KEY,
+    PRODUCER_COUNT_KEY,
+    STREAM_SEQUENCE_KEY,
+    Closer,
+    ProducerRecord,
+    closer_of,
+    media_type_of,
+    producer_key,
+    producer_record,
+)
+from segmentstore.http.stream_directory import StreamDirectory
+
+_ATTEMPTS_MAX = 8
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """What one POST asks for, parsed."""
+
+    content_type: str | None
+    close: bool
+    claim: ProducerClaim | None
+    sequence: bytes | None
+    body: bytes = b""
+    payload: bytes = b""
+    """What is stored for the body."""
+    invalid_body: InvalidRequestError | None = None
+    """JSON that does not parse is refused last, after duplicates."""
+    producer_key: AttributeKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the protocol's state says of a request: submit `updates`, or answer."""
+
+    updates: list[AttributeUpdate]
+    refusal: Refusal | None = None
+    duplicate_of: ProducerRecord | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.refusal is None and self.duplicate_of is None
+
+
+class StreamAppend:
+    """Handles POST."""
+
+    def __init__(
+        self,
+        *,
+        directory: StreamDirectory,
+        bodies: BodyReader,
+        settings: HttpSettings,
+        executor: Executor | None,
+    ) -> None:
+        self._directory = directory
+        self._pins = directory.pins
+        self._bodies = bodies
+        self._settings = settings
+        self._executor = executor
+
+    async def handle(self, request: web.Request, name: str) -> web.Response:
+        asked = self._parse_headers(request)
+        body = self._bodies.read_nowait(request, self._settings.append_bytes_max)
+        if body is None:
+            async with self._bodies.read(request, self._settings.append_bytes_max) as body:
+                return await self._append(name, asked, body)
+        try:
+            return await self._append(name, asked, body)
+        finally:
+            self._bodies.budget.give_back(len(body))
+
+    def _parse_headers(self, request: web.Request) -> AppendRequest:
+        headers = request.headers
+        claim = None
+        if (
+            header_names.PRODUCER_ID in headers
+            or header_names.PRODUCER_EPOCH in headers
+            or header_names.PRODUCER_SEQ in headers
+        ):
+            claim = producer_claim(
+                headers.get(header_names.PRODUCER_ID),
+                headers.get(header_names.PRODUCER_EPOCH),
+                headers.get(header_names.PRODUCER_SEQ),
+                producer_id_bytes_max=self._settings.producer_id_bytes_max,
+            )
+        sequence_text = headers.get(header_names.STREAM_SEQ)
+        sequence = None
+        if sequence_text is not None:
+            sequence = sequence_text.encode("utf-8", "surrogateescape")
+            if len(sequence) > self._settings.stream_sequence_bytes_max:
+                raise bad_request(f"Stream-Seq is too long bytes={len(sequence)}")
+        return AppendRequest(
+            content_type=headers.get(header_names.CONTENT_TYPE),
+            close=is_true(headers.get(header_names.STREAM_CLOSED)),
+            claim=claim,
+            sequence=sequence,
+            producer_key=None if claim is None else producer_key(claim.producer_id),
+        )
+
+    async def _append(self, name: str, asked: AppendRequest, body: bytes) -> web.Response:
+        if not body and not asked.close:
+            raise bad_request("nothing to append: the body is empty and Stream-Closed is not true")
+        if body and not asked.content_type:
+            raise bad_request("a body needs a Content-Type")
+        asked.body = asked.payload = body
+        loop = asyncio.get_running_loop()
+        for _ in range(_ATTEMPTS_MAX):
+            pin = self._pins.lease_nowait(name)
+            if pin is None:
+                pin = await self._open(name)
+            try:
+                answer = await self._attempt(name, pin, asked, loop)
+            except SegmentStoreError as error:
+                # The pin may be the reason (its container stopped, its segment was recreated).
+                await self._pins.forget(name, pin)
+                if not isinstance(error, SegmentNotFoundError):
+                    raise
+                answer = None
+            finally:
+                self._pins.release(pin, loop.time())
+            if answer is not None:
+                return answer
+        raise busy("the stream changes too fast to be judged", self._settings.retry_after_seconds)
+
+    async def _open(self, name: str) -> Pin:
+        async with self._directory.open(name):
+            return await self._pins.lease(name)
+
+    async def _attempt(
+        self, name: str, pin: Pin, asked: AppendRequest, loop: AbstractEventLoop
+    ) -> web.Response | None:
+        """An answer, or None if the world changed under the judgement and it must be made again."""
+        configuration = pin.configuration
+        if configuration.may_expire:
+            await self._touch(name, pin)
+        mismatch = False
+        if asked.body:
+            if asked.content_type != pin.content_type_accepted:
+                mismatch = media_type_of(asked.content_type or "") != configuration.media_type
+                if not mismatch:
+                    pin.content_type_accepted = asked.content_type or ""
+            if configuration.is_json and not mismatch and asked.payload is asked.body:
+                await self._split_json(asked, loop)
+        segment = pin.segment
+        judgement = _ACCEPTED
+        if mismatch or asked.invalid_body or asked.claim or asked.sequence is not None:
+            await self._load(segment, asked)
+            # From here to append() there is no await: what was judged is what is changed.
+            judgement = self._judge(segment, asked, mismatch=mismatch)
+            if not judgement.accepted:
+                return await self._answer_refusal(name, segment, asked, mismatch=mismatch)
+        updates = judgement.updates
+        if asked.close and asked.claim is not None:
+            closer = Closer(asked.claim.producer_id, asked.claim.record)
+            updates = [*updates, AttributeUpdate(CLOSER_KEY, closer.encode())]
+        future = segment.append(asked.payload, attribute_updates=updates, seal=asked.close)
+        try:
+            length = await asyncio.shield(future)
+        except SegmentSealedError:
+            properties = await self._directory.segments.info(name)
+            if properties.segment_id != segment.segment_id:
+                raise SegmentNotFoundError(name) from None
+            return self._answer_closed(properties, asked)
+        except BadAttributeUpdateError:
+            return None
+        return self._answer_appended(segment, asked, length)
+
+    async def _touch(self, name: str, pin: Pin) -> None:
+        properties = pin.segment.info()
+        if self._directory.expiry.is_over(properties, pin.configuration):
+            await self._directory.expire(name)
+            raise SegmentNotFoundError(name)
+        self._directory.expiry.touch(properties, pin.configuration)
+
+    async def _split_json(self, asked: AppendRequest, loop: AbstractEventLoop) -> None:
+        try:
+            if len(asked.body) <= self._settings.json_inline_bytes_max:
+                asked.payload = lines_of_body(asked.body, empty_array_allowed=False)
+            else:
+                asked.payload = await loop.run_in_executor(
+                    self._executor, lambda: lines_of_body(asked.body, empty_array_allowed=False)
+                )
+        except InvalidRequestError as error:
+            asked.invalid_body = error
+
+    async def _load(self, segment: Segment, asked: AppendRequest) -> None:
+        """Make sure that the attributes to be judged are known or known to be absent (H26)."""
+        keys = [key for key in (STREAM_SEQUENCE_KEY, asked.producer_key) if key is not None]
+        try:
+            for key in keys:
+                segment.pending_attribute(key)
+        except KeyError:
+            await segment.load_attributes([*keys, PRODUCER_COUNT_KEY])
+
+    def _judge(self, segment: Segment, asked: AppendRequest, *, mismatch: bool) -> Judgement:
+        """Steps 5 to 8 against pending state. Synchronous."""
+        known = {
+            key: segment.pending_attribute(key)
+            for key in (STREAM_SEQUENCE_KEY, PRODUCER_COUNT_KEY, asked.producer_key)
+            if key is not None
+        }
+        return judge_request(
+            known,
+            asked,
+            mismatch=mismatch,
+            producers_max=self._settings.producers_per_stream_max,
+        )
+
+    async def _answer_refusal(
+        self, name: str, segment: Segment, asked: AppendRequest, *, mismatch: bool
+    ) -> web.Response | None:
+        """Behind the barrier, judge once more by what has committed, closed streams first (step 4)."""
+        await asyncio.shield(segment.barrier())
+        properties = await self._directory.segments.info(name)
+        if properties.segment_id != segment.segment_id:
+            raise SegmentNotFoundError(name)
+        if properties.sealed:
+            return self._answer_closed(properties, asked)
+        keys = [STREAM_SEQUENCE_KEY, PRODUCER_COUNT_KEY]
+        if asked.producer_key is not None:
+            keys.append(asked.producer_key)
+        committed = await segment.load_attributes(keys)
+        judgement = judge_request(
+            committed,
+            asked,
+            mismatch=mismatch,
+            producers_max=self._settings.producers_per_stream_max,
+        )
+        if judgement.refusal is not None:
+            raise judgement.refusal
+        if judgement.duplicate_of is None:
+            return None
+        headers = {
+            **SECURITY_HEADERS,
+            "Stream-Next-Offset": offset_token(properties.segment_id, properties.length),
+            "Producer-Epoch": str(judgement.duplicate_of.epoch),
+            "Producer-Seq": str(judgement.duplicate_of.sequence),
+        }
+        return web.Response(status=204, headers=headers)
+
+    def _answer_closed(self, properties: SegmentProperties, asked: AppendRequest) -> web.Response:
+        headers = {
+            "Stream-Next-Offset": offset_token(properties.segment_id, properties.length),
+            "Stream-Closed": "true",
+        }
+        claim = asked.claim
+        if claim is not None:
+            closer = closer_of(properties.core_attributes.get(CLOSER_KEY))
+            if closer != Closer(claim.producer_id, claim.record):
+                raise conflict("stream is closed", headers)
+            headers["Producer-Epoch"] = str(claim.epoch)
+            headers["Producer-Seq"] = str(claim.sequence)
+        elif asked.body:
+            raise conflict("stream is closed", headers)
+        return web.Response(status=204, headers={**SECURITY_HEADERS, **headers})
+
+    def _answer_appended(self, segment: Segment, asked: AppendRequest, length: int) -> web.Response:
+        headers = {
+            **SECURITY_HEADERS,
+            "Stream-Next-Offset": offset_token(segment.segment_id, length),
+        }
+        status = 204
+        if asked.claim is not None:
+            headers["Producer-Epoch"] = str(asked.claim.epoch)
+            headers["Producer-Seq"] = str(asked.claim.sequence)
+            status = 200 if asked.body else 204
+        if asked.close:
+            headers["Stream-Closed"] = "true"
+        return web.Response(status=status, headers=headers)
+
+
+_ACCEPTED = Judgement([])
+
+
+def is_true(value: str | None) -> bool:
+    """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
+    return value is not None and value.strip().lower() == "true"
+
+
+def judge_request(
+    known: Mapping[AttributeKey, AttributeValue | None] | Mapping[AttributeKey, AttributeValue],
+    asked: AppendRequest,
+    *,
+    mismatch: bool,
+    producers_max: int,
+) -> Judgement:
+    """Steps 5 to 8 against some state of the attributes. Pure."""
+    if mismatch:
+        return Judgement([], conflict(f"content type does not match given={asked.content_type!r}"))
+    updates: list[AttributeUpdate] = []
+    if asked.claim is not None and asked.producer_key is not None:
+        value = known.get(asked.producer_key)
+        record = producer_record(value)
+        verdict = judge(record, asked.claim)
+        if verdict is Verdict.DUPLICATE:
+            return Judgement([], duplicate_of=record)
+        if verdict is not Verdict.ACCEPT:
+            return Judgement([], refuse(verdict, record, asked.claim))
+        if record is None:
+            count = known.get(PRODUCER_COUNT_KEY) or 0
+            if isinstance(count, int) and count >= producers_max:
+                return Judgement(
+                    [], conflict(f"stream has too many producers producers_max={producers_max}")
+                )
+            updates.append(AttributeUpdate(PRODUCER_COUNT_KEY, 1, AttributeUpdateType.ACCUMULATE))
+        updates.append(
+            AttributeUpdate(
+                asked.producer_key,
+                asked.claim.record.encode(),
+                AttributeUpdateType.REPLACE_IF_EQUALS,
+                comparison=value,
+            )
+        )
+    if asked.sequence is not None:
+        last = known.get(STREAM_SEQUENCE_KEY)
+        if isinstance(last, bytes) and asked.sequence <= last:
+            return Judgement([], conflict("Stream-Seq is not greater than the last one"))
+        updates.append(
+            AttributeUpdate(
+                STREAM_SEQUENCE_KEY,
+                asked.sequence,
+                AttributeUpdateType.REPLACE_IF_EQUALS,
+                comparison=last,
+            )
+        )
+    if asked.invalid_body is not None:
+        return Judgement([], bad_request(str(asked.invalid_body)))
+    return Judgement(updates)

@@ -1,0 +1,196 @@
+"""The door to files, with exactly the calls that durability arguments need, and the real implementation.
+
+All calls block and are made from an executor (`loop.run_in_executor`), never on the loop; the simulation runs them
+inline after a seeded delay. Errors are OSError as the system gives them; translating them is the caller's business.
+
+Rules the simulated disk holds callers to (H79): bytes written and not yet synced persist page by page in any subset; a
+new file's name persists only after sync_directory(); a failed sync may have dropped the bytes although the next
+one says OK (H48).
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from segmentstore.contracts.identifiers import BufferView
+
+_IOV_MAX = 1024
+
+
+class File(Protocol):
+    """An open file. Offsets are absolute; there is no file position."""
+
+    def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        """Write all buffers one behind the other; short writes are continued."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync_data(self) -> None:
+        """fdatasync: contents and what is needed to read them back (the size)."""
+
+    def lock_exclusive(self) -> bool:
+        """Take the advisory lock of this open file without waiting; False if another process holds it.
+        It is released when the file is closed or the process ends (and not while it is merely stopped)."""
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Files by absolute path."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
+        """Open for reading and writing. create: make it if missing; exclusive: FileExistsError if it exists."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def make_directories(self, path: str) -> None:
+        """With parents; every directory created is durable (parents synced) on return."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically replace target. Durable after sync_directory() of the parent."""
+
+    def link(self, source: str, target: str) -> None:
+        """Second name for a file; FileExistsError if target exists. Durable after sync_directory()."""
+
+    def remove(self, path: str) -> None:
+        """FileNotFoundError if missing."""
+
+    def remove_directory(self, path: str) -> None:
+        """Must be empty."""
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int:
+        """Space left for us on the file system that holds `path`."""
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        for first in range(0, len(buffers), _IOV_MAX):
+            group = buffers[first : first + _IOV_MAX]
+            wanted = sum(len(buffer) for buffer in group)
+            written = os.pwritev(self._descriptor, group, offset)
+            if written < wanted:
+                self._write_rest(offset, group, written)
+            offset += wanted
+
+    def _write_rest(self, offset: int, group: Sequence[BufferView], written: int) -> None:
+        rest = memoryview(b"".join(group))
+        while written < len(rest):
+            step = os.pwrite(self._descriptor, rest[written:], offset + written)
+            if step == 0:
+                raise OSError(errno.EIO, "write made no progress")
+            written += step
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        content = os.pread(self._descriptor, length, offset)
+        if len(content) == length or not content:
+            return content
+        parts = [content]
+        have = len(content)
+        while have < length:
+            part = os.pread(self._descriptor, length - have, offset + have)
+            if not part:
+                break
+            parts.append(part)
+            have += len(part)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def lock_exclusive(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class SystemFileSystem:
+    """The operating system's files. Descriptors are close-on-exec (Python's default), so locks are not inherited."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return SystemFile(os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directories(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_directories(parent)
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        self.sync_directory(parent)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

@@ -1,0 +1,384 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass
+
+import pytest
+
+from segmentstore.contracts.containers import (
+    ContainerFailure,
+    ContainerState,
+    HostAssignment,
+    HostId,
+)
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    DurableDataLogError,
+    LogDisabledError,
+    StorageError,
+)
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.assignment import InProcessAssignmentSource, is_corrupt
+from segmentstore.host.container_manager import ContainerManager
+from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.settings import RestartSettings
+from tests.host.simple_container import SimpleContainer
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+
+pytestmark = pytest.mark.simulation
+HOST = HostId("here")
+SETTINGS = RestartSettings(
+    delay_initial_seconds=1.0, delay_max_seconds=8.0, forgive_after_seconds=60.0
+)
+ZERO = ContainerId(0)
+
+
+class ScriptedAssignments:
+    """An AssignmentSource whose versions are set by hand: a controller elsewhere."""
+
+    def __init__(self, *containers: int) -> None:
+        self._assignment = HostAssignment(1, frozenset(ContainerId(n) for n in containers))
+        self._changed = asyncio.Event()
+        self.failures: list[ContainerFailure] = []
+        self.running: list[list[ContainerId]] = []
+
+    def assign(self, *containers: int) -> None:
+        version = self._assignment.version + 1
+        self._assignment = HostAssignment(version, frozenset(ContainerId(n) for n in containers))
+        self._changed.set()
+
+    async def watch(self, host_id: HostId) -> AsyncIterator[HostAssignment]:
+        seen = 0
+        while True:
+            self._changed.clear()
+            if self._assignment.version > seen:
+                seen = self._assignment.version
+                yield self._assignment
+            else:
+                await self._changed.wait()
+
+    async def report(
+        self,
+        host_id: HostId,
+        *,
+        running: Collection[ContainerId],
+        failed: Collection[ContainerFailure] = (),
+    ) -> None:
+        await asyncio.sleep(0.001)
+        self.running.append(sorted(running))
+        self.failures += failed
+
+
+@dataclass
+class Host:
+    """A manager, its registry, and every container that it created."""
+
+    manager: ContainerManager
+    registry: ContainerRegistry
+    created: list[SimpleContainer]
+    births: list[tuple[ContainerId, float]]
+    task: asyncio.Task[None]
+
+    def newest(self, container_id: int) -> SimpleContainer:
+        return [each for each in self.created if each.container_id == container_id][-1]
+
+    def births_of(self, container_id: int) -> list[float]:
+        return [at for born, at in self.births if born == container_id]
+
+    async def stop(self) -> None:
+        self.registry.check()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        assert not self.registry.running()
+        assert {each.state for each in self.created} <= {ContainerState.STOPPED}
+
+
+def start_host(
+    assignments: ScriptedAssignments | InProcessAssignmentSource,
+    make: Callable[[ContainerId], SimpleContainer] = SimpleContainer,
+    container_count: int = 4,
+) -> Host:
+    loop = asyncio.get_running_loop()
+    created: list[SimpleContainer] = []
+    births: list[tuple[ContainerId, float]] = []
+    registry = ContainerRegistry(container_count=container_count)
+
+    def create(container_id: ContainerId) -> SimpleContainer:
+        alive = [
+            each
+            for each in created
+            if each.container_id == container_id and each.state is not ContainerState.STOPPED
+        ]
+        assert not alive, f"two lives at once container={container_id}"
+        container = make(container_id)
+        created.append(container)
+        births.append((container_id, loop.time()))
+        return container
+
+    manager = ContainerManager(
+        host_id=HOST, assignments=assignments, registry=registry, create_container=create
+    )
+    return Host(manager, registry, created, births, loop.create_task(manager.run()))
+
+
+def in_process(count: int = 4) -> InProcessAssignmentSource:
+    return InProcessAssignmentSource(container_count=count, settings=SETTINGS)
+
+
+def test_what_runs_converges_to_what_is_assigned() -> None:
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0, 2)
+        host = start_host(assignments)
+        await host.manager.wait_until_settled()
+        assert host.registry.running() == [0, 2]
+        assignments.assign(1, 2)
+        await asyncio.sleep(1)
+        assert host.registry.running() == [1, 2]
+        assert len(host.births_of(2)) == 1
+        assignments.assign()
+        await asyncio.sleep(1)
+        assert host.registry.running() == []
+        assert assignments.running[-1] == []
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_a_container_that_is_assigned_again_while_it_closes_starts_after_it_has_closed() -> None:
+    def slow(container_id: ContainerId) -> SimpleContainer:
+        container = SimpleContainer(container_id)
+        container.close_seconds = 30.0
+        return container
+
+    async def main(loop: SimLoop) -> None:
+        assignments = ScriptedAssignments(0)
+        host = start_host(assignments, slow)
+        await host.manager.wait_until_settled()
+        assignments.assign()
+        await asyncio.sleep(1)
+        assignments.assign(0)
+        await asyncio.sleep(20)
+        assert host.registry.running() == []
+        await asyncio.sleep(20)
+        assert host.registry.running() == [0]
+        assert host.births_of(0)[1] >= 30.0
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_a_container_that_is_taken_away_while_it_recovers_is_closed_and_never_served() -> None:
+    def slow(container_id: ContainerId) -> SimpleContainer:
+        container = SimpleContainer(container_id)
+        container.start_seconds = 30.0
+        return container
+
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0)
+        host = start_host(assignments, slow)
+        await asyncio.sleep(1)
+        assignments.assign()
+        await asyncio.sleep(1)
+        assert host.newest(0).state is ContainerState.STOPPED
+        assert assignments.failures == []
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_h42_a_failed_container_is_reported_once_and_not_restarted_locally() -> None:
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0, 1)
+        host = start_host(assignments)
+        await host.manager.wait_until_settled()
+        cause = DurableDataLogError("disk gone")
+        host.newest(0).fail(cause)
+        await asyncio.sleep(100)
+        assert [(each.container_id, each.cause) for each in assignments.failures] == [(0, cause)]
+        assert host.registry.running() == [1]
+        assert len(host.births_of(0)) == 1
+        assignments.assign(0, 1)
+        await asyncio.sleep(1)
+        assert host.registry.running() == [0, 1]
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_h42_a_container_that_ends_without_a_cause_is_reported_as_well() -> None:
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0)
+        host = start_host(assignments)
+        await host.manager.wait_until_settled()
+        host.newest(0).end()
+        await asyncio.sleep(1)
+        assert [each.container_id for each in assignments.failures] == [0]
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_h42_a_cancellation_that_leaks_out_of_a_container_is_a_failure_too() -> None:
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0)
+        host = start_host(assignments)
+        await host.manager.wait_until_settled()
+        host.newest(0).fail(asyncio.CancelledError())
+        await asyncio.sleep(1)
+        assert [each.container_id for each in assignments.failures] == [0]
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_h42_each_failure_doubles_the_pause_up_to_the_limit() -> None:
+    async def main(_: SimLoop) -> list[float]:
+        def broken(container_id: ContainerId) -> SimpleContainer:
+            return SimpleContainer(container_id, fail_at_start=StorageError("down"))
+
+        host = start_host(in_process(1), broken, 1)
+        await host.manager.wait_until_settled()
+        await asyncio.sleep(40)
+        births = host.births_of(0)
+        await host.stop()
+        return [round(later - earlier, 3) for earlier, later in zip(births, births[1:])]  # noqa: B905, RUF007 - pairs
+
+    assert run_simulation(1, main).result[:6] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
+def test_h42_running_well_for_a_while_is_forgiven() -> None:
+    async def main(loop: SimLoop) -> None:
+        host = start_host(in_process(1), container_count=1)
+        await host.manager.wait_until_settled()
+
+        async def pause_after_failing() -> float:
+            lives = len(host.births)
+            host.newest(0).fail(StorageError("down"))
+            failed_at = loop.time()
+            while len(host.births) == lives or not host.registry.running():
+                await asyncio.sleep(0.01)
+            return round(host.births[-1][1] - failed_at, 1)
+
+        pauses = [await pause_after_failing() for _ in range(3)]
+        assert pauses == [1.0, 2.0, 4.0]
+        await asyncio.sleep(SETTINGS.forgive_after_seconds)
+        assert await pause_after_failing() == 1.0
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        DataCorruptionError("frame 7"),
+        LogDisabledError("disabled"),
+        ExceptionGroup(
+            "parts", [StorageError("x"), ExceptionGroup("", [DataCorruptionError("y")])]
+        ),
+    ],
+    ids=["corrupt", "disabled", "in a group"],
+)
+def test_h42_after_corruption_a_container_is_never_assigned_again(cause: Exception) -> None:
+    async def main(_: SimLoop) -> None:
+        assignments = in_process(2)
+        host = start_host(assignments, container_count=2)
+        await host.manager.wait_until_settled()
+        host.newest(0).fail(cause)
+        await asyncio.sleep(86400)
+        assert host.births_of(0) == [0.0]
+        assert host.registry.running() == [1]
+        assert host.registry.health()[0].state is ContainerState.FAILED
+        assert assignments.restart_due(ZERO) == float("inf")
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_h42_corruption_is_seen_behind_another_error() -> None:
+    failure = RuntimeError("recovery failed")
+    failure.__cause__ = DataCorruptionError("frame 7")
+    assert is_corrupt(failure)
+    assert not is_corrupt(StorageError("down"))
+
+
+def test_a_close_under_way_is_not_cut_short_by_an_assignment_or_by_shutdown() -> None:
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0)
+        host = start_host(assignments)
+        await host.manager.wait_until_settled()
+        host.newest(0).close_seconds = 10.0
+        host.newest(0).fail(StorageError("down"))
+        await asyncio.sleep(1)
+        assignments.assign()
+        await asyncio.sleep(1)
+        assert host.newest(0).state is ContainerState.STOPPING
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_one_failing_container_does_not_disturb_the_others() -> None:
+    async def main(_: SimLoop) -> None:
+        host = start_host(in_process())
+        await host.manager.wait_until_settled()
+        for _failure in range(5):
+            host.newest(3).fail(StorageError("down"))
+            await asyncio.sleep(40)
+        assert host.registry.running() == [0, 1, 2, 3]
+        assert [len(host.births_of(n)) for n in range(4)] == [1, 1, 1, 6]
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_versions_only_grow_and_a_reported_container_is_missing_from_the_next_one() -> None:
+    async def main(_: SimLoop) -> None:
+        source = in_process(2)
+        watch = source.watch(HOST)
+        first = await anext(watch)
+        assert first.containers == {0, 1}
+        await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, StorageError("down"))])
+        second = await anext(watch)
+        assert second.containers == {1}
+        third = await anext(watch)
+        assert third.containers == {0, 1}
+        assert first.version < second.version < third.version
+        await watch.aclose()  # type: ignore[attr-defined] # an async generator
+
+    run_simulation(1, main)
+
+
+def test_any_mix_of_failures_and_assignments_ends_with_what_is_assigned() -> None:
+    async def main(loop: SimLoop) -> None:
+        assignments = ScriptedAssignments(0, 1, 2, 3)
+
+        def moody(container_id: ContainerId) -> SimpleContainer:
+            fails = loop.random.random() < 0.2
+            container = SimpleContainer(
+                container_id, fail_at_start=StorageError("down") if fails else None
+            )
+            container.start_seconds = loop.random.random()
+            container.close_seconds = loop.random.random()
+            return container
+
+        host = start_host(assignments, moody)
+        for _ in range(200):
+            await asyncio.sleep(loop.random.random())
+            running = host.registry.running()
+            if running and loop.random.random() < 0.5:
+                victim = host.newest(loop.random.choice(list(running)))
+                if victim.state is ContainerState.RUNNING:
+                    victim.fail(StorageError("down"))
+            else:
+                assignments.assign(*[n for n in range(4) if loop.random.random() < 0.7])
+            host.registry.check()
+        wanted = [0, 2, 3]
+        for _ in range(20):
+            assignments.assign(*wanted)
+            await asyncio.sleep(5)
+        assert host.registry.running() == wanted
+        await host.stop()
+
+    for seed in range(10):
+        run_simulation(seed, main)

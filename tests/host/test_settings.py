@@ -1,0 +1,164 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmentstore.host.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
+from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
+from segmentstore.host.settings import ServiceSettings, SettingsError, setting_definitions
+
+
+def resolve(
+    flags: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
+    toml: str | None = None,
+) -> ResolvedSettings:
+    return resolve_settings(
+        flags=flags or {}, environment=environment or {}, toml_text=toml, toml_name="a.toml"
+    )
+
+
+def problems_of(**sources: object) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        resolve(**sources)  # type: ignore[arg-type] # the callers below name the sources
+    return caught.value.problems
+
+
+def source_of(resolved: ResolvedSettings, name: str) -> str:
+    return next(each.source for each in resolved.each if each.definition.full_name == name)
+
+
+def test_without_any_source_every_setting_has_its_default() -> None:
+    resolved = resolve()
+    assert resolved.settings == ServiceSettings()
+    assert {each.source for each in resolved.each} == {"default"}
+
+
+def test_the_file_wins_over_defaults_the_environment_over_the_file_and_flags_over_all() -> None:
+    toml = """
+    [cache]
+    bytes_max = "64MiB"
+    [tier2]
+    worker_thread_count = 2
+    codec = "zstd"
+    """
+    environment = {"SEGMENTSTORE_CACHE_BYTES_MAX": "65MiB", "SEGMENTSTORE_TIER2_CODEC": "none"}
+    resolved = resolve({"tier2.codec": "lz4"}, environment, toml)
+    assert resolved.settings.tier2.worker_thread_count == 2
+    assert source_of(resolved, "tier2.worker_thread_count") == "a.toml"
+    assert resolved.settings.cache.bytes_max == 65 << 20
+    assert source_of(resolved, "cache.bytes_max") == "environment SEGMENTSTORE_CACHE_BYTES_MAX"
+    assert resolved.settings.tier2.codec == "lz4"
+    assert source_of(resolved, "tier2.codec") == "flag for tier2.codec"
+
+
+@pytest.mark.parametrize(
+    ("sources", "nearest"),
+    [
+        ({"flags": {"cache.byte_max": "1"}}, "cache.bytes_max"),
+        ({"environment": {"SEGMENTSTORE_CACHE_BYTES": "1"}}, "SEGMENTSTORE_CACHE_BYTES_MAX"),
+        ({"toml": "[tier2]\ncodecs = 'lz4'"}, "tier2.codec"),
+        ({"toml": "codec = 'lz4'"}, "tier2.codec"),
+    ],
+)
+def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(
+    sources: dict[str, object], nearest: str
+) -> None:
+    (problem,) = problems_of(**sources)
+    assert problem.endswith(f"the nearest is {nearest}")
+
+
+def test_variables_of_other_programs_and_of_the_command_line_are_left_alone() -> None:
+    environment = {"PATH": "/bin", "SEGMENTSTORE_SERVER": "http://x", "SEGMENTSTORE_CONFIG": "y"}
+    assert resolve(environment=environment).settings == ServiceSettings()
+
+
+def test_all_problems_are_told_at_once() -> None:
+    toml = "[store]\ncontainer_count = 0\n[log]\nlevel = 'loud'"
+    environment = {"SEGMENTSTORE_WRITER_FLUSH_INTERVAL_SECONDS": "soon"}
+    assert len(problems_of(environment=environment, toml=toml)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("store.container_count", "0"),
+        ("store.container_count", "1025"),
+        ("store.container_count", "4.5"),
+        ("store.container_count", "many"),
+        ("cache.bytes_max", "1KiB"),
+        ("cache.bytes_max", "10 parsecs"),
+        ("writer.flush_interval_seconds", "64MB"),
+        ("log.level", "loud"),
+        ("http.address", "9091"),
+        ("http.address", "localhost:99999"),
+    ],
+)
+def test_a_value_out_of_range_or_of_another_kind_is_refused(name: str, text: str) -> None:
+    (problem,) = problems_of(flags={name: text})
+    assert name in problem
+
+
+def test_relations_between_settings_are_checked() -> None:
+    flags = {"restart.delay_initial_seconds": "10s", "restart.delay_max_seconds": "5s"}
+    assert "delay_initial_seconds" in problems_of(flags=flags)[0]
+
+
+def test_a_file_that_is_not_toml_is_named() -> None:
+    (problem,) = problems_of(toml="[[")
+    assert problem.startswith("a.toml: not valid TOML")
+
+
+def test_every_setting_has_a_sentence_a_default_in_range_and_a_unit_for_its_number() -> None:
+    units = ("_bytes", "_bytes_max", "_seconds", "_count", "bytes_max")
+    for definition in setting_definitions():
+        assert definition.rule.sentence.endswith("."), definition.full_name
+        if definition.type is not str:
+            assert definition.name.endswith(units), definition.full_name
+            assert definition.rule.minimum is not None, definition.full_name
+            assert definition.rule.maximum is not None, definition.full_name
+
+
+def test_what_is_shown_can_be_given_back_by_every_text_source() -> None:
+    shown = {each.definition.full_name: each.shown for each in resolve().each}
+    assert resolve(flags=shown).settings == ServiceSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("17", 17),
+        ("17B", 17),
+        ("64MB", 64_000_000),
+        ("64MiB", 64 << 20),
+        ("64 mib", 64 << 20),
+        ("1.5KiB", 1536),
+        ("1_000KB", 1_000_000),
+    ],
+)
+def test_sizes_are_read_as_written(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1MB", "1.5B", "1XB", "1e3"])
+def test_what_is_not_a_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10s", 10.0), ("250ms", 0.25), ("2min", 120.0), ("1.5h", 5400.0), ("7", 7.0), ("1d", 86400)],
+)
+def test_durations_are_read_as_written(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@given(size=st.integers(0, 1 << 50))
+def test_a_shown_size_reads_back(size: int) -> None:
+    assert parse_bytes(format_bytes(size)) == size
+
+
+@given(duration=st.floats(1e-7, 1e9))
+def test_a_shown_duration_reads_back(duration: float) -> None:
+    assert parse_seconds(format_seconds(duration)) == duration

@@ -1,0 +1,114 @@
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from segmentstore.runtime.fair_threads import FairThreads, Lane
+
+
+class Gate:
+    """A job that runs until it is let go."""
+
+    def __init__(self) -> None:
+        self._open: Future[None] = Future()
+
+    def wait(self) -> None:
+        self._open.result(timeout=30)
+
+    def open(self) -> None:
+        self._open.set_result(None)
+
+
+async def run(lane: Lane, call: Callable[[], None]) -> None:
+    await asyncio.get_running_loop().run_in_executor(lane, call)
+
+
+async def test_h37_a_busy_lane_gets_one_turn_for_each_turn_of_the_others() -> None:
+    threads = FairThreads(thread_count=1, name="test")
+    busy, quiet, gate = threads.lane(), threads.lane(), Gate()
+    started: list[str] = []
+    jobs = [asyncio.ensure_future(run(busy, gate.wait))]
+    await asyncio.sleep(0)
+    for number in range(100):
+        jobs.append(asyncio.ensure_future(run(busy, lambda n=number: started.append(f"busy{n}"))))  # type: ignore[misc] # a default that binds
+    for number in range(3):
+        jobs.append(asyncio.ensure_future(run(quiet, lambda n=number: started.append(f"quiet{n}"))))  # type: ignore[misc] # a default that binds
+    await asyncio.sleep(0)
+    threads.check()
+    gate.open()
+    await asyncio.gather(*jobs)
+    threads.check()
+    threads.close()
+    assert started[:6] == ["busy0", "quiet0", "busy1", "quiet1", "busy2", "quiet2"]
+    assert started[6:] == [f"busy{n}" for n in range(3, 100)]
+
+
+async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
+    threads = FairThreads(thread_count=2, name="test")
+    gates = [Gate() for _ in range(6)]
+    entered: list[int] = []
+
+    def job(number: int) -> None:
+        entered.append(number)
+        gates[number].wait()
+
+    lanes = [threads.lane() for _ in range(3)]
+    jobs = [
+        asyncio.ensure_future(run(lanes[n % 3], lambda n=n: job(n)))  # type: ignore[misc] # a default that binds
+        for n in range(6)
+    ]
+    await asyncio.sleep(0.05)
+    assert sorted(entered) == [0, 1]
+    threads.check()
+    for gate in gates:
+        gate.open()
+    await asyncio.gather(*jobs)
+    threads.close()
+    assert sorted(entered) == list(range(6))
+
+
+async def test_what_a_job_raises_reaches_its_submitter_and_frees_the_thread() -> None:
+    threads = FairThreads(thread_count=1, name="test")
+    lane = threads.lane()
+
+    def broken() -> None:
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        await run(lane, broken)
+    await run(lane, lambda: None)
+    threads.check()
+    threads.close()
+
+
+async def test_a_cancelled_job_that_has_not_started_never_starts() -> None:
+    threads = FairThreads(thread_count=1, name="test")
+    lane, gate = threads.lane(), Gate()
+    started: list[str] = []
+    first = asyncio.ensure_future(run(lane, gate.wait))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(run(lane, lambda: started.append("second")))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    gate.open()
+    await first
+    await run(lane, lambda: started.append("third"))
+    threads.check()
+    threads.close()
+    assert started == ["third"]
+
+
+async def test_closing_cancels_what_waits() -> None:
+    threads = FairThreads(thread_count=1, name="test")
+    lane, gate = threads.lane(), Gate()
+    first = asyncio.ensure_future(run(lane, gate.wait))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(run(lane, lambda: None))
+    await asyncio.sleep(0)
+    gate.open()
+    threads.close()
+    await first
+    with pytest.raises(asyncio.CancelledError):
+        await second

@@ -1,0 +1,321 @@
+"""Clients outside every node: each request goes into the model before it is sent and when it is answered.
+
+Errors of the store and NodeDiedError reach the caller after the model has learnt of them. Any other exception, and
+any that says that stored bytes are damaged, is a bug and fails the run.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from segmentstore.contracts.errors import ErrorKind, SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    ReadResultEntryKind,
+    Segment,
+    SegmentApi,
+    SegmentProperties,
+)
+from tests.sim.attempts import Append, ModelBreachError
+from tests.sim.incarnation import Incarnation
+from tests.sim.loop import Node, NodeDiedError, SimLoop
+from tests.sim.model import Model, NameAttempt, Verb
+
+Result = TypeVar("Result")
+
+REQUEST_ERRORS = (SegmentStoreError, NodeDiedError)
+"""What an actor has to expect of every request."""
+
+
+class Directory(Protocol):
+    """Where a name is served now."""
+
+    def route(self, name: str) -> tuple[Node, SegmentApi]:
+        """Raises ContainerNotFoundError while nobody owns its container."""
+
+    def every_container(self) -> list[tuple[Node, SegmentApi]]:
+        """All that run; raises ContainerNotFoundError unless all do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One entry of a read, fetched."""
+
+    kind: ReadResultEntryKind
+    offset: int
+    data: bytes
+
+
+class Client:
+    """Sends requests to whichever node owns the name, and tells the model."""
+
+    def __init__(self, loop: SimLoop, model: Model, directory: Directory) -> None:
+        self.loop = loop
+        self.model = model
+        self._directory = directory
+
+    async def create(
+        self, name: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> tuple[Incarnation, SegmentProperties]:
+        node, api = self._directory.route(name)
+        creation = self.model.create_begins(name)
+        try:
+            info = await self._ask(node, api.create(name, attributes))
+        except REQUEST_ERRORS as error:
+            self.model.create_failed(creation, error)
+            raise
+        return self.model.created(creation, info), info
+
+    async def open(self, name: str) -> "OpenSegment":
+        node, api = self._directory.route(name)
+        began = self.model.next_tick()
+        try:
+            manager, segment, info = await self._ask(node, _enter(api, name))
+        except SegmentNotFoundError:
+            self.model.not_found(name, began)
+            raise
+        life = self.model.opened(name, info, began)
+        return OpenSegment(self, node, manager, segment, life)
+
+    async def info(self, name: str) -> SegmentProperties:
+        node, api = self._directory.route(name)
+        began = self.model.next_tick()
+        looks = {id(life): life.look(began) for life in self.model.alive(name)}
+        try:
+            info = await self._ask(node, api.info(name))
+        except SegmentNotFoundError:
+            self.model.not_found(name, began)
+            raise
+        life = self.model.opened(name, info, began)
+        if id(life) in looks:
+            life.learn_info(info, looks[id(life)])
+        return info
+
+    async def seal(self, name: str) -> int:
+        length: int = await self._verb(Verb.SEAL, name, lambda api: api.seal(name), length=True)
+        return length
+
+    async def truncate(self, name: str, offset: int) -> None:
+        await self._verb(Verb.TRUNCATE, name, lambda api: api.truncate(name, offset), offset=offset)
+
+    async def delete(self, name: str) -> None:
+        await self._verb(Verb.DELETE, name, lambda api: api.delete(name))
+
+    async def merge(self, target: Incarnation, source: Incarnation) -> int:
+        """Both must be incarnations that only the caller deletes, merges or creates."""
+        node, api = self._directory.route(target.name)
+        attempt = self.model.verb_begins(Verb.MERGE, source.name)
+        merge = self.model.merge_begins(target, source)
+        try:
+            length = await self._ask(node, api.merge(target.name, source.name))
+        except REQUEST_ERRORS as error:
+            self.model.merge_failed(merge, error)
+            self.model.verb_failed(attempt, error)
+            raise
+        self.model.merge_acked(merge, length)
+        self.model.verb_acked(attempt)
+        return length
+
+    async def flush(self, name: str) -> None:
+        node, api = self._directory.route(name)
+        await self._ask(node, api.flush(name))
+
+    def containers(self) -> list[tuple[Node, SegmentApi]]:
+        """Every container, whatever it owns."""
+        return self._directory.every_container()
+
+    async def list_names(
+        self, container: tuple[Node, SegmentApi], start_after: str, *, limit: int
+    ) -> list[str]:
+        """Names that one container lists."""
+        node, api = container
+        listing = await self._ask(node, api.list_segments("", start_after, limit))
+        return [info.name for info in listing]
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        node, api = self._directory.route(name)
+        await self._ask(node, api.update_attributes(name, updates))
+
+    async def attributes(self, life: Incarnation, keys: list[AttributeKey]) -> None:
+        """Look at attributes by name; only for names that are never created again."""
+        node, api = self._directory.route(life.name)
+        floors = {key: life.counters[key].floor for key in keys if key in life.counters}
+        values = await self._ask(node, api.attributes(life.name, keys))
+        life.learn_attributes(values, keys, floors)
+
+    async def _verb(
+        self,
+        verb: Verb,
+        name: str,
+        send: Callable[[SegmentApi], Coroutine[Any, Any, Any]],
+        *,
+        offset: int = 0,
+        length: bool = False,
+    ) -> Any:
+        node, api = self._directory.route(name)
+        attempt: NameAttempt = self.model.verb_begins(verb, name, offset)
+        try:
+            result = await self._ask(node, send(api))
+        except REQUEST_ERRORS as error:
+            self.model.verb_failed(attempt, error)
+            raise
+        self.model.verb_acked(attempt, result if length else 0)
+        return result
+
+    async def _ask(self, node: Node, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return await self.loop.invoke(node, work)
+        except SegmentStoreError as error:
+            judge(error)
+            raise
+
+
+class OpenSegment:
+    """A segment held open over one connection. Close it, whatever happened."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: Node,
+        manager: AbstractAsyncContextManager[Segment],
+        segment: Segment,
+        life: Incarnation,
+    ) -> None:
+        self.life = life
+        self.connection = client.model.new_connection()
+        self._client = client
+        self._node = node
+        self._manager = manager
+        self._segment = segment
+
+    @property
+    def alive(self) -> bool:
+        return self._node.alive
+
+    def append(
+        self, append: Append, updates: Sequence[AttributeUpdate] = ()
+    ) -> "asyncio.Future[int]":
+        """Submit it now; outcome() must be awaited with what this returns."""
+        work = _append(self._segment, append, updates)
+        return self._client.loop.submit(self._node, work)
+
+    async def outcome(self, append: Append, answer: "asyncio.Future[int]") -> int:
+        """Wait for the ack, tell the model, give the new length or raise."""
+        model = self._client.model
+        try:
+            length = await answer
+        except asyncio.CancelledError as error:
+            model.append_failed(append, error)
+            raise
+        except REQUEST_ERRORS as error:
+            model.append_failed(append, error)
+            if isinstance(error, SegmentStoreError):
+                judge(error)
+            raise
+        model.append_acked(append, length)
+        return length
+
+    async def info(self) -> SegmentProperties:
+        look = self.life.look(self._client.model.next_tick())
+        info = await self._ask(_info(self._segment))
+        self.life.learn_info(info, look)
+        return info
+
+    async def read(self, offset: int, max_length: int, *, wait: bool = False) -> list[Piece]:
+        """Fetched entries; with `wait`, also what a tail entry brings. Checks them against the model."""
+        look = self.life.look(self._client.model.next_tick())
+        pieces = await self._ask(_read(self._segment, offset, max_length, wait=wait))
+        for piece in pieces:
+            self._learn(piece, look.length)
+            self.life.learn_read(piece.offset, piece.data, look)
+        return pieces
+
+    def _learn(self, piece: Piece, known_length: int) -> None:
+        life = self.life
+        match piece.kind:
+            case ReadResultEntryKind.FUTURE if not piece.data and piece.offset < known_length:
+                raise ModelBreachError(f"{life}: acked bytes are not readable {piece}")
+            case ReadResultEntryKind.END_OF_SEGMENT:
+                life.learn_seal(piece.offset)
+            case ReadResultEntryKind.TRUNCATED if piece.offset >= life.start_max:
+                raise ModelBreachError(f"{life}: truncated, yet nobody did {piece}")
+
+    async def load_attributes(self, keys: list[AttributeKey]) -> dict[AttributeKey, AttributeValue]:
+        """Committed values by this connection, behind everything it submitted before."""
+        life = self.life
+        floors = {key: life.counters[key].floor for key in keys if key in life.counters}
+        values = await self._ask(_load(self._segment, keys))
+        life.learn_attributes(values, keys, floors)
+        return values
+
+    async def close(self) -> None:
+        if not self._node.alive:
+            return
+        try:
+            await self._client.loop.invoke(self._node, _leave(self._manager))
+        except REQUEST_ERRORS as error:
+            if isinstance(error, SegmentStoreError):
+                judge(error)
+
+    async def _ask(self, work: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return await self._client.loop.invoke(self._node, work)
+        except SegmentStoreError as error:
+            judge(error)
+            if isinstance(error, SegmentNotFoundError) and not self.life.gone_attempts:
+                raise ModelBreachError(f"{self.life} is lost: {error}") from error
+            raise
+
+
+def judge(error: SegmentStoreError) -> None:
+    """In a world without bit rot nothing may be called corrupt."""
+    if error.kind is ErrorKind.CORRUPT:
+        raise ModelBreachError(f"corruption was reported: {error}") from error
+
+
+async def _enter(
+    api: SegmentApi, name: str
+) -> tuple[AbstractAsyncContextManager[Segment], Segment, SegmentProperties]:
+    manager = api.open_segment(name)
+    segment = await manager.__aenter__()
+    return manager, segment, segment.info()
+
+
+async def _leave(manager: AbstractAsyncContextManager[Segment]) -> None:
+    await manager.__aexit__(None, None, None)
+
+
+async def _append(segment: Segment, append: Append, updates: Sequence[AttributeUpdate]) -> int:
+    # Shielded: cancelling a waiter never cancels the work.
+    return await asyncio.shield(
+        segment.append(
+            append.data, offset=append.offset, attribute_updates=updates, seal=append.seals
+        )
+    )
+
+
+async def _info(segment: Segment) -> SegmentProperties:
+    return segment.info()
+
+
+async def _load(
+    segment: Segment, keys: Sequence[AttributeKey]
+) -> dict[AttributeKey, AttributeValue]:
+    await asyncio.shield(segment.barrier())
+    return dict(await segment.load_attributes(keys))
+
+
+async def _read(segment: Segment, offset: int, max_length: int, *, wait: bool) -> list[Piece]:
+    pieces = []
+    async with aclosing(segment.read(offset, max_length)) as cursor:  # type: ignore[type-var]
+        async for entry in cursor:
+            blocked = entry.kind is ReadResultEntryKind.FUTURE and not wait
+            useless = entry.kind is ReadResultEntryKind.TRUNCATED
+            data = b"" if blocked or useless else await entry.content()
+            pieces.append(Piece(entry.kind, entry.offset, data))
+            if blocked or useless:
+                break
+    return pieces

@@ -1,0 +1,440 @@
+"""A deterministic event loop: virtual time, inline executors, and processes that can die or stop in the middle.
+
+The loop is the clock and the machine of a simulation. `sleep`, `timeout`, queues, locks, task groups and
+`to_thread` all go through the running loop, so production code is simulated without knowing it.
+
+Words: a *node* is one incarnation of one simulated process; the *world* is the code that runs outside every node
+(clients, fault injectors, checkers). Every callback carries the node in its context.
+
+Invariants:
+
+- Time moves only when nothing is ready, and then exactly to the next timer.
+- Ready callbacks run first in, first out, as asyncio documents it; variety comes from seeded delays.
+- A dead node never runs another callback, not even a `finally`; what it left behind is buried in
+  GRAVEYARD, which outlives every run, because a coroutine that is garbage collected runs its `finally`.
+- A paused node keeps everything that should have run, and runs it in that order when it is resumed: the zombie.
+- Sets of tasks iterate alike in every process: a task hashes by its birth number, not by its address.
+- A run fails on everything asyncio only logs: exceptions never retrieved, callbacks that raise, generators left
+  half consumed.
+
+Leans on internals of CPython 3.11 to 3.13 (`_ready`, `_scheduled`, `_run_once`, `Handle._context`,
+`Task._log_destroy_pending`); tests/sim/test_loop.py and test_determinism.py tell when that ends.
+"""
+
+import asyncio
+import ctypes
+import hashlib
+import heapq
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from concurrent.futures import Executor
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+GRAVEYARD: list[object] = []
+# One reference that nobody gives back: else interpreter shutdown would wake the dead.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(GRAVEYARD))
+
+_NODE: "ContextVar[Node | None]" = ContextVar("simulated_node", default=None)
+
+_STEPS_MAX = 5_000_000
+_STEPS_PER_INSTANT_MAX = 500_000
+_TRACE_TAIL_LINES = 400
+_LATE_JOB_PROBABILITY = 0.5
+
+
+class SimulationError(Exception):
+    """The simulated program did something that no program may do."""
+
+
+class DeadlockError(SimulationError):
+    """Nothing is ready and no timer is set: this world will never move again."""
+
+
+class LivelockError(SimulationError):
+    """More callbacks ran than a run may need, or too many without any time passing."""
+
+
+class NodeDiedError(Exception):
+    """The node that was to answer crashed: the caller knows nothing about the outcome."""
+
+
+class Node:
+    """One incarnation of one simulated process. A restart is another Node."""
+
+    def __init__(self, name: str, birth: int) -> None:
+        self.name = name
+        self.birth = birth
+        self.alive = True
+        self.paused = False
+        self.main: asyncio.Task[Any] | None = None
+        self._context: Context = copy_context()
+        self._held: list[asyncio.Handle] = []
+        self._callers: dict[asyncio.Future[Any], None] = {}
+
+    def __repr__(self) -> str:
+        state = "paused" if self.paused else "alive" if self.alive else "dead"
+        return f"<{self.name}#{self.birth} {state}>"
+
+
+def current_node() -> Node | None:
+    """The node whose code runs now, None in the world."""
+    return _NODE.get()
+
+
+class SimExecutor(Executor):
+    """A pool of `workers` simulated threads: give it wherever production code takes an executor.
+
+    None in its place means as many threads as there are jobs, so that jobs overtake one another.
+    """
+
+    def __init__(self, workers: int = 1) -> None:
+        self._free_at = [0.0] * workers
+
+    def occupy(self, now: float, seconds: float) -> float:
+        """The time at which a job that is submitted now is done."""
+        start = max(now, heapq.heappop(self._free_at))
+        heapq.heappush(self._free_at, start + seconds)
+        return start + seconds
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("only loop.run_in_executor() may use it")
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task that remembers its node and hashes by birth number."""
+
+    def __init__(self, coroutine: Any, *, birth: int, **rest: Any) -> None:
+        self._birth = birth
+        self.node = current_node()
+        super().__init__(coroutine, **rest)
+
+    def __hash__(self) -> int:
+        return self._birth
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future that remembers its node."""
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+        self.node = current_node()
+        super().__init__(loop=loop)
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """The loop of one simulated world. `random` is the only source of randomness of its edges."""
+
+    def __init__(self, seed: int, *, verbose: bool = False, shuffled: bool = False) -> None:
+        super().__init__()
+        self.seed = seed
+        self.random = Random(seed)
+        self.verbose = verbose
+        self.steps = 0
+        self.executor_delay: Callable[[Random], float] = _executor_delay
+        self.steps_max = _STEPS_MAX
+        self._watchers: list[tuple[int, Callable[[], None]]] = []
+        self._shuffled = shuffled
+        self._now = 0.0
+        self._steps_now = 0
+        self._births = itertools.count(1)
+        self._failures: list[BaseException] = []
+        self._trace_tail: deque[str] = deque(maxlen=_TRACE_TAIL_LINES)
+        self._trace_hash = hashlib.sha256()
+        self.set_task_factory(self._new_task)
+        self.set_exception_handler(self._on_complaint)
+
+    # --- time and order ---------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        """One turn, as asyncio's own: due timers become ready, then what was ready at the start runs."""
+        if not self._ready:
+            self._advance()
+        while self._scheduled and self._scheduled[0]._when <= self._now:
+            timer = heapq.heappop(self._scheduled)
+            timer._scheduled = False
+            self._ready.append(timer)
+        for _ in range(len(self._ready)):
+            if self._shuffled:
+                self._ready.rotate(-self.random.randrange(len(self._ready)))
+            self._step(self._ready.popleft())
+            if self._failures:
+                self.raise_failure()
+
+    def _advance(self) -> None:
+        while self._scheduled and self._scheduled[0]._cancelled:
+            heapq.heappop(self._scheduled)._scheduled = False
+        if self._scheduled:
+            if self._scheduled[0]._when > self._now:
+                self._steps_now = 0
+                self._now = self._scheduled[0]._when
+        elif not self._stopping:
+            raise DeadlockError(f"nothing can happen any more\n{self.describe_tasks()}")
+
+    def _step(self, handle: asyncio.Handle) -> None:
+        if handle._cancelled:
+            return
+        node = handle._context.get(_NODE)
+        if node is not None:
+            if not node.alive:
+                GRAVEYARD.append(handle)
+                return
+            if node.paused:
+                node._held.append(handle)
+                return
+        self.steps += 1
+        self._steps_now += 1
+        if self.steps > self.steps_max or self._steps_now > _STEPS_PER_INSTANT_MAX:
+            raise LivelockError(f"steps={self.steps} in this instant={self._steps_now}")
+        handle._run()
+        for every, callback in self._watchers:
+            if self.steps % every == 0:
+                callback()
+
+    def watch(self, every_steps: int, callback: Callable[[], None]) -> None:
+        """Call back between two steps, in the world, every so many steps. What it raises ends the run."""
+        self._watchers.append((every_steps, callback))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    # --- executors --------------------------------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Run the call inline later, in the world: a job in a thread goes on while its process stands still.
+
+        If the node has died meanwhile, the job still happens or not, by the seed (H79). If it is paused, the
+        job happens now (it was in the kernel) or when the node wakes (H46).
+        """
+        future = self.create_future()
+        node = current_node()
+        seconds = self.executor_delay(self.random)
+        done_at = self._now + seconds
+        if isinstance(executor, SimExecutor):
+            done_at = executor.occupy(self._now, seconds)
+        self._in_world(self.call_at, done_at, self._run_job, future, node, func, args)
+        return future
+
+    def _run_job(
+        self,
+        future: "asyncio.Future[Any]",
+        node: Node | None,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+    ) -> None:
+        if node is not None and node.paused and self.random.random() < _LATE_JOB_PROBABILITY:
+            late = asyncio.Handle(self._run_job, [future, node, func, args], self, Context())
+            node._held.append(late)
+            return
+        if node is not None and not node.alive:
+            GRAVEYARD.append((future, func, args))
+            if self.random.random() >= _LATE_JOB_PROBABILITY:
+                return
+        try:
+            result = func(*args)
+        except (KeyboardInterrupt, SystemExit, SimulationError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever submitted the job
+            if not future.done() and (node is None or node.alive):
+                future.set_exception(error)
+        else:
+            if not future.done() and (node is None or node.alive):
+                future.set_result(result)
+
+    def _in_world(self, call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args, context=Context())
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def start(self, name: str, main: Coroutine[Any, Any, Any]) -> Node:
+        """Boot a process: everything that `main` starts belongs to it. An exception out of `main` fails the run."""
+        node = self.new_node(name)
+        node.main = self._spawn(node, main)
+        node.main.add_done_callback(self._on_main_done, context=Context())
+        return node
+
+    def new_node(self, name: str) -> Node:
+        """A process in which nothing runs yet; invoke() gives it work."""
+        node = Node(name, next(self._births))
+        node._context.run(_NODE.set, node)
+        return node
+
+    def submit(self, node: Node, work: Coroutine[Any, Any, Result]) -> "asyncio.Future[Result]":
+        """Send `work` into the node, like a request over a connection; requests arrive in the order of the calls.
+
+        The answer fails with NodeDiedError when the node crashes first. Cancelling it cancels the work.
+        """
+        answer: asyncio.Future[Result] = self.create_future()
+        if not node.alive:
+            work.close()
+            answer.set_exception(NodeDiedError(node.name))
+            return answer
+        node._callers[answer] = None
+        task = self._spawn(node, work)
+        task.add_done_callback(lambda done: _hand_over(done, answer), context=copy_context())
+        answer.add_done_callback(lambda _: self._answered(node, task, answer))
+        return answer
+
+    def _answered(
+        self, node: Node, task: "asyncio.Task[Any]", answer: "asyncio.Future[Any]"
+    ) -> None:
+        node._callers.pop(answer, None)
+        if answer.cancelled() and node.alive:
+            task.cancel()
+
+    async def invoke(self, node: Node, work: Coroutine[Any, Any, Result]) -> Result:
+        """submit() and wait for the answer."""
+        return await self.submit(node, work)
+
+    def crash(self, node: Node) -> None:
+        """Kill -9: no `finally`, no flush, no goodbye. Callers from outside see NodeDiedError."""
+        assert current_node() is not node, f"a node cannot outlive its own crash {node}"
+        if not node.alive:
+            return
+        node.alive = False
+        node.paused = False
+        tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "node", None) is node]
+        for task in tasks:
+            task._log_destroy_pending = False
+        timers = [timer for timer in self._scheduled if timer._context.get(_NODE) is node]
+        self._scheduled = [t for t in self._scheduled if t._context.get(_NODE) is not node]
+        heapq.heapify(self._scheduled)
+        jobs = [handle for handle in node._held if handle._context.get(_NODE) is None]
+        self._ready.extend(jobs)
+        GRAVEYARD.append((node, tasks, timers, node._held, node.main))
+        node._held = []
+        for caller in list(node._callers):
+            if not caller.done():
+                caller.set_exception(NodeDiedError(node.name))
+        self.trace("crash", node)
+
+    def pause(self, node: Node) -> None:
+        """Stop the process as SIGSTOP or a long collection does: it keeps its files and its beliefs."""
+        assert current_node() is not node, f"a node cannot pause itself {node}"
+        node.paused = node.alive
+        self.trace("pause", node)
+
+    def resume(self, node: Node) -> None:
+        """Let it go on as if no time had passed. Nothing happens to a dead node."""
+        if not node.paused:
+            return
+        node.paused = False
+        held, node._held = node._held, []
+        self._ready.extend(held)
+        self.trace("resume", node)
+
+    def bury(self, thing: object) -> None:
+        """Keep an object of a dead node from ever being collected."""
+        GRAVEYARD.append(thing)
+
+    def _spawn(self, node: Node, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        return node._context.copy().run(self.create_task, work)
+
+    def _new_task(self, loop: Any, coroutine: Any, **rest: Any) -> Any:
+        return SimTask(coroutine, loop=loop, birth=next(self._births), **rest)
+
+    def create_future(self) -> Any:
+        return SimFuture(loop=self)
+
+    def _on_main_done(self, main: "asyncio.Task[Any]") -> None:
+        if not main.cancelled() and (error := main.exception()) is not None:
+            self.fail(error)
+
+    # --- what fails a run -------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error after the present step."""
+        self._failures.append(error)
+
+    def raise_failure(self) -> None:
+        """Raise what fail() was given first, if anything."""
+        if self._failures:
+            raise self._failures[0]
+
+    def _on_complaint(self, loop: Any, complaint: dict[str, Any]) -> None:
+        owner = complaint.get("task") or complaint.get("future")
+        node = getattr(owner, "node", None)
+        if node is not None and not node.alive:
+            return
+        error = SimulationError(f"{complaint.get('message')} {owner!r} {node or ''}")
+        error.__cause__ = complaint.get("exception")
+        self.fail(error)
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        GRAVEYARD.append(agen)
+        self.fail(
+            SimulationError(f"a generator was left half consumed, hold it in aclosing {agen!r}")
+        )
+
+    def describe_tasks(self) -> str:
+        """Every unfinished task with the line where it waits."""
+        lines = []
+        for task in sorted(asyncio.all_tasks(self), key=hash):
+            stack = task.get_stack(limit=1)
+            where = f"{stack[0].f_code.co_qualname}:{stack[0].f_lineno}" if stack else "?"
+            lines.append(f"  {getattr(task, 'node', None) or 'world'} {task.get_name()} at {where}")
+        return "\n".join(lines)
+
+    def end(self) -> None:
+        """The world stops: nothing of it runs again."""
+        tasks = list(asyncio.all_tasks(self))
+        for task in tasks:
+            task._log_destroy_pending = False
+        GRAVEYARD.append((tasks, list(self._ready), list(self._scheduled)))
+        self.close()
+
+    # --- trace ------------------------------------------------------------------------------------
+
+    def trace(self, *words: object) -> None:
+        """One short line with the virtual time and the node. Words must print alike in every process."""
+        node = current_node()
+        line = f"{self._now:.6f} {node.name if node else '-'} {' '.join(map(str, words))}"
+        self._trace_tail.append(line)
+        self._trace_hash.update(line.encode())
+        self._trace_hash.update(b"\n")
+        if self.verbose:
+            print(line)  # noqa: T201 - asked for on the command line
+
+    def trace_tail(self, lines: int = 40) -> list[str]:
+        """The last lines of the trace, the latest last."""
+        return list(self._trace_tail)[-lines:]
+
+    def fingerprint(self) -> str:
+        """Equal in two runs only if they did the same: trace, time, callbacks and random numbers."""
+        end = f"{self._now!r} {self.steps} {self.random.getstate()[1][-1]} {self.random.random()!r}"
+        return hashlib.sha256(self._trace_hash.digest() + end.encode()).hexdigest()
+
+    # --- what does not exist here -----------------------------------------------------------------
+
+    async def getaddrinfo(self, *args: Any, **rest: Any) -> Any:
+        raise NotImplementedError("there is no network in a simulation")
+
+    async def getnameinfo(self, *args: Any, **rest: Any) -> Any:
+        raise NotImplementedError("there is no network in a simulation")
+
+
+def _executor_delay(random: Random) -> float:
+    """Half a millisecond on average; now and then a long one."""
+    seconds = random.expovariate(2000)
+    return seconds * 100 if random.random() < 0.01 else seconds
+
+
+def _hand_over(done: "asyncio.Task[Any]", answer: "asyncio.Future[Any]") -> None:
+    if done.cancelled():
+        answer.cancel()
+        return
+    error = done.exception()
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(done.result())
+    else:
+        answer.set_exception(error)

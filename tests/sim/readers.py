@@ -1,0 +1,91 @@
+"""Actors that read. What they see is checked in the model as it comes, and stays true for ever."""
+
+import asyncio
+
+from segmentstore.contracts.errors import BadOffsetError
+from segmentstore.contracts.segments import ReadResultEntryKind
+from tests.sim.actor import Actor, Stage
+from tests.sim.attempts import ModelBreachError
+from tests.sim.client import OpenSegment, Piece
+
+
+class RandomReader(Actor):
+    """Reads stretches anywhere, also where they may be truncated, cold or not there yet."""
+
+    async def step(self) -> None:
+        segment = await self.open(self.name)
+        try:
+            info = await segment.info()
+            offset = self.random.randint(0, info.length)
+            pieces = await segment.read(offset, self.random.choice((1, 50, 1000)))
+            check_contiguous(segment, offset, pieces)
+            if self.random.random() < 0.1:
+                await self._read_past_the_end(segment)
+        finally:
+            await segment.close()
+
+    async def _read_past_the_end(self, segment: OpenSegment) -> None:
+        beyond = sum(len(append.data) for append in segment.life.appends) + 1_000_000
+        try:
+            await segment.read(beyond, 10)
+        except BadOffsetError:
+            return
+        raise ModelBreachError(f"{segment.life}: a read at {beyond} found something")
+
+
+class TailReader(Actor):
+    """Follows the end of a segment and never misses a byte, over every break."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        super().__init__(stage, name)
+        self._open: OpenSegment | None = None
+        self._offset = 0
+
+    async def step(self) -> None:
+        if self._open is None or not self._open.alive:
+            await self.close()
+            before = self._open
+            self._open = await self.open(self.name)
+            if before is None or before.life is not self._open.life:
+                self._offset = max(self._offset, self._open.life.start)
+            if self.name in self.stage.volatile:
+                self._offset = self._open.life.start
+        segment = self._open
+        try:
+            async with asyncio.timeout(self.random.expovariate(1.0)):
+                pieces = await segment.read(self._offset, 300, wait=True)
+        except TimeoutError:
+            return
+        except BadOffsetError as error:
+            await self.close()
+            raise ModelBreachError(f"{segment.life}: seen up to {self._offset}, {error}") from error
+        except BaseException:
+            await self.close()
+            raise
+        check_contiguous(segment, self._offset, pieces)
+        for piece in pieces:
+            self._offset += len(piece.data)
+            if piece.kind is ReadResultEntryKind.TRUNCATED:
+                self._offset = (await segment.info()).start_offset
+            elif not piece.data:
+                await self.close()
+
+    async def close(self) -> None:
+        segment, self._open = self._open, None
+        if segment is not None:
+            await segment.close()
+
+
+def check_contiguous(segment: OpenSegment, offset: int, pieces: list[Piece]) -> None:
+    """Entries follow one another, and only the last may come without bytes."""
+    for place, piece in enumerate(pieces):
+        if piece.offset != offset:
+            raise ModelBreachError(f"{segment.life}: an entry at {piece.offset}, due at {offset}")
+        if not piece.data and place < len(pieces) - 1:
+            raise ModelBreachError(f"{segment.life}: an empty entry in the middle {piece}")
+        if not piece.data and piece.kind in (
+            ReadResultEntryKind.CACHE,
+            ReadResultEntryKind.STORAGE,
+        ):
+            raise ModelBreachError(f"{segment.life}: an entry without bytes {piece}")
+        offset += len(piece.data)

@@ -1,0 +1,584 @@
+"""The simplest store that keeps every promise of SegmentApi, and ways to break each of them.
+
+It is there to try the workload, the model and the checkers on something small: without bugs no seed may fail, with any
+one of BUGS some seed must. State is a list of operations on a disk that knows `written` and `synced`; memory is the
+result of replaying it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from segmentstore.contracts.containers import ContainerHealth, ContainerState
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    ContainerStoppedError,
+    LogNotPrimaryError,
+    MergeRefusedError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentNotSealedError,
+    SegmentSealedError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    ContainerId,
+    SegmentId,
+)
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    ReadResultEntryKind,
+    SegmentProperties,
+)
+from tests.sim.loop import SimLoop
+
+BUGS = (
+    "ack before sync",
+    "tail served before it is synced",
+    "zombie acks",
+    "half a merge",
+    "delete not logged",
+    "attribute not logged",
+    "attribute without bytes",
+    "condition ignored",
+    "refusal judged on pending state",
+    "recycled bytes in a read",
+    "last byte not readable",
+    "lost wake-up",
+    "truncation goes back",
+    "seal forgotten",
+    "operations swapped",
+)
+
+
+@dataclass(slots=True)
+class _State:
+    """One segment."""
+
+    segment_id: int
+    name: str
+    content: bytearray = field(default_factory=bytearray)
+    start: int = 0
+    sealed: bool = False
+    gone: bool = False
+    attributes: dict[AttributeKey, AttributeValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One change, as results: replaying it needs no judgement."""
+
+    kind: str
+    segment_id: int
+    name: str = ""
+    data: bytes = b""
+    attributes: Mapping[AttributeKey, AttributeValue | None] = field(default_factory=dict)
+    seal: bool = False
+    offset: int = 0
+    source_id: int = 0
+
+
+class _Memory:
+    """Segments by id and by name, after some operations."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, _State] = {}
+        self.names: dict[str, int] = {}
+
+    def apply(self, operation: _Operation, bug: str, *, replaying: bool = False) -> None:
+        if operation.kind == "create":
+            state = _State(operation.segment_id, operation.name)
+            self.segments[state.segment_id] = state
+            self.names[state.name] = state.segment_id
+        state = self.segments[operation.segment_id]
+        if not (replaying and bug == "attribute not logged"):
+            for key, value in operation.attributes.items():
+                if value is None:
+                    state.attributes.pop(key, None)
+                else:
+                    state.attributes[key] = value
+        match operation.kind:
+            case "append":
+                state.content += operation.data
+            case "truncate" if operation.offset > state.start or bug == "truncation goes back":
+                state.start = operation.offset
+            case "delete":
+                self._remove(state)
+            case "merge":
+                source = self.segments[operation.source_id]
+                half = replaying and bug == "half a merge"
+                state.content += source.content[: len(source.content) // 2 if half else None]
+                self._remove(source)
+        if operation.seal and not (replaying and bug == "seal forgotten"):
+            state.sealed = True
+
+    def _remove(self, state: _State) -> None:
+        state.gone = True
+        if self.names.get(state.name) == state.segment_id:
+            del self.names[state.name]
+
+    def find(self, name: str) -> _State:
+        segment_id = self.names.get(name)
+        if segment_id is None:
+            raise SegmentNotFoundError(name)
+        return self.segments[segment_id]
+
+
+class ReferenceDisk:
+    """Where the operations of one container are."""
+
+    def __init__(self) -> None:
+        self.operations: list[_Operation] = []
+        self.synced = 0
+        self.epoch = 0
+        self.next_segment_id = 1
+
+    def write(self, batch: Sequence[_Operation], epoch: int, bug: str) -> None:
+        if epoch != self.epoch and bug != "zombie acks":
+            raise LogNotPrimaryError(f"fenced epoch={epoch} now={self.epoch}")
+        if bug == "operations swapped" and len(batch) > 1:
+            first, second, *rest = batch
+            if first.kind == second.kind == "append":
+                batch = [second, first, *rest]
+        self.operations.extend(batch)
+
+    def sync(self, epoch: int, bug: str) -> None:
+        if epoch != self.epoch and bug != "zombie acks":
+            raise LogNotPrimaryError(f"fenced epoch={epoch} now={self.epoch}")
+        self.synced = len(self.operations)
+
+    def lose_power(self, keep: int) -> None:
+        """Of what was not synced, only the first `keep` operations stay."""
+        del self.operations[self.synced + keep :]
+
+
+class ReferenceContainer:
+    """A SegmentContainer. One of BUGS may be planted in it."""
+
+    def __init__(
+        self, loop: SimLoop, container_id: int, disk: ReferenceDisk, bug: str = ""
+    ) -> None:
+        self._loop = loop
+        self._id = container_id
+        self._disk = disk
+        self._bug = bug
+        self._committed = _Memory()
+        self._pending = _Memory()
+        self._epoch = 0
+        self._state = ContainerState.CREATED
+        self._queue: list[tuple[_Operation, asyncio.Future[int]]] = []
+        self._in_flight: list[tuple[_Operation, asyncio.Future[int]]] = []
+        self._work = asyncio.Event()
+        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._junk = bytes(64)
+
+    @property
+    def container_id(self) -> ContainerId:
+        return ContainerId(self._id)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._state = ContainerState.STARTING
+        self._disk.epoch += 1
+        self._epoch = self._disk.epoch
+        if self._bug != "tail served before it is synced":
+            await self._loop.run_in_executor(None, self._disk.sync, self._epoch, self._bug)
+        for operation in self._disk.operations:
+            self._committed.apply(operation, self._bug, replaying=True)
+            self._pending.apply(operation, self._bug, replaying=True)
+        self._state = ContainerState.RUNNING
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._work.wait()
+                await self._commit_batch()
+        except SegmentStoreError:
+            self._state = ContainerState.FAILED
+            raise
+        finally:
+            self._stop()
+
+    async def close(self) -> None:
+        self._state = ContainerState.STOPPED
+        self._stop()
+
+    def _stop(self) -> None:
+        waiting: list[asyncio.Future[Any]] = [f for _, f in self._in_flight + self._queue]
+        waiting += [f for waiters in self._waiters.values() for f in waiters]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ContainerStoppedError("container stopped"))
+                future.exception()
+        self._queue.clear()
+        self._in_flight.clear()
+        self._waiters.clear()
+
+    async def _commit_batch(self) -> None:
+        batch = self._in_flight = self._queue[:3]
+        del self._queue[:3]
+        if not self._queue:
+            self._work.clear()
+        operations = [operation for operation, _ in batch]
+        if self._bug == "delete not logged":
+            operations = [o for o in operations if o.kind != "delete"]
+        if self._bug == "attribute without bytes":
+            operations = [
+                part
+                for o in operations
+                for part in ([replace(o, kind="attributes", data=b""), o] if o.data else [o])
+            ]
+        await self._loop.run_in_executor(None, self._disk.write, operations, self._epoch, self._bug)
+        if self._bug == "ack before sync":
+            self._complete(batch)
+            batch = []
+        await self._loop.run_in_executor(None, self._disk.sync, self._epoch, self._bug)
+        self._complete(batch)
+
+    def _complete(self, batch: list[tuple[_Operation, "asyncio.Future[int]"]]) -> None:
+        for operation, future in batch:
+            self._committed.apply(operation, self._bug)
+            length = len(self._committed.segments[operation.segment_id].content)
+            if not future.done():
+                future.set_result(length)
+            self._wake(operation.segment_id)
+            if operation.source_id:
+                self._wake(operation.source_id)
+
+    def _wake(self, segment_id: int) -> None:
+        waiters = self._waiters.pop(segment_id, [])
+        if self._bug == "lost wake-up" and len(waiters) > 1:
+            self._waiters[segment_id] = [waiters.pop()]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- verbs ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def open_segment(self, name: str) -> AsyncIterator["ReferenceSegment"]:
+        self._must_run()
+        yield ReferenceSegment(self, self._committed.find(name).segment_id, name)
+
+    async def create(
+        self, name: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> SegmentProperties:
+        self._must_run()
+        if name in self._pending.names:
+            raise await self._when_committed(SegmentExistsError(name))
+        segment_id = self._disk.next_segment_id
+        self._disk.next_segment_id += 1
+        values = {update.key: update.value for update in attributes}
+        await asyncio.shield(
+            self._submit(_Operation("create", segment_id, name, attributes=values))
+        )
+        return self.properties(segment_id)
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        state = await self._find_pending(name)
+        values = self._judge(state, updates)
+        await asyncio.shield(
+            self._submit(_Operation("attributes", state.segment_id, attributes=values))
+        )
+
+    async def attributes(
+        self, name: str, keys: Sequence[AttributeKey] | None = None
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        self._must_run()
+        values = self._committed.find(name).attributes
+        return {key: values[key] for key in (values if keys is None else keys) if key in values}
+
+    async def seal(self, name: str) -> int:
+        state = await self._find_pending(name)
+        return await asyncio.shield(
+            self._submit(_Operation("attributes", state.segment_id, seal=True))
+        )
+
+    async def truncate(self, name: str, offset: int) -> None:
+        state = await self._find_pending(name)
+        if offset > len(state.content):
+            raise await self._when_committed(
+                BadOffsetError(name, expected=len(state.content), given=offset)
+            )
+        await asyncio.shield(self._submit(_Operation("truncate", state.segment_id, offset=offset)))
+
+    async def merge(self, target: str, source: str) -> int:
+        if target == source:
+            raise MergeRefusedError("a segment cannot be merged into itself")
+        into = await self._find_pending(target)
+        out = await self._find_pending(source)
+        if not out.sealed:
+            raise await self._when_committed(SegmentNotSealedError(source))
+        if out.start:
+            raise await self._when_committed(SegmentTruncatedError(source, start_offset=out.start))
+        if into.sealed:
+            raise await self._when_committed(SegmentSealedError(target, length=len(into.content)))
+        return await asyncio.shield(
+            self._submit(_Operation("merge", into.segment_id, source_id=out.segment_id))
+        )
+
+    async def delete(self, name: str) -> None:
+        state = await self._find_pending(name)
+        await asyncio.shield(self._submit(_Operation("delete", state.segment_id)))
+
+    async def info(self, name: str) -> SegmentProperties:
+        self._must_run()
+        return self.properties(self._committed.find(name).segment_id)
+
+    async def flush(self, name: str | None = None) -> None:
+        self._must_run()
+
+    async def list_segments(
+        self, prefix: str = "", start_after: str = "", limit: int = 1000
+    ) -> Sequence[SegmentProperties]:
+        self._must_run()
+        names = sorted(n for n in self._committed.names if n.startswith(prefix) and n > start_after)
+        return [self.properties(self._committed.names[name]) for name in names[:limit]]
+
+    def health(self) -> ContainerHealth:
+        running = self._state is ContainerState.RUNNING
+        return ContainerHealth(
+            self.container_id, self._state, running, self._epoch, "", 0.0, "ok", 0, 0, ""
+        )
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    # --- what a segment does ----------------------------------------------------------------------
+
+    def properties(self, segment_id: int) -> SegmentProperties:
+        self._must_run()
+        state = self._committed.segments[segment_id]
+        if state.gone:
+            raise SegmentNotFoundError(state.name)
+        length = len(state.content)
+        return SegmentProperties(
+            name=state.name,
+            segment_id=SegmentId(segment_id),
+            container_id=self._id,
+            start_offset=state.start,
+            length=length,
+            storage_length=length,
+            sealed=state.sealed,
+            sealed_in_storage=state.sealed,
+            last_modified_ms=0,
+        )
+
+    def append(
+        self,
+        segment_id: int,
+        data: bytes,
+        offset: int | None,
+        updates: Sequence[AttributeUpdate],
+        seal: bool,
+    ) -> "asyncio.Future[int]":
+        try:
+            self._must_run()
+            state = self._pending.segments[segment_id]
+            if state.gone:
+                raise SegmentNotFoundError(state.name)
+            if state.sealed:
+                raise SegmentSealedError(state.name, length=len(state.content))
+            if offset is not None and offset != len(state.content):
+                raise BadOffsetError(state.name, expected=len(state.content), given=offset)
+            values = self._judge(state, updates)
+        except SegmentStoreError as error:
+            return self._refuse(error)
+        return self._submit(
+            _Operation("append", segment_id, data=data, attributes=values, seal=seal)
+        )
+
+    def barrier(self, segment_id: int) -> "asyncio.Future[int]":
+        return self._submit(_Operation("attributes", segment_id))
+
+    def committed(self, segment_id: int) -> _State:
+        return self._committed.segments[segment_id]
+
+    def pending(self, segment_id: int) -> _State:
+        return self._pending.segments[segment_id]
+
+    async def read(
+        self, segment_id: int, offset: int, max_length: int
+    ) -> AsyncGenerator["ReferenceEntry", None]:
+        state = self._committed.segments[segment_id]
+        if not 0 <= offset <= len(state.content):
+            raise BadOffsetError(state.name, expected=len(state.content), given=offset)
+        end = offset + max_length
+        while offset < end:
+            self._must_run()
+            if state.gone:
+                raise SegmentNotFoundError(state.name)
+            length = len(state.content) - (self._bug == "last byte not readable")
+            step = bytes(state.content[offset : min(end, offset + 100, length)])
+            if offset < state.start:
+                kind = ReadResultEntryKind.TRUNCATED
+            elif step:
+                kind = ReadResultEntryKind.CACHE
+                if self._bug == "recycled bytes in a read" and self._loop.random.random() < 0.01:
+                    step = self._junk[: len(step)]
+            elif state.sealed:
+                kind = ReadResultEntryKind.END_OF_SEGMENT
+            else:
+                kind = ReadResultEntryKind.FUTURE
+            yield ReferenceEntry(self, state, kind, offset, step)
+            if not step:
+                return
+            offset += len(step)
+            await asyncio.sleep(self._loop.random.expovariate(2000))
+
+    async def tail(self, state: _State, offset: int) -> bytes:
+        while len(state.content) <= offset:
+            self._must_run()
+            if state.gone:
+                raise SegmentNotFoundError(state.name)
+            if state.sealed:
+                return b""
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.setdefault(state.segment_id, []).append(waiter)
+            await waiter
+        return bytes(state.content[offset:])
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _must_run(self) -> None:
+        if self._state is not ContainerState.RUNNING:
+            raise ContainerStoppedError("container does not run")
+
+    async def _find_pending(self, name: str) -> _State:
+        self._must_run()
+        try:
+            return self._pending.find(name)
+        except SegmentNotFoundError as error:
+            raise await self._when_committed(error) from None
+
+    def _judge(
+        self, state: _State, updates: Sequence[AttributeUpdate]
+    ) -> dict[AttributeKey, AttributeValue | None]:
+        values: dict[AttributeKey, AttributeValue | None] = {}
+        for update in updates:
+            now = values.get(update.key, state.attributes.get(update.key))
+            match update.type:
+                case AttributeUpdateType.NONE:
+                    fits = now is None
+                case AttributeUpdateType.REPLACE_IF_GREATER:
+                    fits = now is None or _number(update.value) > _number(now)
+                case AttributeUpdateType.REPLACE_IF_EQUALS:
+                    fits = now == update.comparison
+                case _:
+                    fits = True
+            if not fits and self._bug != "condition ignored":
+                raise BadAttributeUpdateError(state.name, key=update.key, current=now)
+            adds = update.type is AttributeUpdateType.ACCUMULATE
+            values[update.key] = _number(now) + _number(update.value) if adds else update.value
+        return values
+
+    def _submit(self, operation: _Operation) -> "asyncio.Future[int]":
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._pending.apply(operation, self._bug)
+        self._queue.append((operation, future))
+        self._work.set()
+        return future
+
+    def _refuse(self, error: SegmentStoreError) -> "asyncio.Future[int]":
+        """Deliver a refusal when everything it was judged against has committed (H24)."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        behind = self._last()
+        if behind is None or self._bug == "refusal judged on pending state":
+            future.set_exception(error)
+            return future
+
+        def deliver(done: "asyncio.Future[int]") -> None:
+            if not future.done():
+                future.set_exception(done.exception() or error)
+
+        behind.add_done_callback(deliver)
+        return future
+
+    async def _when_committed(self, error: SegmentStoreError) -> SegmentStoreError:
+        behind = self._last()
+        if behind is not None and self._bug != "refusal judged on pending state":
+            await asyncio.shield(behind)
+        return error
+
+    def _last(self) -> "asyncio.Future[int] | None":
+        waiting = self._in_flight + self._queue
+        return waiting[-1][1] if waiting and not waiting[-1][1].done() else None
+
+
+class ReferenceSegment:
+    """An open segment of a ReferenceContainer."""
+
+    def __init__(self, container: ReferenceContainer, segment_id: int, name: str) -> None:
+        self._container = container
+        self._id = segment_id
+        self.name = name
+
+    @property
+    def segment_id(self) -> SegmentId:
+        return SegmentId(self._id)
+
+    def info(self) -> SegmentProperties:
+        return self._container.properties(self._id)
+
+    def append(
+        self,
+        data: BufferView,
+        *,
+        offset: int | None = None,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal: bool = False,
+    ) -> "asyncio.Future[int]":
+        return self._container.append(self._id, bytes(data), offset, attribute_updates, seal)
+
+    def barrier(self) -> "asyncio.Future[int]":
+        return self._container.barrier(self._id)
+
+    def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
+        return self._container.pending(self._id).attributes.get(key)
+
+    async def load_attributes(
+        self, keys: Sequence[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        values = self._container.committed(self._id).attributes
+        return {key: values[key] for key in keys if key in values}
+
+    def read(self, offset: int, max_length: int) -> AsyncGenerator["ReferenceEntry", None]:
+        return self._container.read(self._id, offset, max_length)
+
+
+class ReferenceEntry:
+    """One step of a read."""
+
+    def __init__(
+        self,
+        container: ReferenceContainer,
+        state: _State,
+        kind: ReadResultEntryKind,
+        offset: int,
+        data: bytes,
+    ) -> None:
+        self._container = container
+        self._state = state
+        self._data = data
+        self.kind = kind
+        self.offset = offset
+
+    async def content(self) -> bytes:
+        if self.kind is ReadResultEntryKind.TRUNCATED:
+            raise SegmentTruncatedError(self._state.name, start_offset=self._state.start)
+        if self.kind is ReadResultEntryKind.FUTURE:
+            return await self._container.tail(self._state, self.offset)
+        return self._data
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

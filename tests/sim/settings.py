@@ -1,0 +1,160 @@
+"""Swarm settings: each seed draws its own world, so small that splits, evictions and rollovers abound (H81).
+
+Values only. tests/sim/world.py maps them onto the settings of the rooms.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.sim.object_store import StoreFaults
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How the nodes of one world are configured. Sizes in bytes, times in seconds."""
+
+    container_count: int
+    frame_bytes_max: int
+    frame_operations_max: int
+    frames_in_flight_max: int
+    journal_bytes: int
+    cache_bytes_max: int
+    cache_block_bytes: int
+    checkpoint_commits_min: int
+    """A checkpoint is due after this many commits."""
+    flush_bytes: int
+    flush_seconds: float
+    chunk_bytes_max: int
+    active_segments_max: int
+    garbage_grace_seconds: float
+    log_shared: bool
+    """One journal for all containers of the node, if Tier 1 offers that."""
+    executor_workers: int
+    """0: as many as there are jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSettings:
+    """What the clients do."""
+
+    append_bytes_max: int
+    segment_count: int
+    actor_count: int
+    operations_per_actor: int
+    pipeline_max: int
+    """Appends that one writer has in flight."""
+    think_seconds_mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleSettings:
+    """What goes wrong while faults are on."""
+
+    seconds: float
+    """Length of the phase with faults."""
+    event_seconds_mean: float
+    """Mean time between two events of trouble."""
+    crash: float
+    """Weights of the kinds of event; 0 means that this world does not know it."""
+    power_loss: float
+    pause: float
+    failing_sync: float
+    disk_full: float
+    store_down: float
+    store_full: float
+    cut_off: float
+    clock_step: float
+    pause_seconds_max: float
+    store_down_seconds_max: float
+    disk_slow: bool
+    store: StoreFaults
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """All that one seed decided beforehand."""
+
+    node: NodeSettings
+    work: WorkSettings
+    trouble: TroubleSettings
+
+
+def draw_swarm(random: Random) -> Swarm:
+    """The world of a seed."""
+    return Swarm(_draw_node(random), _draw_work(random), _draw_trouble(random))
+
+
+def _draw_node(random: Random) -> NodeSettings:
+    cache_blocks = random.choice((8, 16, 64, 256))
+    cache_block_bytes = random.choice((64, 256, 1024))
+    cache_bytes_max = cache_blocks * cache_block_bytes
+    return NodeSettings(
+        container_count=random.choice((1, 1, 2, 4)),
+        frame_bytes_max=random.choice((256, 512, 1024, 4096, 65536)),
+        frame_operations_max=random.choice((1, 2, 3, 10, 100)),
+        frames_in_flight_max=random.choice((1, 2, 3, 8)),
+        journal_bytes=random.choice((8 * 1024, 16 * 1024, 64 * 1024)),
+        cache_bytes_max=cache_bytes_max,
+        cache_block_bytes=cache_block_bytes,
+        checkpoint_commits_min=random.choice((2, 5, 20, 100)),
+        flush_bytes=random.choice((10, 100, 1000, 10_000)),
+        flush_seconds=random.choice((0.01, 0.1, 1.0, 10.0)),
+        chunk_bytes_max=random.choice((64, 512, 4096, 65536)),
+        active_segments_max=random.choice((2, 4, 10, 1000)),
+        garbage_grace_seconds=random.choice((1.0, 30.0, 600.0)),
+        log_shared=random.random() < 0.5,
+        executor_workers=random.choice((0, 1, 2)),
+    )
+
+
+def _draw_work(random: Random) -> WorkSettings:
+    return WorkSettings(
+        append_bytes_max=random.choice((16, 40, 200, 2000)),
+        segment_count=random.choice((1, 2, 5, 12)),
+        actor_count=random.choice((3, 6, 10)),
+        operations_per_actor=random.choice((10, 20, 40)),
+        pipeline_max=random.choice((1, 3, 10)),
+        think_seconds_mean=random.choice((0.001, 0.01, 0.1)),
+    )
+
+
+def _draw_trouble(random: Random) -> TroubleSettings:
+    return TroubleSettings(
+        seconds=random.choice((2.0, 5.0, 10.0)),
+        event_seconds_mean=random.choice((0.3, 1.0, 3.0)),
+        crash=_weight(random, 0.8),
+        power_loss=_weight(random, 0.7),
+        pause=_weight(random, 0.6),
+        failing_sync=_weight(random, 0.3),
+        disk_full=_weight(random, 0.3),
+        store_down=_weight(random, 0.4),
+        store_full=_weight(random, 0.2),
+        cut_off=_weight(random, 0.3),
+        clock_step=_weight(random, 0.2),
+        pause_seconds_max=random.choice((0.5, 10.0, 1000.0)),
+        store_down_seconds_max=random.choice((1.0, 30.0, 3600.0)),
+        disk_slow=random.random() < 0.2,
+        store=_draw_store_faults(random),
+    )
+
+
+def _draw_store_faults(random: Random) -> StoreFaults:
+    return StoreFaults(
+        error_before=_probability(random, 0.1),
+        error_after=_probability(random, 0.1),
+        late=_probability(random, 0.1),
+        late_seconds_max=random.choice((1.0, 60.0, 7200.0)),
+        own_retry=_probability(random, 0.2),
+        stale_list_seconds=random.choice((0.0, 0.0, 5.0, 1000.0)),
+        latency_seconds_mean=random.choice((0.0005, 0.005, 0.05)),
+        slow_request=_probability(random, 0.05),
+        bytes_per_second=random.choice((1e4, 1e6, 1e9)),
+    )
+
+
+def _weight(random: Random, how_often: float) -> float:
+    return random.random() if random.random() < how_often else 0.0
+
+
+def _probability(random: Random, highest: float) -> float:
+    return random.random() * highest if random.random() < 0.5 else 0.0

@@ -1,0 +1,271 @@
+"""A world: one machine with its processes, clients outside, and trouble by the seed.
+
+A *host* is one process that runs all containers of the machine. The world starts it, kills it, stops it while another
+takes over (the zombie), and starts it again. What a process is made of is the machine's business (`Machine.build`).
+
+A run has two phases. Faults on: clients work while things break; whatever they are told must be true. Faults off:
+everything pending must finish within bounded virtual time, and then everything is read back, before and after two
+more restarts.
+"""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.containers import ContainerState, SegmentContainer
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    ErrorKind,
+    SegmentStoreError,
+    ServiceHaltError,
+)
+from segmentstore.contracts.segments import SegmentApi
+from tests.sim.attempts import ModelBreachError
+from tests.sim.loop import Node, SimLoop
+from tests.sim.model import Model
+from tests.sim.settings import Swarm
+
+_RESTART_SECONDS_MAX = 5.0
+_TROUBLES = (
+    "crash",
+    "power_loss",
+    "pause",
+    "failing_sync",
+    "disk_full",
+    "store_down",
+    "store_full",
+    "cut_off",
+    "clock_step",
+)
+
+
+class Machine(Protocol):
+    """Disks, clocks and networks of one simulated computer, and what its processes are made of."""
+
+    def build(self, node: Node, container_id: int) -> SegmentContainer:
+        """A container of that process, not started. Called inside the node."""
+
+    def killed(self, node: Node) -> None:
+        """The process is dead: its locks are free, what it gave to the disk is still there."""
+
+    def lose_power(self) -> None:
+        """All processes are dead already; what was never synced may go."""
+
+    def break_something(self, kind: str, random: Random) -> str:
+        """Start or end a trouble of that kind; a word for the trace, "" if it does not apply here."""
+
+    def settle(self) -> None:
+        """Faults off."""
+
+    def check(self) -> None:
+        """Prove the machine's own invariants, if it has any."""
+
+
+class Host:
+    """One process on the machine: starts its containers and restarts those that fail."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self._world = world
+        self.number = number
+        self.containers: dict[int, SegmentContainer] = {}
+        self.node: Node = world.loop.new_node(f"host{number}")
+        self.fenced: dict[int, None] = {}
+
+    def boot(self) -> None:
+        """Start the process."""
+        work = self._run_all()
+        self.node = self._world.loop.start(f"host{self.number}", work)
+
+    def running(self, container_id: int) -> SegmentContainer | None:
+        container = self.containers.get(container_id)
+        if container is None or container.health().state is not ContainerState.RUNNING:
+            return None
+        return container
+
+    async def _run_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for container_id in range(self._world.swarm.node.container_count):
+                group.create_task(self._keep_running(container_id))
+
+    async def _keep_running(self, container_id: int) -> None:
+        """Start and restart one container, with growing delay, until another process owns it (H42)."""
+        delay = 0.05
+        while True:
+            began = self._world.loop.time()
+            try:
+                await self._run_once(container_id)
+            except SegmentStoreError as error:
+                self._world.loop.trace("container", container_id, "ended", type(error).__name__)
+                self._world.judge_end(self, container_id, error)
+                if error.kind is ErrorKind.FENCED and self._world.owner is not self:
+                    self.fenced[container_id] = None
+                    return
+            if self._world.loop.time() - began > 60:
+                delay = 0.05
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _RESTART_SECONDS_MAX)
+
+    async def _run_once(self, container_id: int) -> None:
+        container = self._world.machine.build(self.node, container_id)
+        try:
+            await container.start()
+            self.containers[container_id] = container
+            self._world.loop.trace("container", container_id, "runs")
+            await container.run()
+        finally:
+            self.containers.pop(container_id, None)
+            await container.close()
+
+
+class World:
+    """Everything of one seed. Also the directory that clients ask."""
+
+    def __init__(self, loop: SimLoop, swarm: Swarm, machine: Machine) -> None:
+        self.loop = loop
+        self.random = loop.random
+        self.swarm = swarm
+        self.machine = machine
+        self.model = Model()
+        self.owner: Host | None = None
+        self.zombies: list[Host] = []
+        self.host_count = 0
+
+    # --- where things are -------------------------------------------------------------------------
+
+    def route(self, name: str) -> tuple[Node, SegmentApi]:
+        container_id = int(container_of(name, self.swarm.node.container_count))
+        host = self.owner
+        container = host.containers.get(container_id) if host else None
+        if host is None or container is None or not host.node.alive:
+            raise ContainerNotFoundError(container_id)
+        return host.node, container
+
+    def every_container(self) -> list[tuple[Node, SegmentApi]]:
+        found: list[tuple[Node, SegmentApi]] = []
+        for container_id in range(self.swarm.node.container_count):
+            container = self.owner.containers.get(container_id) if self.owner else None
+            if self.owner is None or container is None:
+                raise ContainerNotFoundError(container_id)
+            found.append((self.owner.node, container))
+        return found
+
+    def containers(self) -> list[SegmentContainer]:
+        """Those that run now in the process that owns them."""
+        return list(self.owner.containers.values()) if self.owner else []
+
+    def judge_end(self, host: Host, container_id: int, error: SegmentStoreError) -> None:
+        """A container ended by itself: fine in trouble, never for damage and never in peace."""
+        if error.kind is ErrorKind.CORRUPT or isinstance(error, ServiceHaltError):
+            self.loop.fail(_breach(f"container {container_id} halted: {error!r}", error))
+        if error.kind is ErrorKind.FENCED and host is self.owner and not self.zombies:
+            self.loop.fail(_breach(f"container {container_id} was fenced by nobody", error))
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def boot(self) -> Host:
+        """A new process becomes the owner."""
+        self.host_count += 1
+        self.owner = Host(self, self.host_count)
+        self.owner.boot()
+        self.loop.trace("boot", self.owner.node)
+        return self.owner
+
+    def kill(self, host: Host) -> None:
+        self.loop.crash(host.node)
+        self.machine.killed(host.node)
+        if host is self.owner:
+            self.owner = None
+        if host in self.zombies:
+            self.zombies.remove(host)
+
+    async def restart(self, *, power: bool = False) -> None:
+        """Kill the owner (and, without power, everybody), and boot another after a while."""
+        for host in [self.owner, *(self.zombies if power else [])]:
+            if host is not None:
+                self.kill(host)
+        if power:
+            self.machine.lose_power()
+            self.loop.trace("power lost")
+        await asyncio.sleep(self.random.expovariate(5))
+        self.boot()
+
+    async def stop_owner_for_a_while(self) -> None:
+        """Pause the owner; perhaps another takes over meanwhile, and the old one wakes as a zombie."""
+        host = self.owner
+        if host is None:
+            return
+        longest = self.swarm.trouble.pause_seconds_max
+        self.loop.pause(host.node)
+        await asyncio.sleep(self.random.random() * longest)
+        if self.random.random() < 0.6:
+            self.zombies.append(host)
+            self.boot()
+            await asyncio.sleep(self.random.expovariate(1 / longest))
+        self.loop.resume(host.node)
+        if host in self.zombies and self.random.random() < 0.3:
+            await asyncio.sleep(self.random.expovariate(1))
+            self.kill(host)
+
+    # --- trouble ----------------------------------------------------------------------------------
+
+    async def make_trouble(self) -> None:
+        """One thing after the other breaks until the phase ends."""
+        trouble = self.swarm.trouble
+        ends = self.loop.time() + trouble.seconds
+        kinds = _TROUBLES
+        weights = [float(getattr(trouble, kind)) for kind in kinds]
+        if not any(weights):
+            await asyncio.sleep(trouble.seconds)
+            return
+        while self.loop.time() < ends:
+            await asyncio.sleep(self.random.expovariate(1 / trouble.event_seconds_mean))
+            (kind,) = self.random.choices(kinds, weights)
+            await self._break(kind)
+
+    async def _break(self, kind: str) -> None:
+        match kind:
+            case "crash":
+                await self.restart()
+            case "power_loss":
+                await self.restart(power=True)
+            case "pause":
+                await self.stop_owner_for_a_while()
+            case _:
+                word = self.machine.break_something(kind, self.random)
+                self.loop.trace("trouble", kind, word)
+
+    def calm(self) -> None:
+        """Faults off: nothing new breaks, zombies wake and then die."""
+        self.machine.settle()
+        for zombie in list(self.zombies):
+            self.loop.resume(zombie.node)
+            self.kill(zombie)
+        self.loop.trace("calm")
+
+    async def wait_until_running(self) -> None:
+        """Until every container answers; ends within bounded time or fails the run."""
+        count = self.swarm.node.container_count
+        await self.within(
+            600, "containers run", lambda: self.owner is not None and self._all_run(count)
+        )
+
+    def _all_run(self, count: int) -> bool:
+        owner = self.owner
+        return owner is not None and all(owner.running(number) for number in range(count))
+
+    async def within(self, seconds: float, what: str, holds: Callable[[], bool]) -> None:
+        """Liveness: it holds before that much virtual time has passed."""
+        ends = self.loop.time() + seconds
+        while not holds():
+            if self.loop.time() > ends:
+                tasks = self.loop.describe_tasks()
+                raise ModelBreachError(f"not within {seconds} s: {what}\n{tasks}")
+            await asyncio.sleep(0.1)
+
+
+def _breach(why: str, error: BaseException) -> ModelBreachError:
+    breach = ModelBreachError(why)
+    breach.__cause__ = error
+    return breach

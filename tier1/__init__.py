@@ -1,0 +1,1 @@
+"""Tier 1: the durable data logs. One container writes one log; an acknowledged entry survives anything."""

@@ -1,0 +1,232 @@
+"""The directory of a log: who may use it, under which epoch, and the names of its files.
+
+    lock                        held by flock while a process owns the log; its text says who
+    identity                    "SLID", version u32, log id (16 bytes), CRC32C of those: little endian, 28 bytes
+    epoch-0000000012            an empty file whose name claims epoch 12
+    journal-0000000012-000003   the third journal file that epoch 12 created
+    disabled                    present while the log refuses to be initialised
+
+Invariants:
+- An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
+- Epoch files are removed lowest first, and only below a claim that is durable. Hence the holder of epoch e is fenced
+  exactly when e + 1 exists or e is gone, and two lookups made after a sync decide whether it may be acknowledged.
+- Journal names hold the creator's epoch: no process ever opens for writing what another one created (H46).
+
+All methods block; they run in an executor. OSError passes through.
+"""
+
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random  # noqa: TID251 - the type alone
+
+import crc32c
+
+from segmentstore.contracts.errors import (
+    LogCorruptedError,
+    LogDisabledError,
+    LogInUseError,
+    LogNotPrimaryError,
+)
+from segmentstore.runtime.entropy import random_id
+from segmentstore.runtime.files import File, FileSystem
+
+_IDENTITY = struct.Struct("<4sI16s")
+_IDENTITY_MAGIC = b"SLID"
+_IDENTITY_VERSION = 1
+_CHECKSUM = struct.Struct("<I")
+_OWNER_BYTES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class JournalName:
+    """Who created a journal file, and as which of its files."""
+
+    epoch: int
+    serial: int
+
+    def __str__(self) -> str:
+        return f"journal-{self.epoch:010d}-{self.serial:06d}"
+
+
+def _number_after(name: str, prefix: str) -> int | None:
+    digits = name.removeprefix(prefix)
+    return int(digits) if name.startswith(prefix) and digits.isdecimal() else None
+
+
+def parse_journal_name(name: str) -> JournalName | None:
+    """None for a file that is no journal."""
+    prefix, _, serial = name.rpartition("-")
+    epoch = _number_after(prefix, "journal-")
+    if epoch is None or not serial.isdecimal():
+        return None
+    return JournalName(epoch, int(serial))
+
+
+def encode_identity(log_id: bytes) -> bytes:
+    """The content of the identity file."""
+    fields = _IDENTITY.pack(_IDENTITY_MAGIC, _IDENTITY_VERSION, log_id)
+    return fields + _CHECKSUM.pack(crc32c.crc32c(fields))
+
+
+def decode_identity(content: bytes) -> bytes | None:
+    """The log id, or None when the content is no identity."""
+    if len(content) != _IDENTITY.size + _CHECKSUM.size:
+        return None
+    fields = content[: _IDENTITY.size]
+    magic, version, log_id = _IDENTITY.unpack(fields)
+    if (magic, version) != (_IDENTITY_MAGIC, _IDENTITY_VERSION):
+        return None
+    if _CHECKSUM.pack(crc32c.crc32c(fields)) != content[_IDENTITY.size :]:
+        return None
+    return bytes(log_id)
+
+
+class LogDirectory:
+    """One log's directory as one process sees it."""
+
+    def __init__(self, path: str, *, files: FileSystem, random: Random, owner: str) -> None:
+        self.path = path
+        self._files = files
+        self._random = random
+        self._owner = owner
+        self._lock: File | None = None
+        self._epoch = 0
+
+    def join(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    # --- ownership ---------------------------------------------------------------------------
+
+    def lock(self, *, takeover: bool) -> None:
+        """Become the only process that uses the log. Raises LogInUseError; with `takeover` goes on without the lock."""
+        self._files.make_directories(self.path)
+        lock = self._files.open(self.join("lock"), create=True)
+        try:
+            if lock.lock_exclusive():
+                self._write_owner(lock)
+                self._lock = lock
+                return
+            holder = lock.read_at(0, _OWNER_BYTES_MAX).decode(errors="replace").strip()
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()
+        if not takeover:
+            raise LogInUseError(
+                f"another process holds the log; stop it first holder={holder or 'unknown'!r} path={self.path!r}"
+            )
+
+    def _write_owner(self, lock: File) -> None:
+        lock.truncate(0)
+        lock.write_at(0, [self._owner.encode()[:_OWNER_BYTES_MAX]])
+
+    def unlock(self) -> None:
+        """Idempotent."""
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            lock.close()
+
+    def read_or_create_identity(self) -> bytes:
+        """The log id; made from the given randomness at the first start."""
+        path = self.join("identity")
+        if not self._files.exists(path):
+            self._create_identity(path)
+        file = self._files.open(path)
+        try:
+            content = file.read_at(0, 4096)
+        finally:
+            file.close()
+        log_id = decode_identity(content)
+        if log_id is None:
+            raise LogCorruptedError(f"the identity of the log does not read back path={path!r}")
+        return log_id
+
+    def _create_identity(self, path: str) -> None:
+        # Linked under its name only when complete and synced; of two creators one wins and both read the winner's.
+        temporary = self.join(f"identity-{self._random.randbytes(8).hex()}.new")
+        file = self._files.open(temporary, create=True, exclusive=True)
+        try:
+            file.write_at(0, [encode_identity(random_id(self._random))])
+            file.sync_data()
+        finally:
+            file.close()
+        with suppress(FileExistsError):
+            self._files.link(temporary, path)
+        self._files.remove(temporary)
+        self._files.sync_directory(self.path)
+
+    # --- epochs ------------------------------------------------------------------------------
+
+    def claim_epoch(self, *, floor: int) -> int:
+        """Fence every earlier owner durably and return the new epoch, above `floor` and every epoch ever claimed."""
+        claimed = max(floor, self._highest_epoch()) + 1
+        try:
+            self._files.open(self._epoch_path(claimed), create=True, exclusive=True).close()
+        except FileExistsError as error:
+            raise LogInUseError(
+                f"another process claims the log at this moment epoch={claimed} path={self.path!r}"
+            ) from error
+        self._files.sync_directory(self.path)
+        highest = self._highest_epoch()
+        if highest != claimed:
+            raise LogNotPrimaryError(
+                f"another process claimed the log epoch={claimed} owner_epoch={highest}"
+            )
+        self._epoch = claimed
+        for epoch in self._epochs():
+            if epoch < claimed:
+                self._remove_if_present(self._epoch_path(epoch))
+        return claimed
+
+    def check_epoch(self) -> None:
+        """Raises LogNotPrimaryError if a higher epoch was claimed at any time before this call."""
+        overtaken = self._files.exists(self._epoch_path(self._epoch + 1))
+        if overtaken or not self._files.exists(self._epoch_path(self._epoch)):
+            raise LogNotPrimaryError(
+                f"another process has taken the log over epoch={self._epoch} path={self.path!r}"
+            )
+
+    def _epoch_path(self, epoch: int) -> str:
+        return self.join(f"epoch-{epoch:010d}")
+
+    def _epochs(self) -> list[int]:
+        numbers = [_number_after(name, "epoch-") for name in self._files.list(self.path)]
+        return sorted(number for number in numbers if number is not None)
+
+    def _highest_epoch(self) -> int:
+        # A journal outlives its epoch's file when someone tidies up by hand: its name counts too.
+        return max([0, *self._epochs(), *(name.epoch for name in self.journals())])
+
+    # --- journals ----------------------------------------------------------------------------
+
+    def journals(self) -> list[JournalName]:
+        """By creator's epoch and serial number."""
+        names = [parse_journal_name(name) for name in self._files.list(self.path)]
+        found = [name for name in names if name is not None]
+        return sorted(found, key=lambda name: (name.epoch, name.serial))
+
+    def remove_journal(self, path: str) -> None:
+        self._remove_if_present(path)
+
+    def _remove_if_present(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._files.remove(path)
+
+    # --- evidence ----------------------------------------------------------------------------
+
+    def check_enabled(self) -> None:
+        """Raises LogDisabledError."""
+        if self._files.exists(self.join("disabled")):
+            raise LogDisabledError(
+                f"the log was disabled to keep the evidence of a fault; look, then enable it path={self.path!r}"
+            )
+
+    def disable(self) -> None:
+        self._files.make_directories(self.path)
+        self._files.open(self.join("disabled"), create=True).close()
+        self._files.sync_directory(self.path)
+
+    def enable(self) -> None:
+        self._remove_if_present(self.join("disabled"))
+        self._files.sync_directory(self.path)

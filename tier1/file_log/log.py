@@ -1,0 +1,303 @@
+"""A durable data log in a directory of one host.
+
+How it works, and what each file here adds to it:
+
+    append() -> FrameWriter (writer.py) -> frames (frames.py) -> files (journal.py), made ahead by JournalPool (pool.py)
+    initialize() -> LogOpening (opening.py): lock and epoch (directory.py), scan (scan.py), chain (recovery.py)
+
+Invariants (the door's L1 to L6 apart):
+- Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner (H39).
+- States move forward only: NEW -> OPENING -> OPEN -> CLOSED; a failed writer stays OPEN and refuses everything.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from enum import Enum
+from random import Random  # noqa: TID251 - the type alone
+
+from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
+from segmentstore.contracts.errors import (
+    AppendTooLargeError,
+    DurableDataLogError,
+)
+from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
+from segmentstore.runtime.files import FileSystem
+from tier1.file_log.blocking import BlockingSteps
+from tier1.file_log.directory import LogDirectory
+from tier1.file_log.journal import Journal
+from tier1.file_log.opening import LogOpening, OpenedLog
+from tier1.file_log.pool import JournalPool
+from tier1.file_log.rules import DurabilityRules
+from tier1.file_log.scan import FoundFrame, read_durable_frame
+from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.writer import FrameWriter
+
+_READ_AHEAD_BYTES = 1 << 20
+
+
+class _State(Enum):
+    NEW = "new"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+_MOVES = {
+    _State.NEW: {_State.OPENING, _State.CLOSED},
+    _State.OPENING: {_State.OPEN, _State.CLOSED},
+    _State.OPEN: {_State.CLOSED},
+    _State.CLOSED: set[_State](),
+}
+
+
+class FileDurableDataLog:
+    """Implements DurableDataLog. The executor needs two threads: one writes frames, one fills journals meanwhile."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        files: FileSystem,
+        executor: Executor | None,
+        random: Random,
+        settings: FileLogSettings | None = None,
+        owner: str = "",
+        epoch_floor: int = 0,
+        rules: DurabilityRules | None = None,
+    ) -> None:
+        """path: absolute, made if missing. owner: who we are, for the message that others get while we hold the log.
+
+        epoch_floor: the new epoch is above it; for a log that replaces a lost one (H7).
+        """
+        self._path = path
+        self._files = files
+        self._steps = BlockingSteps(executor)
+        self._settings = settings or FileLogSettings()
+        self._epoch_floor = epoch_floor
+        self._rules = rules or DurabilityRules()
+        self._directory = LogDirectory(path, files=files, random=random, owner=owner)
+        self._state = _State.NEW
+        self._log_id = b""
+        self._epoch = Epoch(0)
+        self._opened: OpenedLog | None = None
+        self._pool: JournalPool | None = None
+        self._writer: FrameWriter | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._appended = False
+        self._discarded: deque[Journal] = deque()
+        self._releasing = asyncio.Lock()
+        self._closing = asyncio.Lock()
+
+    @property
+    def log_id(self) -> bytes:
+        assert self._log_id, "the log id is known after initialize()"
+        return self._log_id
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._epoch
+
+    @property
+    def write_settings(self) -> WriteSettings:
+        return WriteSettings(
+            entry_bytes_max=self._settings.entry_bytes_max,
+            outstanding_bytes_max=self._settings.outstanding_bytes_max,
+        )
+
+    # --- life cycle --------------------------------------------------------------------------
+
+    async def initialize(self) -> Epoch:
+        """As the door says. Also raises LogFullError when there is no space for one journal; nothing is lost then."""
+        self._move_to(_State.OPENING)
+        try:
+            with self._translated():
+                await self._open()
+        except BaseException:
+            await self.close()
+            raise
+        if self._state is _State.CLOSED:
+            # Closed while opening: what came into being since then is released as well.
+            await self.close()
+            raise DurableDataLogError(f"the log is closed path={self._path!r}")
+        self._move_to(_State.OPEN)
+        return self._epoch
+
+    async def _open(self) -> None:
+        opening = LogOpening(
+            directory=self._directory,
+            files=self._files,
+            steps=self._steps,
+            settings=self._settings,
+            rules=self._rules,
+        )
+        self._log_id, epoch = await opening.claim(epoch_floor=self._epoch_floor)
+        self._epoch = Epoch(epoch)
+        self._pool = JournalPool(
+            epoch=epoch,
+            directory=self._directory,
+            files=self._files,
+            steps=self._steps,
+            settings=self._settings,
+            on_change=self._on_pool_change,
+        )
+        self._opened = await opening.recover(log_id=self._log_id, epoch=epoch, pool=self._pool)
+        self._writer = FrameWriter(
+            first=self._opened.first,
+            journals=self._opened.journals,
+            log_path=self._path,
+            directory=self._directory,
+            pool=self._pool,
+            steps=self._steps,
+            settings=self._settings,
+            rules=self._rules,
+        )
+        loop = asyncio.get_running_loop()
+        self._tasks = (
+            loop.create_task(self._writer.run(), name=f"log-writer {self._path}"),
+            loop.create_task(self._fill(self._pool, self._writer), name=f"log-filler {self._path}"),
+        )
+
+    async def close(self) -> None:
+        """As the door says; the last synced frame is vouched for by a mark (H45)."""
+        async with self._closing:
+            if self._state is not _State.CLOSED:
+                self._move_to(_State.CLOSED)
+            if self._writer is not None:
+                self._writer.stop()
+            if self._pool is not None:
+                self._pool.stop()
+            for task in self._tasks:
+                await task
+            await self._steps.run(self._close_files)
+
+    def _close_files(self) -> None:
+        for journal in (*self._discarded, *(self._writer.journals if self._writer else ())):
+            journal.close()
+        if self._pool is not None:
+            self._pool.close()
+        self._directory.unlock()
+
+    # --- entries -----------------------------------------------------------------------------
+
+    async def read(self) -> AsyncIterator[LogEntry]:
+        """As the door says. Payloads of one frame share its memory."""
+        opened = self._opened
+        assert opened is not None, "read() comes after initialize()"
+        assert not self._appended, "read() comes before the first append()"
+        group: list[FoundFrame] = []
+        for frame in opened.frames:
+            group.append(frame)
+            if sum(found.header.length for found in group) >= _READ_AHEAD_BYTES or (
+                frame is opened.frames[-1]
+            ):
+                with self._translated():
+                    entries = await self._steps.run(self._read_group, group)
+                group = []
+                for address, payload in entries:
+                    if address > opened.truncated_up_to:
+                        yield LogEntry(LogAddress(address), payload)
+
+    def _read_group(self, group: list[FoundFrame]) -> list[tuple[int, memoryview]]:
+        return [
+            entry
+            for frame in group
+            if frame.header.entry_count
+            for entry in read_durable_frame(self._files, frame)
+        ]
+
+    def append(
+        self, entry: Sequence[BufferView], *, internal: bool = False
+    ) -> "asyncio.Future[LogAddress]":
+        """As the door says. An entry above entry_bytes_max fails with AppendTooLargeError and leaves the log open.
+
+        Cancelling the future gives up waiting, not the entry.
+        """
+        writer = self._writer
+        assert writer is not None, "append() comes after initialize()"
+        self._appended = True
+        length = sum(map(len, entry))
+        if length > self._settings.entry_bytes_max:
+            future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
+            future.set_exception(
+                AppendTooLargeError(length=length, length_max=self._settings.entry_bytes_max)
+            )
+            return future
+        return writer.append(entry, length=length, internal=internal)
+
+    async def truncate(self, up_to: LogAddress) -> None:
+        """As the door says. Entries are gone at once; files go, oldest first, when all of theirs are."""
+        assert self._writer is not None, "truncate() comes after initialize()"
+        assert self._pool is not None, "an open log has a pool"
+        async with self._releasing:
+            for journal in await self._writer.truncate(up_to):
+                if not self._pool.offer(journal):
+                    self._discarded.append(journal)
+            while self._discarded:
+                with self._translated():
+                    await self._steps.run(self._discard, self._discarded[0])
+                self._discarded.popleft()
+            self._pool.look_again()
+
+    def _discard(self, journal: Journal) -> None:
+        journal.close()
+        self._directory.remove_journal(journal.path)
+
+    def statistics(self) -> LogStatistics:
+        writer, pool = self._writer, self._pool
+        if writer is None or pool is None or self._opened is None:
+            return LogStatistics(0, 0, 0, 0.0, 0, full=False)
+        journals = (*writer.journals, *pool.spares)
+        return LogStatistics(
+            outstanding_entries=writer.outstanding_entries,
+            outstanding_bytes=writer.outstanding_bytes,
+            stored_bytes=sum(journal.size_bytes for journal in journals),
+            sync_seconds_recent=writer.sync_seconds,
+            cut_frames=self._opened.cut_frames,
+            full=writer.full,
+        )
+
+    def check(self) -> None:
+        """Prove the invariants of what is in memory."""
+        if self._writer is not None:
+            self._writer.check()
+
+    # --- evidence ----------------------------------------------------------------------------
+
+    async def disable(self) -> None:
+        with self._translated():
+            await self._steps.run(self._directory.disable)
+
+    async def enable(self) -> None:
+        with self._translated():
+            await self._steps.run(self._directory.enable)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _fill(self, pool: JournalPool, writer: FrameWriter) -> None:
+        try:
+            await pool.run()
+        except OSError as error:
+            writer.fail(self._disk_error(error))
+
+    def _on_pool_change(self) -> None:
+        if self._writer is not None:
+            self._writer.look_again()
+
+    def _move_to(self, state: _State) -> None:
+        assert state in _MOVES[self._state], f"log cannot go from {self._state} to {state}"
+        self._state = state
+
+    def _disk_error(self, error: OSError) -> DurableDataLogError:
+        failure = DurableDataLogError(f"the disk of the log failed: {error} path={self._path!r}")
+        failure.__cause__ = error
+        return failure
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._disk_error(error) from error

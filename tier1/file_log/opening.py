@@ -1,0 +1,206 @@
+"""The steps from a directory to a log that takes entries; each blocking step is one executor job.
+
+    lock -> disabled? -> identity -> claim an epoch (durable: earlier owners can acknowledge nothing from here on, H47)
+    -> scan -> link -> drop files without frames (room, should the disk be full) -> make the first journal
+    -> epoch frame with the copies, synced -> epoch check -> drop files that nothing needs
+
+Invariant: a crash at any step leaves the chain that recovery found, and the next opening finds the same (H40): nothing
+of it is removed before the epoch frame that replaces it is durable.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from segmentstore.contracts.errors import LogFullError
+from segmentstore.runtime.files import FileSystem
+from tier1.file_log.blocking import BlockingSteps
+from tier1.file_log.directory import LogDirectory
+from tier1.file_log.frames import (
+    PAGE_BYTES,
+    FrameEntry,
+    FrameHeader,
+    FrameKind,
+    body_bytes,
+    encode_frame,
+    frame_bytes,
+)
+from tier1.file_log.journal import MARK_PAGES, Journal
+from tier1.file_log.pool import JournalPool, NoJournalSpaceError
+from tier1.file_log.recovery import RecoveredChain, RecoveryPlan, link_frames, plan_recovery
+from tier1.file_log.rules import DurabilityRules
+from tier1.file_log.scan import (
+    FoundFrame,
+    ScannedJournal,
+    read_durable_frame,
+    read_frame,
+    scan_journal,
+)
+from tier1.file_log.settings import FileLogSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """What an opening hands to the log."""
+
+    first: FrameHeader
+    """The epoch frame."""
+    journals: tuple[Journal, ...]
+    """Files that hold live frames, oldest first; the last one is ours."""
+    frames: tuple[FoundFrame, ...]
+    """What read() goes through: frames in place, then the epoch frame."""
+    truncated_up_to: int
+    cut_frames: int
+
+
+class LogOpening:
+    """One attempt to open a log; its methods are called once, in order."""
+
+    def __init__(
+        self,
+        *,
+        directory: LogDirectory,
+        files: FileSystem,
+        steps: BlockingSteps,
+        settings: FileLogSettings,
+        rules: DurabilityRules,
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._steps = steps
+        self._settings = settings
+        self._rules = rules
+
+    async def claim(self, *, epoch_floor: int) -> tuple[bytes, int]:
+        """The log id and our epoch. Raises LogInUseError, LogDisabledError, LogNotPrimaryError, LogCorruptedError."""
+        await self._steps.run(self._directory.lock, takeover=self._settings.takeover)
+        await self._steps.run(self._directory.check_enabled)
+        log_id = await self._steps.run(self._directory.read_or_create_identity)
+        epoch = await self._steps.run(self._directory.claim_epoch, floor=epoch_floor)
+        return log_id, epoch
+
+    async def recover(self, *, log_id: bytes, epoch: int, pool: JournalPool) -> OpenedLog:
+        """Find the chain, make it durable and begin the epoch.
+
+        Raises LogCorruptedError, LogFullError, LogNotPrimaryError.
+        """
+        scanned = [
+            await self._steps.run(
+                scan_journal, self._files, self._directory.join(str(name)), log_id=log_id
+            )
+            for name in await self._steps.run(self._directory.journals)
+        ]
+        chain = await self._steps.run(self._link, scanned)
+        plan = plan_recovery(chain, rules=self._rules, copy_bytes_max=self._settings.copy_bytes_max)
+        await self._steps.run(
+            self._remove, [journal.path for journal in scanned if not journal.frames]
+        )
+        entries = await self._steps.run(self._copies, plan, chain)
+        body = body_bytes(len(entries), sum(entry.length for entry in entries))
+        size_bytes_min = frame_bytes(len(entries), sum(entry.length for entry in entries))
+        try:
+            journal = await pool.make_first(
+                size_bytes_min=size_bytes_min + (MARK_PAGES + 2) * PAGE_BYTES
+            )
+        except NoJournalSpaceError as error:
+            raise LogFullError(
+                f"no space for the epoch's first journal; free some of the disk path={self._directory.path!r}"
+            ) from error
+        first = self._epoch_header(log_id, epoch, chain, plan, entry_count=len(entries), body=body)
+        try:
+            await self._steps.run(self._write_first, journal, first, entries)
+        except BaseException:
+            journal.close()
+            raise
+        in_place = _journals_in_place(plan, scanned)
+        kept = {journal.path for journal in in_place}
+        await self._steps.run(
+            self._remove, [journal.path for journal in scanned if journal.path not in kept]
+        )
+        if chain.cut_frames:
+            _LOG.warning(
+                "cut a torn tail that was never acknowledged frames=%d after_number=%d path=%s",
+                chain.cut_frames,
+                chain.frames[-1].header.number,
+                self._directory.path,
+            )
+        return OpenedLog(
+            first=first,
+            journals=(*in_place, journal),
+            frames=(*plan.in_place, FoundFrame(first, journal.path)),
+            truncated_up_to=chain.truncated_up_to,
+            cut_frames=chain.cut_frames,
+        )
+
+    # --- blocking steps ----------------------------------------------------------------------
+
+    def _link(self, scanned: list[ScannedJournal]) -> RecoveredChain:
+        return link_frames(
+            scanned,
+            rules=self._rules,
+            reads_back=lambda frame: read_frame(self._files, frame) is not None,
+        )
+
+    def _copies(self, plan: RecoveryPlan, chain: RecoveredChain) -> list[FrameEntry]:
+        return [
+            FrameEntry(address, (payload,), len(payload))
+            for frame in plan.copied
+            for address, payload in read_durable_frame(self._files, frame)
+            if address > chain.truncated_up_to
+        ]
+
+    def _epoch_header(
+        self,
+        log_id: bytes,
+        epoch: int,
+        chain: RecoveredChain,
+        plan: RecoveryPlan,
+        *,
+        entry_count: int,
+        body: int,
+    ) -> FrameHeader:
+        number = chain.highest_number + 1
+        previous = plan.in_place[-1].header if plan.in_place else None
+        return FrameHeader(
+            kind=FrameKind.EPOCH,
+            log_id=log_id,
+            epoch=epoch,
+            generation=1,
+            number=number,
+            previous_epoch=previous.epoch if previous else 0,
+            previous_number=previous.number if previous else 0,
+            synced_number=previous.number if previous else 0,
+            oldest_number=plan.in_place[0].header.number if plan.in_place else number,
+            truncated_up_to=chain.truncated_up_to,
+            last_address=chain.highest_address,
+            page=0,
+            entry_count=entry_count,
+            body_bytes=body,
+        )
+
+    def _write_first(
+        self, journal: Journal, header: FrameHeader, entries: list[FrameEntry]
+    ) -> None:
+        assert journal.file is not None, f"the first journal is ours path={journal.path!r}"
+        journal.begin(generation=header.generation, first_number=header.number)
+        journal.file.write_at(0, encode_frame(header, entries))
+        journal.file.sync_data()
+        journal.advance(header.length, last_address=header.last_address, synced=True)
+        self._directory.check_epoch()
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self._directory.remove_journal(path)
+
+
+def _journals_in_place(plan: RecoveryPlan, scanned: list[ScannedJournal]) -> list[Journal]:
+    """The files of the frames that stay, in chain order."""
+    sizes = {journal.path: journal.size_bytes for journal in scanned}
+    journals: list[Journal] = []
+    for frame in plan.in_place:
+        header = frame.header
+        if not journals or journals[-1].path != frame.path:
+            journals.append(Journal(frame.path, sizes[frame.path], first_number=header.number))
+        journals[-1].last_address = header.last_address
+    return journals

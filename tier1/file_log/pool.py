@@ -1,0 +1,171 @@
+"""Journals ahead of need: filled in the background, taken in order, recycled when freed.
+
+Invariants:
+- Every spare is whole, zero-filled or written before, and durable (H49).
+- Only journals of this pool, hence of this epoch and process, are recycled (H46).
+- `full` is true exactly while the last attempt to make a journal found no space and no spare was freed since.
+"""
+
+import asyncio
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from segmentstore.runtime.files import FileSystem
+from tier1.file_log.blocking import BlockingSteps
+from tier1.file_log.directory import JournalName, LogDirectory
+from tier1.file_log.journal import Journal, JournalFiller
+from tier1.file_log.settings import FileLogSettings
+
+_LOG = logging.getLogger(__name__)
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class NoJournalSpaceError(Exception):
+    """The disk has no room for a further journal. Stays inside this room."""
+
+
+class JournalPool:
+    """The spare journals of one epoch."""
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        directory: LogDirectory,
+        files: FileSystem,
+        steps: BlockingSteps,
+        settings: FileLogSettings,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._epoch = epoch
+        self._directory = directory
+        self._files = files
+        self._steps = steps
+        self._settings = settings
+        self._on_change = on_change
+        self._spares: deque[Journal] = deque()
+        self._serial = 0
+        self._next_bytes = settings.journal_bytes_first
+        self._full = False
+        self._stopping = False
+        self._wake = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        """No further journal can be made now."""
+        return self._full
+
+    @property
+    def spare_bytes(self) -> int:
+        """Sizes of the spares, together."""
+        return sum(journal.size_bytes for journal in self._spares)
+
+    @property
+    def spares(self) -> tuple[Journal, ...]:
+        return tuple(self._spares)
+
+    def take(self) -> Journal | None:
+        """The next journal to write, or None: on_change() is called when there is one."""
+        if not self._spares:
+            return None
+        self._wake.set()
+        return self._spares.popleft()
+
+    def offer(self, journal: Journal) -> bool:
+        """Take a freed journal of this epoch back; False if it is one too many and should be removed."""
+        if journal.file is None or self._stopping:
+            return False
+        enough = len(self._spares) >= self._settings.spare_journals
+        small = journal.size_bytes < self._settings.journal_bytes_max
+        if (
+            not self._full
+            and enough
+            and (small or len(self._spares) >= self._settings.recycled_journals_max)
+        ):
+            return False
+        self._spares.append(journal)
+        self._on_change()
+        return True
+
+    async def make_first(self, *, size_bytes_min: int) -> Journal:
+        """The journal an epoch starts with. Raises NoJournalSpaceError."""
+        size_bytes = max(self._next_bytes, size_bytes_min)
+        journal = await self._make(size_bytes, free_bytes_min=0)
+        self._full = not await self._has_room(self._next_bytes)
+        return journal
+
+    async def run(self) -> None:
+        """Keep enough spares until stop(). Raises OSError when something else than space is in the way of one."""
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            self._wake.clear()
+            if len(self._spares) >= self._settings.spare_journals:
+                await self._wake.wait()
+                continue
+            try:
+                journal = await self._make(
+                    self._next_bytes, free_bytes_min=self._settings.free_bytes_min
+                )
+            except NoJournalSpaceError:
+                self._set_full(full=True)
+                timer = loop.call_later(self._settings.space_poll_seconds, self._wake.set)
+                await self._wake.wait()
+                timer.cancel()
+                continue
+            self._spares.append(journal)
+            self._set_full(full=False)
+            self._on_change()
+
+    def look_again(self) -> None:
+        """Space may have come back."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let run() end after the step it is in."""
+        self._stopping = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """Close the spares' files; after run() has ended. Blocks."""
+        while self._spares:
+            self._spares.popleft().close()
+
+    def _set_full(self, *, full: bool) -> None:
+        if full != self._full:
+            _LOG.warning(
+                "no space for journals: %s path=%s",
+                "ordinary appends are refused until there is" if full else "over",
+                self._directory.path,
+            )
+        self._full = full
+
+    async def _has_room(self, size_bytes: int) -> bool:
+        free = await self._steps.run(self._files.free_bytes, self._directory.path)
+        return free >= size_bytes + self._settings.free_bytes_min
+
+    async def _make(self, size_bytes: int, *, free_bytes_min: int) -> Journal:
+        if free_bytes_min and not await self._has_room(size_bytes):
+            raise NoJournalSpaceError
+        self._serial += 1
+        filler = JournalFiller(
+            self._directory.join(str(JournalName(self._epoch, self._serial))),
+            size_bytes,
+            step_bytes=self._settings.fill_step_bytes,
+            files=self._files,
+        )
+        journal = None
+        try:
+            while journal is None:
+                journal = await self._steps.run(filler.step)
+        except OSError as error:
+            await self._steps.run(filler.abandon)
+            if error.errno in _NO_SPACE:
+                raise NoJournalSpaceError from error
+            raise
+        except asyncio.CancelledError:
+            filler.close()
+            raise
+        self._next_bytes = min(self._settings.journal_bytes_max, 2 * size_bytes)
+        return journal

@@ -1,0 +1,442 @@
+"""Turns pending entries into frames: one write and sync in flight, all that arrives meanwhile goes into the next.
+
+Invariants:
+- Addresses are given in the order of append(); futures complete in it, all of a frame in one loop callback (L1).
+- A future completes only after the sync of its frame, and after an epoch check made behind that sync (L2, H47).
+- After a failed write or sync nothing is written or acknowledged any more (H48, H51).
+- A journal is left only when nothing in it is un-synced: at most the newest file has an unknown tail.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segmentstore.contracts.errors import DurableDataLogError, LogFullError
+from segmentstore.contracts.identifiers import BufferView, LogAddress
+from tier1.file_log.blocking import BlockingSteps
+from tier1.file_log.directory import LogDirectory
+from tier1.file_log.frames import (
+    PAGE_BYTES,
+    FrameEntry,
+    FrameHeader,
+    FrameKind,
+    body_bytes,
+    encode_frame,
+    frame_bytes,
+)
+from tier1.file_log.journal import Journal
+from tier1.file_log.pool import JournalPool
+from tier1.file_log.rules import DurabilityRules
+from tier1.file_log.settings import FileLogSettings
+
+_LOG = logging.getLogger(__name__)
+_RECENT_WEIGHT = 0.1
+
+
+@dataclass(slots=True)
+class _PendingEntry:
+    """An accepted entry and who waits for it."""
+
+    entry: FrameEntry
+    future: "asyncio.Future[LogAddress]"
+    room_bytes: int
+    """Space it needs if it is alone in its frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedFrame:
+    """One write, decided on the loop and done in the executor."""
+
+    header: FrameHeader
+    journal: Journal
+    leaves: Journal | None
+    """The journal before, if it still has un-synced marks."""
+    pending: tuple[_PendingEntry, ...]
+    sync: bool
+
+
+class FrameWriter:
+    """The writing half of an initialised log."""
+
+    def __init__(
+        self,
+        *,
+        first: FrameHeader,
+        journals: Sequence[Journal],
+        log_path: str,
+        directory: LogDirectory,
+        pool: JournalPool,
+        steps: BlockingSteps,
+        settings: FileLogSettings,
+        rules: DurabilityRules,
+    ) -> None:
+        assert journals, "a writer starts in the journal that holds its epoch frame"
+        self._last = first
+        self._journals = deque(journals)
+        self._log_path = log_path
+        self._directory = directory
+        self._pool = pool
+        self._steps = steps
+        self._settings = settings
+        self._rules = rules
+        self._pending: deque[_PendingEntry] = deque()
+        self._pending_room = 0
+        self._in_flight: tuple[_PendingEntry, ...] = ()
+        self._outstanding_bytes = 0
+        self._next_address = first.last_address + 1
+        self._synced_number = first.number
+        self._vouched_number = 0
+        self._truncated_up_to = first.truncated_up_to
+        self._durable_truncation = first.truncated_up_to
+        self._durable_oldest_number = first.oldest_number
+        self._truncation_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._mark_due = True  # the epoch frame is vouched for at once
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._failure: Exception | None = None
+        self._work = asyncio.Event()
+        self._sync_seconds = 0.0
+
+    # --- what the log asks -------------------------------------------------------------------
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._failure
+
+    @property
+    def outstanding_entries(self) -> int:
+        return len(self._pending) + len(self._in_flight)
+
+    @property
+    def outstanding_bytes(self) -> int:
+        return self._outstanding_bytes
+
+    @property
+    def sync_seconds(self) -> float:
+        """Exponentially weighted mean of write and sync, in seconds."""
+        return self._sync_seconds
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Files with live entries, oldest first; the last one is being written."""
+        return tuple(self._journals)
+
+    @property
+    def full(self) -> bool:
+        """Whether an ordinary entry of the largest size would be refused."""
+        return not self._has_room(self._alone(self._settings.entry_bytes_max), internal=False)
+
+    def append(
+        self, pieces: Sequence[BufferView], *, length: int, internal: bool
+    ) -> "asyncio.Future[LogAddress]":
+        """Accept an entry, or refuse it with LogFullError in the future."""
+        future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
+        if self._failure is not None or self._stopping:
+            _fail_future(future, self._closed_error())
+            return future
+        room = self._alone(length)
+        if self._pool.full and not self._has_room(room, internal=internal):
+            reserve = 0 if internal else self._settings.reserve_bytes
+            _fail_future(
+                future,
+                LogFullError(
+                    f"no journal space is left length={length} reserve_bytes={reserve} path={self._log_path!r}"
+                ),
+            )
+            return future
+        entry = FrameEntry(self._next_address, pieces, length)
+        self._next_address += 1
+        self._pending.append(_PendingEntry(entry, future, room))
+        self._pending_room += room
+        self._outstanding_bytes += length
+        self._work.set()
+        return future
+
+    async def truncate(self, up_to: int) -> list[Journal]:
+        """Record durably that entries up to `up_to` are gone; returns the journals that are free now, oldest first."""
+        self._raise_if_unusable()
+        assert up_to < self._next_address, (
+            f"truncation at an address never given: {up_to}, next is {self._next_address}"
+        )
+        if up_to > self._truncated_up_to:
+            self._truncated_up_to = up_to
+        frees = self._journals[0] is not self._oldest_needed()
+        if self._truncated_up_to > self._durable_truncation and (
+            frees or self._journals[-1].mark_room(truncation=False)
+        ):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._truncation_waiters.append((self._truncated_up_to, waiter))
+            self._work.set()
+            await waiter
+        return self._release()
+
+    def look_again(self) -> None:
+        """The pool changed."""
+        self._work.set()
+
+    async def run(self) -> None:
+        """Write until stop() or failure; never raises but when cancelled."""
+        try:
+            while self._failure is None:
+                planned = self._plan()
+                if planned is None:
+                    if self._stopping:
+                        return
+                    self._work.clear()
+                    await self._work.wait()
+                    continue
+                await self._write(planned)
+        except OSError as error:
+            failure = DurableDataLogError(
+                f"the log cannot be written: {error} path={self._log_path!r}"
+            )
+            failure.__cause__ = error
+            self.fail(failure)
+        except Exception as error:  # noqa: BLE001 - a task's top: whatever it is, nothing may be acknowledged any more
+            self.fail(error)
+        finally:
+            self.fail(self._closed_error())
+
+    def stop(self) -> None:
+        """Fail what is not being written yet, and let run() end with a mark."""
+        self._stopping = True
+        self._drop_queue()
+        self._work.set()
+
+    def fail(self, error: Exception) -> None:
+        """Fail everything un-acknowledged, now and later, with the first error given."""
+        if self._failure is None:
+            self._failure = error
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+            self._mark_timer = None
+        in_flight, self._in_flight = self._in_flight, ()
+        self._fail_pending(in_flight)
+        self._drop_queue()
+        while self._truncation_waiters:
+            _fail_future(self._truncation_waiters.popleft()[1], self._closed_error())
+        self._work.set()
+
+    def check(self) -> None:
+        """Prove the invariants. O(pending + journals)."""
+        waiting = [*self._in_flight, *self._pending]
+        addresses = [pending.entry.address for pending in waiting]
+        assert addresses == sorted(set(addresses)), f"pending addresses out of order: {addresses}"
+        outstanding = sum(pending.entry.length for pending in waiting)
+        assert outstanding == self._outstanding_bytes, (
+            f"outstanding bytes {self._outstanding_bytes}, entries hold {outstanding}"
+        )
+        room = sum(pending.room_bytes for pending in self._pending)
+        assert room == self._pending_room, f"pending room {self._pending_room}, entries need {room}"
+        assert self._vouched_number <= self._synced_number <= self._last.number, (
+            f"frames vouched={self._vouched_number} synced={self._synced_number} written={self._last.number}"
+        )
+        numbers = [journal.first_number for journal in self._journals]
+        assert numbers == sorted(numbers), f"journals out of order: {numbers}"
+
+    # --- deciding ----------------------------------------------------------------------------
+
+    @staticmethod
+    def _alone(length: int) -> int:
+        return frame_bytes(1, length)
+
+    def _has_room(self, room: int, *, internal: bool) -> bool:
+        if not self._pool.full:
+            return True
+        here = self._journals[-1].entry_room()
+        if internal and not self._pending and room <= here:
+            return True
+        # The end of each file may be wasted on an entry that does not fit any more.
+        waste = self._alone(self._settings.entry_bytes_max)
+        rooms = [here, *(journal.entry_capacity() for journal in self._pool.spares)]
+        reserve = 0 if internal else self._settings.reserve_bytes
+        return self._pending_room + room + reserve <= sum(max(0, free - waste) for free in rooms)
+
+    def _plan(self) -> _PlannedFrame | None:
+        """What to write next, if anything."""
+        if self._pending:
+            if self._pending[0].room_bytes <= self._journals[-1].entry_room():
+                return self._plan_entries()
+            if (spare := self._pool.take()) is not None:
+                return self._plan_entries(spare)
+        if self._truncation_waiters:
+            if self._journals[-1].mark_room(truncation=True):
+                return self._plan_mark(None, sync=True)
+            spare = self._pool.take()
+            return None if spare is None else self._plan_mark(spare, sync=True)
+        vouch = self._mark_due or (self._stopping and self._synced_number > self._vouched_number)
+        if vouch and self._journals[-1].mark_room(truncation=False):
+            return self._plan_mark(None, sync=False)
+        self._mark_due = False
+        return None
+
+    def _plan_entries(self, spare: Journal | None = None) -> _PlannedFrame:
+        room = self._journals[-1].entry_room() if spare is None else spare.entry_capacity()
+        batch: list[_PendingEntry] = []
+        payload = 0
+        while self._pending:
+            length = self._pending[0].entry.length
+            grown = payload + length
+            too_long = batch and grown > self._settings.batch_bytes_max
+            if too_long or frame_bytes(len(batch) + 1, grown) > room:
+                break
+            payload = grown
+            taken = self._pending.popleft()
+            self._pending_room -= taken.room_bytes
+            batch.append(taken)
+        return self._planned(
+            FrameKind.ENTRIES,
+            spare,
+            tuple(batch),
+            last_address=batch[-1].entry.address,
+            length=body_bytes(len(batch), payload),
+            sync=True,
+        )
+
+    def _plan_mark(self, spare: Journal | None, *, sync: bool) -> _PlannedFrame:
+        return self._planned(
+            FrameKind.MARK, spare, (), last_address=self._last.last_address, length=0, sync=sync
+        )
+
+    def _planned(
+        self,
+        kind: FrameKind,
+        spare: Journal | None,
+        pending: tuple[_PendingEntry, ...],
+        *,
+        last_address: int,
+        length: int,
+        sync: bool,
+    ) -> _PlannedFrame:
+        leaves = None
+        number = self._last.number + 1
+        if spare is not None:
+            before = self._journals[-1]
+            leaves = before if before.unsynced else None
+            spare.begin(generation=self._last.generation + 1, first_number=number)
+            self._journals.append(spare)
+        journal = self._journals[-1]
+        self._mark_due = False
+        header = FrameHeader(
+            kind=kind,
+            log_id=self._last.log_id,
+            epoch=self._last.epoch,
+            generation=journal.generation,
+            number=number,
+            previous_epoch=self._last.epoch,
+            previous_number=self._last.number,
+            synced_number=self._synced_number,
+            oldest_number=self._oldest_needed().first_number,
+            truncated_up_to=self._truncated_up_to,
+            last_address=last_address,
+            page=journal.position // PAGE_BYTES,
+            entry_count=len(pending),
+            body_bytes=length,
+        )
+        return _PlannedFrame(header, journal, leaves, pending, sync)
+
+    def _oldest_needed(self) -> Journal:
+        for journal in self._journals:
+            if journal.last_address > self._truncated_up_to:
+                return journal
+        return self._journals[-1]
+
+    # --- doing -------------------------------------------------------------------------------
+
+    async def _write(self, planned: _PlannedFrame) -> None:
+        loop = asyncio.get_running_loop()
+        self._in_flight = planned.pending
+        if self._rules.acknowledges_before_sync():
+            self._acknowledge()
+        started = loop.time()
+        await self._steps.run(self._write_blocking, planned)
+        took = loop.time() - started
+        header = planned.header
+        if planned.leaves is not None:
+            planned.leaves.unsynced = False
+        planned.journal.advance(
+            header.length, last_address=header.last_address, synced=planned.sync
+        )
+        self._last = header
+        self._vouched_number = header.synced_number
+        if planned.sync:
+            self._synced_number = header.number
+            self._durable_truncation = header.truncated_up_to
+            self._durable_oldest_number = header.oldest_number
+            self._sync_seconds += _RECENT_WEIGHT * (took - self._sync_seconds)
+        self._acknowledge()
+        self._arm_mark_timer(loop)
+
+    def _write_blocking(self, planned: _PlannedFrame) -> None:
+        if planned.leaves is not None and planned.leaves.file is not None:
+            planned.leaves.file.sync_data()
+        file = planned.journal.file
+        assert file is not None, f"only own journals are written path={planned.journal.path!r}"
+        entries = [pending.entry for pending in planned.pending]
+        file.write_at(planned.header.offset, encode_frame(planned.header, entries))
+        if planned.sync:
+            file.sync_data()
+            self._directory.check_epoch()
+
+    def _acknowledge(self) -> None:
+        written, self._in_flight = self._in_flight, ()
+        for pending in written:
+            self._outstanding_bytes -= pending.entry.length
+            # A waiter that gave up has cancelled its own future; the entry is in the log all the same.
+            if not pending.future.done():
+                pending.future.set_result(LogAddress(pending.entry.address))
+        while self._truncation_waiters and (
+            self._truncation_waiters[0][0] <= self._durable_truncation
+        ):
+            waiter = self._truncation_waiters.popleft()[1]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _arm_mark_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._mark_timer is None and self._synced_number > self._vouched_number:
+            self._mark_timer = loop.call_later(self._settings.mark_delay_seconds, self._mark_idle)
+
+    def _mark_idle(self) -> None:
+        self._mark_timer = None
+        if self._pending or self._in_flight:
+            self._arm_mark_timer(asyncio.get_running_loop())
+            return
+        self._mark_due = self._synced_number > self._vouched_number
+        self._work.set()
+
+    def _release(self) -> list[Journal]:
+        # Only what a synced frame calls unneeded: recovery insists on the oldest frame that its newest frame names.
+        released = []
+        while self._journals[0].first_number < self._durable_oldest_number:
+            released.append(self._journals.popleft())
+        return released
+
+    def _fail_pending(self, waiting: Sequence[_PendingEntry]) -> None:
+        for pending in waiting:
+            self._outstanding_bytes -= pending.entry.length
+            if not pending.future.done():
+                _fail_future(pending.future, self._closed_error())
+
+    def _drop_queue(self) -> None:
+        waiting, self._pending = self._pending, deque()
+        self._pending_room = 0
+        self._fail_pending(waiting)
+
+    def _raise_if_unusable(self) -> None:
+        if self._failure is not None or self._stopping:
+            raise self._closed_error()
+
+    def _closed_error(self) -> Exception:
+        if self._failure is not None:
+            return self._failure
+        return DurableDataLogError(f"the log is closed path={self._log_path!r}")
+
+
+def _fail_future(
+    future: "asyncio.Future[LogAddress] | asyncio.Future[None]", error: Exception
+) -> None:
+    future.set_exception(error)
+    # The log owns its futures: one that nobody awaits any more is no unnoticed error, the next append reports it.
+    future.exception()

@@ -1,0 +1,1 @@
+"""Storage: chunked segments under one root per container, over an object store."""

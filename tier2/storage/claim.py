@@ -1,0 +1,208 @@
+"""Taking a container's root under a new epoch (H7), and finding out whether the store can be trusted with one (H4).
+
+- The root is created once, by put-if-absent, and only in a store that let exactly one of several racing writers win.
+- A root is taken over only if store id, log id, container id and container count match and our epoch is greater.
+- Claiming may fail half-way and be called again with the same epoch (H41): our own nonces are remembered, so a
+  claim that landed late is ours.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageNotPrimaryError,
+)
+from segmentstore.contracts.identifiers import (
+    NO_SEGMENT,
+    NO_SEQUENCE_NUMBER,
+    ContainerId,
+    Epoch,
+)
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.runtime.entropy import random_id
+from tier2.storage.counters import StorageCounters
+from tier2.storage.object_names import ObjectNames
+from tier2.storage.root import Root, decode_root
+
+_ATTEMPTS_MAX = 16
+_RACERS = 4
+_NONCES_MAX = 64
+"""Attempts remembered while Tier 2 does not answer; an older one that lands only costs another epoch."""
+_WAY_OUT = "if Tier 1 was lost, `segmentstore recover --from-tier2` continues above what Tier 2 holds"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A root that is ours now."""
+
+    root: Root
+    tag: str
+    created: bool
+
+
+class RootClaimer:
+    """Claims the root of one container; remembers its own attempts from call to call."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        names: ObjectNames,
+        counters: StorageCounters,
+        store_id: bytes,
+        container_id: ContainerId,
+        container_count: int,
+        random: Random,
+    ) -> None:
+        self._store = object_store
+        self._names = names
+        self._counters = counters
+        self._store_id = store_id
+        self._container_id = container_id
+        self._container_count = container_count
+        self._random = random
+        self._nonces: deque[bytes] = deque(maxlen=_NONCES_MAX)
+        self._creating: deque[bytes] = deque(maxlen=_NONCES_MAX)
+
+    async def claim(self, *, epoch: Epoch, log_id: bytes) -> Claim:
+        """Raises InvalidRequestError, StorageNotPrimaryError, StorageError (call again), CorruptedDataError."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                found = await self._store.get(self._names.root)
+            except ObjectNotFoundError:
+                await self._create(epoch, log_id)
+                continue
+            root = decode_root(found.content)
+            self._check_ownership(root, log_id)
+            if root.epoch == epoch and root.nonce in self._nonces:
+                return Claim(root, found.tag, created=root.nonce in self._creating)
+            if root.epoch >= epoch:
+                raise StorageNotPrimaryError(
+                    f"root was claimed under this epoch or a higher one container={self._container_id}"
+                    f" epoch={epoch} found={root.epoch}; {_WAY_OUT}"
+                )
+            await self._take_over(root, found.tag, epoch)
+        raise StorageError(
+            f"root changes faster than it can be claimed container={self._container_id}"
+        )
+
+    def _new_nonce(self) -> bytes:
+        nonce = random_id(self._random)
+        self._nonces.append(nonce)
+        return nonce
+
+    async def _create(self, epoch: Epoch, log_id: bytes) -> None:
+        """Returns when the root can be read, whoever created it."""
+        await self._probe()
+        nonce = self._new_nonce()
+        self._creating.append(nonce)
+        root = Root(
+            store_id=self._store_id,
+            log_id=log_id,
+            container_id=self._container_id,
+            container_count=self._container_count,
+            epoch=epoch,
+            version=1,
+            nonce=nonce,
+            highest_segment_id=NO_SEGMENT,
+            highest_sequence_number=NO_SEQUENCE_NUMBER,
+        )
+        root.check()
+        self._counters.puts += 1
+        try:
+            await self._store.put_if_absent(self._names.root, root.encode())
+        except ObjectExistsError:
+            return
+        except StorageError as error:
+            await self._expect_root(error)
+
+    async def _expect_root(self, cause: StorageError) -> None:
+        try:
+            await self._store.get(self._names.root)
+        except ObjectNotFoundError:
+            raise StorageError(
+                f"outcome of creating the root is unknown container={self._container_id}"
+            ) from cause
+
+    async def _take_over(self, root: Root, tag: str, epoch: Epoch) -> None:
+        """Returns when it is worth reading the root again."""
+        mine = root.successor(nonce=self._new_nonce(), runs=root.runs, epoch=epoch)
+        self._counters.puts += 1
+        try:
+            await self._store.put_if_match(self._names.root, mine.encode(), tag)
+        except ObjectChangedError:
+            return
+        except StorageError as error:
+            found = await self._store.get(self._names.root)
+            if found.tag == tag:
+                raise StorageError(
+                    f"outcome of claiming the root is unknown container={self._container_id}"
+                ) from error
+
+    def _check_ownership(self, root: Root, log_id: bytes) -> None:
+        for what, mine, recorded in (
+            ("store id", self._store_id.hex(), root.store_id.hex()),
+            ("log id", log_id.hex(), root.log_id.hex()),
+            ("container id", self._container_id, root.container_id),
+            ("container count", self._container_count, root.container_count),
+        ):
+            if mine != recorded:
+                raise InvalidRequestError(
+                    f"Tier 2 belongs to another store: {what} differs; use the data directory that belongs"
+                    f" to it, or another bucket; {_WAY_OUT} container={self._container_id} ours={mine}"
+                    f" recorded={recorded}"
+                )
+
+    async def _probe(self) -> None:
+        """Race conditional puts on a key of its own, which is never used again.
+
+        Raises InvalidRequestError if more than one won, StorageError if the answers do not tell.
+        """
+        key = self._names.probe(random_id(self._random))
+        created = await self._race(key, 1, None)
+        self._judge("put-if-absent", created)
+        tag = next(tag for tag in created if tag is not None)
+        changed = await self._race(key, 2, tag)
+        self._judge("put-if-match", changed)
+        found = await self._store.get(key)
+        if found.content[0] != 2 or changed[found.content[1]] is None:
+            raise self._refusal("a conditional put that won cannot be read back")
+        await self._store.delete(key)
+
+    async def _race(self, key: str, lap: int, tag: str | None) -> list[str | None]:
+        """The tag that each racer won; None if it did not, or if nobody knows."""
+        async with asyncio.TaskGroup() as group:
+            racers = [
+                group.create_task(self._run_one(key, bytes((lap, racer)), tag))
+                for racer in range(_RACERS)
+            ]
+        return [racer.result() for racer in racers]
+
+    async def _run_one(self, key: str, content: bytes, tag: str | None) -> str | None:
+        self._counters.puts += 1
+        try:
+            if tag is None:
+                return await self._store.put_if_absent(key, content)
+            return await self._store.put_if_match(key, content, tag)
+        except StorageError:
+            return None
+
+    def _judge(self, verb: str, tags: list[str | None]) -> None:
+        winners = sum(tag is not None for tag in tags)
+        if winners > 1:
+            raise self._refusal(f"{winners} of {len(tags)} racing {verb} won")
+        if winners == 0:
+            raise StorageError(f"no racing {verb} won, or its answer was lost: nothing is known")
+
+    def _refusal(self, why: str) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"this object store cannot hold a root: {why}; Tier 2 needs conditional puts of which"
+            f" exactly one wins container={self._container_id}"
+        )

@@ -1,0 +1,107 @@
+"""Objects that nothing refers to any more: when they may go, and which ones nobody recorded (H5, H6).
+
+- Garbage is recorded under the root in the same version that drops the last reference.
+- The grace runs on the loop's clock from when this process first saw the record; a restart begins it anew. No clock of
+  the store is ever looked at.
+- An orphan is an object of an epoch below ours that neither the root nor a garbage record names. Objects of our own
+  epoch are never orphans: somebody here may be about to publish them.
+"""
+
+from asyncio import get_running_loop, sleep
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import cast
+
+from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
+from tier2.storage.object_names import ObjectKind, ObjectNames
+from tier2.storage.root_publisher import ObjectReference
+from tier2.storage.run_keys import GARBAGE, garbage_key, garbage_of, range_of, reference_range
+from tier2.storage.run_view import RunView
+
+
+class GarbageWatch:
+    """Remembers since when each garbage record is known here."""
+
+    def __init__(self, *, grace_seconds: float, batch_max: int) -> None:
+        self._grace_seconds = grace_seconds
+        self._batch_max = batch_max
+        self._seen_since: dict[ObjectReference, float] = {}
+
+    @property
+    def known_count(self) -> int:
+        """Records found at the last look, at most the batch limit."""
+        return len(self._seen_since)
+
+    async def due(self, view: RunView) -> list[ObjectReference]:
+        """Recorded garbage whose grace is over. Looks at a bounded number of records, oldest identities first."""
+        now = get_running_loop().time()
+        recorded: list[ObjectReference] = []
+        start, end = range_of(GARBAGE)
+        following: bytes | None = start
+        while following is not None and len(recorded) < self._batch_max:
+            page, following = await view.scan(following, end, limit=self._batch_max)
+            recorded += [garbage_of(key) for key, _ in page]
+        self._seen_since = {
+            reference: self._seen_since.get(reference, now)
+            for reference in recorded[: self._batch_max]
+        }
+        return [
+            reference
+            for reference, since in self._seen_since.items()
+            if now - since >= self._grace_seconds
+        ]
+
+    def removed(self, references: list[ObjectReference]) -> None:
+        for reference in references:
+            self._seen_since.pop(reference, None)
+
+
+async def is_named(view: RunView, reference: ObjectReference) -> bool:
+    """Whether anything under this root refers to the object."""
+    kind, identity = reference
+    if kind is ObjectKind.RUN:
+        return any(part.identity == identity for run in view.root.runs for part in run)
+    start, end = reference_range(identity)
+    return await view.first(start, end, group=start) is not None
+
+
+def list_objects(store: ObjectStore, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+    """A listing as the generator that every store makes it, so that it can be closed."""
+    return cast("AsyncGenerator[ObjectInfo, None]", store.list(prefix))
+
+
+class OrphanSweep:
+    """Looks once in the life of a claim for what earlier owners left behind."""
+
+    def __init__(
+        self, *, object_store: ObjectStore, names: ObjectNames, epoch: int, batch_max: int
+    ) -> None:
+        self._store = object_store
+        self._names = names
+        self._epoch = epoch
+        self._batch_max = batch_max
+        self.done = False
+
+    async def orphans(self, view: RunView) -> list[ObjectReference]:
+        """Up to a batch of them; `done` when there are no more. The listing may be stale: deleting is idempotent."""
+        found: list[ObjectReference] = []
+        for kind in ObjectKind:
+            async with aclosing(list_objects(self._store, self._names.folder(kind))) as listing:
+                async for info in listing:
+                    identity = self._names.identity(kind, info.key)
+                    if identity is None:
+                        continue
+                    if identity.epoch >= self._epoch:
+                        break
+                    if len(found) == self._batch_max:
+                        return found
+                    if not await self._is_known(view, (kind, identity)):
+                        found.append((kind, identity))
+        self.done = True
+        return found
+
+    async def _is_known(self, view: RunView, reference: ObjectReference) -> bool:
+        await sleep(0)
+        if await is_named(view, reference):
+            return True
+        return await view.get(garbage_key(*reference)) is not None

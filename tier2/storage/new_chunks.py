@@ -1,0 +1,118 @@
+"""Chunks that a publication is about to write: cut from its pieces, and gathered into objects.
+
+- A chunk holds one segment's neighbouring bytes, cut only between runs (H76).
+- A long stretch is an object of its own; all short ones of a round share packed objects, so that the number of puts
+  does not grow with the number of small segments (H1).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from segmentstore.contracts.identifiers import BufferView
+from tier2.storage.object_names import ObjectIdentity
+from tier2.storage.run_values import LayoutEntry
+from tier2.storage.settings import StorageSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    """Where an uploaded chunk image lies."""
+
+    identity: ObjectIdentity
+    position: int
+    size: int
+    file_crc32: int
+
+
+@dataclass(slots=True)
+class NewChunk:
+    """Bytes on their way into an object. `place` is set once, when the object is stored."""
+
+    offset: int
+    """First offset, in the segment the bytes were written to."""
+    runs: list[BufferView] = field(default_factory=list)
+    length: int = 0
+    place: ChunkPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A chunk, old or new, at its place in a segment's layout."""
+
+    start_offset: int
+    length: int
+    chunk: NewChunk | LayoutEntry
+
+    @property
+    def end_offset(self) -> int:
+        return self.start_offset + self.length
+
+    def moved(self, shift: int) -> "Stretch":
+        return Stretch(self.start_offset + shift, self.length, self.chunk)
+
+    def entry(self) -> LayoutEntry:
+        """As it goes into the layout; a new chunk must have been stored."""
+        chunk = self.chunk
+        if isinstance(chunk, LayoutEntry):
+            assert chunk.length == self.length, f"length changed {chunk.length} -> {self.length}"
+            return LayoutEntry(
+                self.start_offset,
+                self.end_offset,
+                chunk.identity,
+                chunk.position,
+                chunk.size,
+                chunk.file_crc32,
+                chunk.chunk_offset,
+            )
+        place = chunk.place
+        assert place is not None, f"chunk was not stored offset={chunk.offset}"
+        return LayoutEntry(
+            self.start_offset,
+            self.end_offset,
+            place.identity,
+            place.position,
+            place.size,
+            place.file_crc32,
+            chunk.offset,
+        )
+
+
+def cut_into_chunks(
+    offset: int, runs: Sequence[BufferView], chunk_bytes_max: int
+) -> Iterator[NewChunk]:
+    """Chunks of at most `chunk_bytes_max` bytes, except where one run alone is longer."""
+    chunk = NewChunk(offset)
+    for run in runs:
+        if not len(run):
+            continue
+        if chunk.length and chunk.length + len(run) > chunk_bytes_max:
+            yield chunk
+            chunk = NewChunk(chunk.offset + chunk.length)
+        chunk.runs.append(run)
+        chunk.length += len(run)
+    if chunk.length:
+        yield chunk
+
+
+def gather_into_objects(
+    chunks: Sequence[NewChunk], settings: StorageSettings
+) -> list[list[NewChunk]]:
+    """Which chunks share an object, in the order in which they lie there."""
+    objects: list[list[NewChunk]] = []
+    pack: list[NewChunk] = []
+    pack_bytes = 0
+    for chunk in chunks:
+        if chunk.length >= settings.solo_chunk_bytes_min:
+            objects.append([chunk])
+            continue
+        if pack and (
+            pack_bytes + chunk.length > settings.pack_bytes_max
+            or len(pack) == settings.pack_chunks_max
+        ):
+            objects.append(pack)
+            pack, pack_bytes = [], 0
+        pack.append(chunk)
+        pack_bytes += chunk.length
+    if pack:
+        objects.append(pack)
+    return objects

@@ -1,0 +1,247 @@
+"""Everything that can be read from one container's root: records, attributes, listings and bytes.
+
+- A record is read before anything else of its segment, so nothing of a removed segment is ever found.
+- Caches belong to the newest view that was seen; what was read through an older one is not kept.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.storage import SegmentRecord, StorageRead
+from tier2.storage.byte_cache import ByteCache
+from tier2.storage.chunk_reads import ChunkReads
+from tier2.storage.run_keys import (
+    CATALOG,
+    attribute_key,
+    attribute_of,
+    attribute_range,
+    catalog_key,
+    end_offset_of,
+    layout_range,
+    name_of,
+    range_of,
+    record_key,
+)
+from tier2.storage.run_values import LayoutEntry, decode_attribute, decode_id, decode_record
+from tier2.storage.run_view import RunView
+from tier2.storage.view_source import ViewSource, with_view
+
+_WINDOW_ENTRIES = 256
+_LISTING_PAGE = 256
+_ENTRY_MEMORY_BYTES = 300
+_RECORD_MEMORY_BYTES = 150
+
+
+@dataclass(frozen=True, slots=True)
+class _LayoutWindow:
+    """Neighbouring layout entries of one segment: all of those whose end is above `above`, as far as they go."""
+
+    above: int
+    entries: Sequence[LayoutEntry]
+
+    def entry_at(self, offset: int) -> LayoutEntry | None:
+        if offset < self.above or not self.entries or offset >= self.entries[-1].end_offset:
+            return None
+        at = bisect_right(self.entries, offset, key=lambda entry: entry.end_offset)
+        entry = self.entries[at]
+        return entry if entry.start_offset <= offset else None
+
+
+class PublishedSegments:
+    """The reading half of a container's Tier 2, for its owner and for everybody else."""
+
+    def __init__(
+        self,
+        *,
+        source: ViewSource,
+        chunk_reads: ChunkReads,
+        record_cache_bytes: int,
+        layout_cache_bytes: int,
+    ) -> None:
+        self._source = source
+        self._chunk_reads = chunk_reads
+        self._records: ByteCache[SegmentId, bytes] = ByteCache(record_cache_bytes)
+        self._windows: ByteCache[SegmentId, _LayoutWindow] = ByteCache(layout_cache_bytes)
+
+    def published(self, records: Mapping[SegmentId, bytes | None]) -> None:
+        """A publication changed these segments (None: removed); forget what was known."""
+        for segment_id, value in records.items():
+            self._windows.remove(segment_id)
+            if value is None:
+                self._records.remove(segment_id)
+            else:
+                self._records.put(segment_id, value, len(value) + _RECORD_MEMORY_BYTES)
+
+    def forget_everything(self) -> None:
+        self._windows.clear()
+        self._records.clear()
+
+    async def find(self, name: str) -> SegmentRecord | None:
+        async def read(view: RunView) -> SegmentRecord | None:
+            value = await view.get(catalog_key(name))
+            if value is None:
+                return None
+            segment_id = decode_id(value)
+            record = await self._record(view, segment_id)
+            if record is None or record.name != name:
+                raise CorruptedDataError(
+                    f"the catalog names a segment that is not there name={name!r} id={segment_id}"
+                )
+            return record
+
+        return await with_view(self._source, read)
+
+    async def load(self, segment_ids: Sequence[SegmentId]) -> dict[SegmentId, SegmentRecord]:
+        values = await with_view(self._source, lambda view: self.values(view, segment_ids))
+        records: dict[SegmentId, SegmentRecord] = {}
+        for number, segment_id in enumerate(segment_ids):
+            if number % 512 == 511:
+                await asyncio.sleep(0)
+            if segment_id in values:
+                records[segment_id] = decode_record(segment_id, values[segment_id])
+        return records
+
+    async def values(
+        self, view: RunView, segment_ids: Iterable[SegmentId]
+    ) -> dict[SegmentId, bytes]:
+        """Encoded records of those that exist."""
+        values: dict[SegmentId, bytes] = {}
+        missing: dict[bytes, SegmentId] = {}
+        for segment_id in segment_ids:
+            cached = self._records.get(segment_id)
+            if cached is None:
+                missing[record_key(segment_id)] = segment_id
+            else:
+                values[segment_id] = cached
+        if missing:
+            found = await view.get_many(list(missing))
+            keep = self._source.view is view
+            for key, value in found.items():
+                values[missing[key]] = value
+                if keep:
+                    self._records.put(missing[key], value, len(value) + _RECORD_MEMORY_BYTES)
+        return values
+
+    async def _record(self, view: RunView, segment_id: SegmentId) -> SegmentRecord | None:
+        values = await self.values(view, (segment_id,))
+        value = values.get(segment_id)
+        return None if value is None else decode_record(segment_id, value)
+
+    async def load_attributes(
+        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+    ) -> dict[AttributeKey, AttributeValue]:
+        async def read(view: RunView) -> dict[AttributeKey, AttributeValue]:
+            record = await self._record(view, segment_id)
+            if record is None or record.extended_attribute_count_is_zero:
+                return {}
+            if keys is None:
+                start, end = attribute_range(segment_id)
+                entries = await view.scan_all(start, end, group=record_key(segment_id)[:-1])
+            else:
+                wanted = [attribute_key(segment_id, key) for key in keys]
+                entries = list((await view.get_many(wanted)).items())
+            return {
+                attribute_of(key): decode_attribute(value)
+                for key, value in entries
+                if value is not None
+            }
+
+        return await with_view(self._source, read)
+
+    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
+        async def read(view: RunView) -> StorageRead:
+            record = await self._record(view, segment_id)
+            if record is None:
+                raise ValueError(f"segment is not published segment_id={segment_id}")
+            if offset < record.start_offset:
+                raise SegmentTruncatedError(record.name, start_offset=record.start_offset)
+            if offset >= record.length or length <= 0:
+                raise ValueError(
+                    f"nothing is published there offset={offset} length={length}"
+                    f" published_length={record.length} segment_id={segment_id}"
+                )
+            entry = await self.entry_at(view, segment_id, offset)
+            if entry is None:
+                raise CorruptedDataError(
+                    f"layout has a hole segment_id={segment_id} offset={offset}"
+                    f" start_offset={record.start_offset} length={record.length}"
+                )
+            found = await self._chunk_reads.read(
+                entry, offset, min(offset + length, entry.end_offset)
+            )
+            below_start = record.start_offset - found.offset
+            if below_start > 0:
+                found = StorageRead(record.start_offset, found.content[below_start:])
+            assert found.offset <= offset < found.offset + len(found.content), (
+                f"read misses its offset offset={offset} found={found.offset}+{len(found.content)}"
+            )
+            return found
+
+        return await with_view(self._source, read)
+
+    async def entry_at(
+        self, view: RunView, segment_id: SegmentId, offset: int
+    ) -> LayoutEntry | None:
+        window = self._windows.get(segment_id)
+        if window is not None:
+            entry = window.entry_at(offset)
+            if entry is not None:
+                return entry
+        entries: list[LayoutEntry] = []
+        group = record_key(segment_id)[:-1]
+        at, end = layout_range(segment_id, offset)
+        following: bytes | None = at
+        while following is not None and not entries:
+            page, following = await view.scan(following, end, limit=_WINDOW_ENTRIES, group=group)
+            entries = [
+                LayoutEntry.decode(end_offset_of(key), value)
+                for key, value in page
+                if value is not None
+            ]
+        window = _LayoutWindow(offset, entries)
+        if self._source.view is view:
+            self._windows.put(segment_id, window, 100 + len(entries) * _ENTRY_MEMORY_BYTES)
+        return window.entry_at(offset)
+
+    async def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+        start, end = _prefix_range(prefix)
+        if start_after >= prefix:
+            start = max(start, catalog_key(start_after) + b"\0")
+        following: bytes | None = start
+        while following is not None and following < end:
+            records, following = await self._page(following, end)
+            for record in records:
+                yield record
+
+    async def _page(self, start: bytes, end: bytes) -> tuple[list[SegmentRecord], bytes | None]:
+        async def read(view: RunView) -> tuple[list[SegmentRecord], bytes | None]:
+            page, following = await view.scan(start, end, limit=_LISTING_PAGE)
+            ids = [decode_id(value) for _, value in page if value is not None]
+            values = await self.values(view, ids)
+            records: list[SegmentRecord] = []
+            for (key, _), segment_id in zip(page, ids, strict=True):
+                if segment_id not in values:
+                    raise CorruptedDataError(
+                        f"the catalog names a segment that is not there name={name_of(key)!r}"
+                        f" id={segment_id}"
+                    )
+                records.append(decode_record(segment_id, values[segment_id]))
+            return records, following
+
+        return await with_view(self._source, read)
+
+    def check(self) -> None:
+        self._records.check()
+        self._windows.check()
+
+
+def _prefix_range(prefix: str) -> tuple[bytes, bytes]:
+    start, end = range_of(CATALOG)
+    if not prefix:
+        return start, end
+    # No character is encoded with the byte 0xff, so it lies above every name that begins with the prefix.
+    return catalog_key(prefix), catalog_key(prefix) + b"\xff"

@@ -1,0 +1,54 @@
+"""Values that tune one container's Tier 2. Every one of them is a bound or a size at which something begins."""
+
+from dataclasses import dataclass
+
+from tier2.format.chunk_format import Compression
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Limits of chunks, runs, caches and garbage. Bytes unless the name says otherwise."""
+
+    compression: Compression = Compression.LZ4
+
+    chunk_bytes_max: int = 64 * _MIB
+    """Uncompressed bytes of one chunk. Only a run of appends that alone is longer makes a longer one."""
+    solo_chunk_bytes_min: int = 4 * _MIB
+    """A stretch at least this long becomes an object of its own; shorter ones share packed objects."""
+    pack_bytes_max: int = 64 * _MIB
+    """Uncompressed bytes that go into one packed object."""
+    pack_chunks_max: int = 16_384
+    """Chunk images in one packed object: bounds the scan that asks who still refers to it."""
+    upload_count_max: int = 4
+    """Objects being encoded or uploaded at once; memory of a publication is about this many chunks."""
+    put_attempts_max: int = 3
+    """Puts of one immutable object, same key and same bytes (H2), before a publication fails."""
+
+    run_block_bytes: int = 32 * _KIB
+    run_part_bytes: int = 8 * _MIB
+    """Uncompressed bytes after which a run goes on in another object."""
+    run_tier_bytes: int = 256 * _KIB
+    """Stored bytes of a run below which it belongs to the lowest tier."""
+    run_fanout: int = 6
+    """Neighbouring runs of one tier that are merged into one of the next."""
+    run_count_max: int = 48
+    """Runs under a root at which publish() merges before it adds another."""
+    merge_read_bytes: int = 512 * _KIB
+    """Read from each input of a merge at a time."""
+
+    run_cache_bytes: int = 48 * _MIB
+    """Decoded blocks, indexes and filters of runs."""
+    record_cache_bytes: int = 24 * _MIB
+    """Encoded records of segments published or looked up lately."""
+    chunk_index_cache_bytes: int = 16 * _MIB
+    """Parsed indexes of chunks, and layout windows."""
+    whole_chunk_read_bytes_max: int = 512 * _KIB
+    """A chunk image up to this size is fetched whole, with its index, in one request."""
+
+    garbage_grace_seconds: float = 600.0
+    """How long dropped objects stay after this process first saw their record (H6). Loop time."""
+    garbage_batch_max: int = 1_024
+    """Garbage records looked at in one collection."""

@@ -1,0 +1,139 @@
+"""Encodes and uploads the objects of one publication or merge, a bounded number at a time.
+
+- Encoding runs in the executor, so the next object is encoded while others are on their way.
+- Every object gets its identity before its first put and is listed from then on: whatever happens next, somebody
+  knows that it may exist (H5).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.clock import WallClock
+from tier2.format.chunk_encoder import encode_chunk
+from tier2.format.chunk_format import Compression
+from tier2.storage.container_objects import ContainerObjects
+from tier2.storage.counters import StorageCounters
+from tier2.storage.identity_source import IdentitySource
+from tier2.storage.new_chunks import ChunkPlace, NewChunk, gather_into_objects
+from tier2.storage.object_names import ObjectIdentity, ObjectKind
+from tier2.storage.root import RunPart
+from tier2.storage.root_publisher import ObjectReference
+from tier2.storage.run_part import PartImage
+from tier2.storage.settings import StorageSettings
+
+J = TypeVar("J")
+
+
+class Uploader:
+    """Puts chunks and run parts under fresh identities. One publication or merge uses one uploader."""
+
+    def __init__(
+        self,
+        *,
+        objects: ContainerObjects,
+        identities: IdentitySource,
+        settings: StorageSettings,
+        counters: StorageCounters,
+        wall_clock: WallClock,
+        executor: Executor | None,
+    ) -> None:
+        self._objects = objects
+        self._identities = identities
+        self._settings = settings
+        self._counters = counters
+        self._wall_clock = wall_clock
+        self._executor = executor
+        self.uploaded: list[ObjectReference] = []
+        """Everything that may exist in the store because of this uploader."""
+
+    async def upload_chunks(self, chunks: Sequence[NewChunk]) -> None:
+        """Store all chunks and set their places. Raises StorageError or StorageFullError; some may be stored then."""
+        packs = gather_into_objects(chunks, self._settings)
+        await run_bounded(packs, self._upload_pack, self._settings.upload_count_max)
+
+    async def _upload_pack(self, chunks: list[NewChunk]) -> None:
+        identity = self._take(ObjectKind.CHUNKS)
+        loop = asyncio.get_running_loop()
+        buffers, places = await loop.run_in_executor(
+            self._executor,
+            _encode_pack,
+            identity,
+            chunks,
+            self._settings.compression,
+            self._wall_clock.now_ms(),
+        )
+        await self._objects.put(ObjectKind.CHUNKS, identity, buffers)
+        for chunk, place in zip(chunks, places, strict=True):
+            chunk.place = place
+        self._counters.stored_bytes_before_compression += sum(chunk.length for chunk in chunks)
+        self._counters.stored_bytes_after_compression += sum(place.size for place in places)
+
+    async def upload_parts(self, images: Iterable[PartImage]) -> list[RunPart]:
+        """Store parts of one run, in key order."""
+        parts = [(image, image.named(self._take(ObjectKind.RUN))) for image in images]
+        await run_bounded(parts, self._upload_part, self._settings.upload_count_max)
+        return [part for _, part in parts]
+
+    async def _upload_part(self, part: tuple[PartImage, RunPart]) -> None:
+        image, named = part
+        await self._objects.put(ObjectKind.RUN, named.identity, image.buffers)
+
+    def _take(self, kind: ObjectKind) -> ObjectIdentity:
+        identity = self._identities.take()
+        self.uploaded.append((kind, identity))
+        return identity
+
+
+def _encode_pack(
+    identity: ObjectIdentity,
+    chunks: Sequence[NewChunk],
+    compression: Compression,
+    created_ms: int,
+) -> tuple[list[BufferView], list[ChunkPlace]]:
+    buffers: list[BufferView] = []
+    places: list[ChunkPlace] = []
+    position = 0
+    for chunk in chunks:
+        encoded = encode_chunk(
+            start_offset=chunk.offset,
+            runs=chunk.runs,
+            compression=compression,
+            created_ms=created_ms,
+        )
+        assert encoded.uncompressed_length == chunk.length, (
+            f"chunk lost bytes encoded={encoded.uncompressed_length} length={chunk.length}"
+        )
+        buffers += encoded.buffers
+        places.append(ChunkPlace(identity, position, encoded.size, encoded.file_crc32))
+        position += encoded.size
+    return buffers, places
+
+
+async def run_bounded(
+    jobs: Iterable[J], work: Callable[[J], Coroutine[object, object, None]], workers: int
+) -> None:
+    """Do every job, at most `workers` at once; the first error ends all and is raised alone."""
+    waiting = deque(jobs)
+
+    async def worker() -> None:
+        while waiting:
+            await work(waiting.popleft())
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(workers, len(waiting))):
+                group.create_task(worker())
+    except* SegmentStoreError as errors:
+        raise _first_of(errors) from errors
+
+
+def _first_of(errors: BaseExceptionGroup[SegmentStoreError]) -> SegmentStoreError:
+    first = errors.exceptions[0]
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
