@@ -26,6 +26,7 @@ from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.log.operation_metadata_updater import OperationMetadataUpdater
 from containers.log.operation_processor import OperationProcessor
 from containers.log.recovery import Recovery, RecoverySummary
+from containers.log.replayed_overlap import ReplayedOverlap
 from containers.log.throttler import ThrottleGauges, Throttler
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
@@ -33,8 +34,7 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.container_read_index import ContainerReadIndex
 from containers.segment_handle import SegmentHandle, properties_of
 from containers.segment_mapper import SegmentMapper
-from containers.writer.reconciler import Reconciler
-from containers.writer.storage_writer import StorageWriter
+from containers.writer.storage_writer import StorageWriter, WriterStatistics
 from containers.writer_source import ContainerWriterSource
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.durable_data_log import DurableDataLog
@@ -56,6 +56,9 @@ from segmentstore.contracts.storage import SegmentRecord, Storage
 from segmentstore.runtime.clock import WallClock
 
 _LOGGER = logging.getLogger(__name__)
+
+_PRESSURE_FROM = 0.5
+"""Of the share of the cache at which throttling begins: from here on the writer flushes earlier."""
 
 _ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
     ContainerState.CREATED: frozenset({ContainerState.STARTING, ContainerState.STOPPED}),
@@ -104,6 +107,7 @@ class StreamSegmentContainer:
         self._mapper: SegmentMapper
         self._source: ContainerWriterSource
         self._writer: StorageWriter
+        self._writer_statistics: WriterStatistics
         self.recovered: RecoverySummary | None = None
 
     @property
@@ -127,7 +131,7 @@ class StreamSegmentContainer:
 
     async def _recover(self) -> None:
         settings = self._settings
-        reconciler = Reconciler(storage=self._storage, executor=self._executor)
+        overlap = ReplayedOverlap()
         self.recovered = await Recovery(
             log=self._log,
             storage=self._storage,
@@ -135,9 +139,8 @@ class StreamSegmentContainer:
             memory_log=self._memory_log,
             read_index=self._read_index,
             markers=self._markers,
-            expect_in_storage=reconciler.expect,
+            expect_in_storage=overlap.add,
         ).run()
-        self._storage_claimed = self.recovered.storage_claimed
         self._processor = OperationProcessor(
             log=self._log,
             metadata_updater=OperationMetadataUpdater(metadata=self._metadata),
@@ -145,7 +148,7 @@ class StreamSegmentContainer:
             builder=DataFrameBuilder(
                 epoch=self._metadata.epoch,
                 entry_bytes_max=self._log.write_settings.entry_bytes_max,
-                operations_max=settings.processor.frame_operations_max,
+                operations_max=settings.processor.pipeline.frame_operations_max,
             ),
             markers=self._markers,
             checkpoints=self._checkpoints,
@@ -165,9 +168,9 @@ class StreamSegmentContainer:
             log=self._log,
         )
         self._writer = StorageWriter(
+            container_id=self._container_id,
             source=self._source,
             storage=self._storage,
-            reconciler=reconciler,
             settings=settings.writer,
             random=self._random,
             executor=self._executor,
@@ -182,19 +185,42 @@ class StreamSegmentContainer:
             now_ms=self._wall_clock.now_ms,
             settings=settings.mapper,
         )
+        self._writer_statistics = self._writer.statistics()
+        self._begin_writing(overlap)
         await self._processor.checkpoint()
 
+    def _begin_writing(self, overlap: ReplayedOverlap) -> None:
+        assert self.recovered is not None, "nothing is written before recovery"
+        claimed = self.recovered.claimed
+        if claimed is None:
+            return
+        self._storage_claimed = True
+        self._writer.start(claimed)
+        for segment_id, stretch in overlap.by_segment.items():
+            segment = self._metadata.by_id.get(segment_id)
+            if segment is None or segment.is_gone() or stretch.offset < segment.start_offset:
+                continue
+            self._writer.reconciler.expect(
+                segment_id, stretch.offset, stretch.length, stretch.checksum
+            )
+
     async def run(self) -> None:
-        """Until cancelled; raises what ended the container."""
+        """Until close(), or cancelled; raises what ended the container otherwise."""
+        if self._state is ContainerState.STOPPED:
+            return  # closed before it was run
         assert self._state is ContainerState.RUNNING, f"run() of a container that is {self._state}"
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._processor.run())
-                tasks.create_task(self._read_index.run())
                 tasks.create_task(self._run_writer())
                 tasks.create_task(self._keep_house())
         except BaseExceptionGroup as group:
             cause = _first_cause(group)
+            if self._state in (ContainerState.STOPPING, ContainerState.STOPPED):
+                # close() ended the parts; one that failed by itself at the same time is not to be hidden.
+                if not isinstance(cause, ContainerStoppedError):
+                    raise cause from None
+                return
             await self._end(cause)
             raise cause from None
         except asyncio.CancelledError:
@@ -224,6 +250,7 @@ class StreamSegmentContainer:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(self._settings.housekeeping_seconds)
+            self._look_at_writer()
             self._processor.refresh_throttle()
             limit = self._settings.mapper.active_segments_max
             excess = len(self._metadata.by_id) - limit
@@ -270,7 +297,9 @@ class StreamSegmentContainer:
             await self._log.close()
 
     def _move_to(self, state: ContainerState) -> None:
-        assert state in _ALLOWED_MOVES[self._state], f"container moves from {self._state} to {state}"
+        assert state in _ALLOWED_MOVES[self._state], (
+            f"container moves from {self._state} to {state}"
+        )
         self._state = state
 
     # --- verbs -----------------------------------------------------------------------------------
@@ -334,11 +363,13 @@ class StreamSegmentContainer:
             await asyncio.shield(self._processor.truncate(handle.metadata, offset))
 
     async def merge(self, target: str, source: str) -> int:
-        async with self.open_segment(target) as target_handle:
-            async with self.open_segment(source) as source_handle:
-                return await asyncio.shield(
-                    self._processor.merge(target_handle.metadata, source_handle.metadata)
-                )
+        async with (
+            self.open_segment(target) as target_handle,
+            self.open_segment(source) as source_handle,
+        ):
+            return await asyncio.shield(
+                self._processor.merge(target_handle.metadata, source_handle.metadata)
+            )
 
     async def delete(self, name: str) -> None:
         async with self.open_segment(name) as handle:
@@ -370,7 +401,9 @@ class StreamSegmentContainer:
 
     async def _flush_all(self) -> None:
         if not self._storage_claimed:
-            raise ContainerNotFoundError(self._container_id, "tier 2 has not answered since the start")
+            raise ContainerNotFoundError(
+                self._container_id, "tier 2 has not answered since the start"
+            )
         await asyncio.shield(self._processor.barrier(None))
         await self._writer.flush(self._metadata.committed_sequence_number)
 
@@ -427,14 +460,20 @@ class StreamSegmentContainer:
         return ThrottleGauges(
             cache_fraction=self._cache.utilisation,
             log_bytes=self._log.statistics().stored_bytes,
-            item_count=len(self._memory_log) + self._writer.pending_item_count,
+            item_count=len(self._memory_log) + self._writer_statistics.pending_segments,
             storage_state=self._storage_state(),
         )
 
     def _storage_state(self) -> str:
         if not self._storage_claimed:
             return "unclaimed"
-        return self._writer.state
+        return self._writer_statistics.state
+
+    def _look_at_writer(self) -> None:
+        """Its numbers are looked at now and then, not per commit."""
+        self._writer_statistics = self._writer.statistics()
+        used = self._cache.utilisation / self._settings.throttler.cache_begin_fraction
+        self._writer.set_pressure(used if used > _PRESSURE_FROM else 0.0)
 
     # --- for people ------------------------------------------------------------------------------
 

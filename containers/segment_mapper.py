@@ -149,10 +149,7 @@ class SegmentMapper:
     async def _create(
         self, name: str, updates: Sequence[AttributeUpdate]
     ) -> "tuple[SegmentMetadata, Future[int]]":
-        if (
-            self._metadata.last_of_name(name) is None
-            and await self._storage.find(name) is not None
-        ):
+        if self._metadata.last_of_name(name) is None and await self._storage.find(name) is not None:
             raise SegmentExistsError(name)
         await self._make_place()
         if self._metadata.get(name) is not None:

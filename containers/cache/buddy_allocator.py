@@ -42,7 +42,7 @@ class BuddyAllocator:
         return -1
 
     def allocate(self, order: int) -> int | None:
-        """First unit of a free block of exactly this order, split from the smallest that will do; None if there is none."""
+        """First unit of a block of exactly this order, split from the smallest free one that will do; or None."""
         split = order
         while not self._free[split]:
             split += 1

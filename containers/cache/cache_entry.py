@@ -35,6 +35,15 @@ class CacheEntry:
         """None once released."""
         self.generation = PINNED
 
+    @classmethod
+    def empty(cls) -> "CacheEntry":
+        """An entry of nothing, for where there must be one."""
+        entry = cls.__new__(cls)
+        entry.owner = entry.block = None
+        entry.offset = entry.end = 0
+        entry.generation = PINNED
+        return entry
+
     def __repr__(self) -> str:
         size_bytes = self.block.size_bytes if self.block is not None else 0
         return (

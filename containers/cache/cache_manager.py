@@ -1,8 +1,8 @@
 """Who may use the cache's memory, and who leaves when it is short.
 
-Entries with bytes that Tier 2 lacks are pinned: they are in no list and cannot be found by eviction. The others stand in
-generations, oldest first; using one moves it to the current generation, at most once per generation. A generation ends
-when a set share of the budget was used in it, so age is counted in bytes, not in time, and an idle cache does not age.
+Entries with bytes that Tier 2 lacks are pinned: they are in no list, so eviction cannot find them. The others stand
+in generations, oldest first; using one moves it to the current generation, at most once per generation. A generation
+ends when a set share of the budget was used in it: age is counted in bytes, not in time; an idle cache does not age.
 
 Invariants (check()):
 - occupied memory = pinned + evictable + blocks handed out and not yet in an entry; it never exceeds the budget (H55);
@@ -101,7 +101,9 @@ class CacheManager:
         left = self._storage.budget_bytes if recovering else self._unflushed_bytes_max
         left -= self.unflushed_bytes
         if left < BLOCK_BYTES_MIN:
-            raise CacheFullError(f"un-flushed bytes are at their limit bytes={self.unflushed_bytes}")
+            raise CacheFullError(
+                f"un-flushed bytes are at their limit bytes={self.unflushed_bytes}"
+            )
         while size_bytes > left:
             size_bytes //= 2
         block = self._allocate(size_bytes)
@@ -177,7 +179,7 @@ class CacheManager:
     # --- eviction -----------------------------------------------------------------------------
 
     def evict(self, bytes_needed: int) -> int:
-        """Evict oldest entries until `bytes_needed` bytes of memory are freed or none is left; gives the bytes freed."""
+        """Evict oldest entries until `bytes_needed` bytes of memory are freed or none is left; the bytes freed."""
         freed = self._evict(bytes_needed)
         if freed:
             self.room_made()

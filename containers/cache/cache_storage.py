@@ -5,7 +5,7 @@ thread, for the part that `touch()` is asked for; else when they are needed) and
 process. One storage serves all containers of a process.
 
 Invariants (check()):
-- memory taken from the system never exceeds the budget; the budget is counted by blocks, not by the bytes in them (H55);
+- memory taken from the system never exceeds the budget, and the budget counts blocks, not the bytes in them (H55);
 - live blocks never share a byte;
 - a freed block has an empty view: whoever still writes through it fails instead of writing into another segment.
 """

@@ -1,8 +1,8 @@
 """Requests that cannot be accepted yet: writers are slowed, the cache has no room, or an attribute is not in memory.
 
 The line keeps call order per segment (H35): while a segment has a request here, every later one of it that must not
-overtake queues behind it. A segment that waits for an attribute steps aside with its requests and lets other segments go
-on (H26). Requests are held, never dropped; their bytes are bounded.
+overtake queues behind it. A segment that waits for an attribute steps aside with its requests and lets other segments
+go on (H26). Requests are held, never dropped; their bytes are bounded.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """When the next metadata checkpoint is due.
 
 A checkpoint costs its own bytes, and a log that is not truncated costs recovery time and disk. It is due after
-`bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations (H29). Checkpoints
-alone never make one due.
+`bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations (H29).
+Checkpoints alone never make one due.
 """
 
 from dataclasses import dataclass

@@ -130,7 +130,7 @@ class DataFrameBuilder:
             count += 1
         if not payload:
             return None
-        buffers = _join_small(payload) if large else [b"".join(payload)]
+        buffers: list[BufferView] = _join_small(payload) if large else [b"".join(payload)]
         return self._seal(buffers, leading=leading, completed=completed, internal=internal)
 
     def _begin(

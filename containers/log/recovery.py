@@ -1,8 +1,8 @@
 """Brings a container back from its log, and from what Tier 2 says of it.
 
 Order matters: the log is opened first (that fences its former owner), then the root is claimed (that fences a former
-owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted, served or
-flushed before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted, served
+or flushed before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
 """
 
 import logging
@@ -30,8 +30,8 @@ from segmentstore.contracts.storage import ClaimedRoot, Storage
 _LOGGER = logging.getLogger(__name__)
 
 NUMBER_GAP = 1 << 24
-"""Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power cut
-took are not given again (H33). The same for segment ids."""
+"""Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power
+cut took are not given again (H33). The same for segment ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class RecoverySummary:
     """What recovery found."""
 
     epoch: int
-    storage_claimed: bool
+    claimed: ClaimedRoot | None
+    """None: Tier 2 did not answer, the state is that of the log alone."""
     frames: int
     operations: int
     data_bytes: int
@@ -99,7 +100,7 @@ class Recovery:
         metadata.committed_sequence_number = SequenceNumber(metadata.sequence_number)
         return RecoverySummary(
             epoch=metadata.epoch,
-            storage_claimed=claimed is not None,
+            claimed=claimed,
             frames=frames,
             operations=replay.operations,
             data_bytes=replay.data_bytes,

@@ -1,8 +1,8 @@
 """Applies the records of a log, one after another, to an empty container.
 
-The state after replay is what the commits that wrote the records had made of it. Only what Tier 2 lacks comes back as data
-(H38): operations at or below a segment's published sequence number touch metadata alone, and bytes below its storage
-length are not put into the cache.
+The state after replay is what the commits that wrote the records had made of it. Only what Tier 2 lacks comes back as
+data (H38): operations at or below a segment's published sequence number touch metadata alone, and bytes below its
+storage length are not put into the cache.
 
 Invariants:
 - the first record applied is a metadata checkpoint; records before it belong to what it already contains;
@@ -244,7 +244,9 @@ class Replay:
         segment.attributes.commit(record.attributes, record.sequence_number)
         segment.last_sequence_number = record.sequence_number
         self._activate(segment)
-        operation = MapSegmentOperation(segment, created=record.created, snapshot=b"")
+        operation = MapSegmentOperation(
+            segment, created=record.created, snapshot=bytes(record.snapshot)
+        )
         operation.attributes = record.attributes
         self._applied(operation, record, segment)
 

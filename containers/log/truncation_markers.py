@@ -1,8 +1,8 @@
 """Which log address may go when which checkpoint is behind us.
 
 A frame's marker is the last operation started in it or before (H30). The log may be truncated to the last frame whose
-marker lies before a checkpoint: everything the checkpoint's record touches stays. A checkpoint is a valid truncation point
-once its last frame is durable (H28).
+marker lies before a checkpoint: everything the checkpoint's record touches stays. A checkpoint is a valid truncation
+point once its last frame is durable (H28).
 
 Invariants (check()): markers and addresses grow; valid truncation points grow.
 """

@@ -90,15 +90,15 @@ class SegmentEntries:
     def gather(self, offset: int, end: int, cache: CacheManager, views: list[memoryview]) -> int:
         """Add views of the cached bytes of [offset, end), up to the first that is missing or redirected: its offset."""
         items = self._index.items
-        position = self._index.position_at_or_below(offset)
-        if position < 0:
+        first = self._index.position_at_or_below(offset)
+        if first < 0:
             return offset
-        for position in range(position, len(items)):
+        for position in range(first, len(items)):
             item = items[position]
             if not item.offset <= offset < item.end or isinstance(item, MergeRedirect):
                 break
             assert item.block is not None, f"{item!r} was released"
-            stop = item.end if item.end < end else end
+            stop = min(item.end, end)
             views.append(item.block.view[offset - item.offset : stop - item.offset])
             if item.generation != cache.generation:
                 cache.touch(item)

@@ -16,12 +16,14 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from containers.cache.cache_entry import PINNED, CacheEntry
+from containers.cache.cache_storage import BLOCK_BYTES_MIN
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.merge_redirect import MergeRedirect
 from containers.reading.segment_entries import SegmentEntries
 from containers.reading.segment_reader import read_entries
 from containers.reading.segment_staging import SegmentStaging
 from containers.reading.tail_waiters import TailWaiters
+from containers.reading.waiting_read import wait_for_bytes
 from segmentstore.contracts.errors import SegmentTruncatedError, ServiceHaltError
 from segmentstore.contracts.segments import ReadResultEntry
 
@@ -119,10 +121,8 @@ class SegmentReadIndex(SegmentStaging):
                 if entry.generation == PINNED:
                     self._container.unpin(entry)
         self._unpinned_end = storage_length
-        if self._open.offset < storage_length and (
-            2 * (self._open.end - storage_length) < self._open_bytes
-        ):
-            # What trickles in must not keep a large, mostly flushed block pinned for ever (H55).
+        if self._open_bytes > max(BLOCK_BYTES_MIN, 2 * (self._open.end - storage_length)):
+            # What trickles in must not keep a block pinned that was sized for a long run (H55).
             self._close_run()
         self.truncated(self.metadata.start_offset)
         self._container.cache.room_made()
@@ -220,6 +220,13 @@ class SegmentReadIndex(SegmentStaging):
         """
         return read_entries(self, offset, max_length)
 
+    async def wait_for_bytes(self, offset: int, length_max: int) -> bytes:
+        """From one byte to `length_max` bytes at `offset`, once they are there; b"" at the end of a sealed segment.
+
+        Raises SegmentTruncatedError, StorageError, TooManyWaitersError, and what gone() was told.
+        """
+        return await wait_for_bytes(self, self._container.fetches, offset, length_max)
+
     def read_cached(self, offset: int, length_max: int) -> bytes | None:
         """A copy of [offset, offset + length_max), cut at the length; None unless all of it is cached and readable.
 
@@ -301,6 +308,17 @@ class SegmentReadIndex(SegmentStaging):
         next_start = self._entries.next_start(offset) if self._entries is not None else None
         return end if next_start is None else min(end, next_start)
 
+    def next_missing(self, offset: int, limit: int) -> int:
+        """The first offset of [offset, limit) that only Tier 2 has; `limit` if there is none."""
+        if self._entries is None:
+            return min(offset, limit)
+        missing = self._entries.first_missing(offset, limit)
+        return limit if missing is None else missing
+
+    def can_keep_fetched(self, size: int) -> bool:
+        """Whether reading ahead by so many bytes would leave them in the cache."""
+        return not self._discarded and self._container.cache.can_hold(size)
+
     def first_missing_offset(self) -> int | None:
         """The first readable byte that is neither in Tier 2 nor here; None if all are. Recovery halts on any (H31)."""
         metadata = self.metadata
@@ -310,6 +328,18 @@ class SegmentReadIndex(SegmentStaging):
         if self._entries is None:
             return begin
         return self._entries.first_missing(begin, metadata.length)
+
+    def pinned_bytes(self) -> int:
+        """Cache memory of un-flushed bytes, those of removed sources included; O(entries), for check()."""
+        total = 0
+        for item in self._entries or ():
+            if isinstance(item, MergeRedirect):
+                # A source that is still active counts for itself.
+                if not self._container.is_open(item.source):
+                    total += item.source.pinned_bytes()
+            elif item.generation == PINNED and item.block is not None:
+                total += item.block.size_bytes
+        return total
 
     def check(self) -> None:
         """Prove the invariants; O(entries)."""

@@ -47,9 +47,7 @@ def next_entry(index: "SegmentReadIndex", offset: int, end: int) -> StepEntry:
     if not 0 <= offset <= metadata.length:
         raise BadOffsetError(metadata.name, expected=metadata.length, given=offset)
     if offset < metadata.start_offset:
-        return TruncatedEntry(
-            name=metadata.name, offset=offset, start_offset=metadata.start_offset
-        )
+        return TruncatedEntry(name=metadata.name, offset=offset, start_offset=metadata.start_offset)
     end = min(end, offset + PIECE_BYTES_MAX)
     if offset < metadata.length:
         content = index.copy_cached(offset, min(end, metadata.length))

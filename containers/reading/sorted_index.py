@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class SortedIndex(Generic[Item]):
-    """Start offset -> item. Search is O(log n); append O(1); insert and remove move pointers, O(n) with a tiny constant."""
+    """Start offset -> item. Search is O(log n), append O(1); insert and remove move pointers, a cheap O(n)."""
 
     __slots__ = ("_items", "_offsets")
 

@@ -41,7 +41,7 @@ class StorageFetchSettings:
 class StorageFetch:
     """One read of Tier 2 under way, of [begin, end) of a segment."""
 
-    __slots__ = ("begin", "end", "finished", "outcome", "segment_id", "task")
+    __slots__ = ("begin", "end", "finished", "outcome", "segment_id", "task", "window")
 
     def __init__(self, *, segment_id: SegmentId, begin: int, end: int) -> None:
         self.segment_id = segment_id
@@ -50,6 +50,8 @@ class StorageFetch:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcome: StorageRead | BaseException | None = None
         self.task: asyncio.Task[StorageRead] | None = None
+        self.window = 0
+        """How far ahead of its reader it belongs; 0 if nothing says that the reader reads in order."""
 
 
 class StorageFetches:
@@ -83,7 +85,7 @@ class StorageFetches:
                 return content
         # Found again after the wait: another waiter of the same short fetch may have begun the next one.
         fetch = self._find(segment_id, offset) or self._start(index, offset, offset + length)
-        self._read_ahead(index, offset, fetch.end)
+        self._read_ahead(index, offset, fetch)
         read = await self._wait(fetch)
         content = _piece(read, offset, length)
         if not content:
@@ -115,7 +117,9 @@ class StorageFetches:
             raise ContainerStoppedError("container stopped before a read")
         metadata = index.metadata
         alignment = self._settings.alignment_bytes
-        begin = max(offset - offset % alignment, min(metadata.start_offset, offset))
+        # Tier 2 answers with the whole block around the first byte asked for, and promises no more: so it is asked for
+        # the very byte that is wanted, not for an aligned one before it.
+        begin = offset
         end = min(end, begin + self._settings.fetch_bytes_max)
         end = max(end, min(end + -end % alignment, metadata.storage_length), offset + 1)
         fetch = StorageFetch(segment_id=metadata.segment_id, begin=begin, end=end)
@@ -128,11 +132,10 @@ class StorageFetches:
 
     async def _run(self, fetch: StorageFetch, index: "SegmentReadIndex") -> StorageRead:
         async with self._slots:
-            read = await self._storage.read(
-                fetch.segment_id, fetch.begin, fetch.end - fetch.begin
-            )
+            read = await self._storage.read(fetch.segment_id, fetch.begin, fetch.end - fetch.begin)
         self.fetched_bytes += len(read.content)
         index.insert_fetched(read.offset, read.content)
+        self._note_end(fetch, read)
         return read
 
     def _task_done(self, fetch: StorageFetch, task: "asyncio.Task[StorageRead]") -> None:
@@ -162,25 +165,33 @@ class StorageFetches:
         assert outcome is not None, f"fetch of {fetch.begin} finished without an outcome"
         return outcome
 
-    def _read_ahead(self, index: "SegmentReadIndex", offset: int, end: int) -> None:
-        """Fetch what comes behind `end`, if a fetch of this segment ended where this one was wanted."""
+    def _read_ahead(self, index: "SegmentReadIndex", offset: int, fetch: StorageFetch) -> None:
+        """Fetch what comes behind `fetch`, if an earlier fetch ended exactly where this read begins."""
         settings = self._settings
-        segment_id = index.metadata.segment_id
-        window = self._sequences.pop((segment_id, offset), -1)
-        is_sequential = window >= 0
+        window = self._sequences.pop((fetch.segment_id, offset), None)
+        if window is None:
+            return
         window = min(settings.read_ahead_bytes_max, max(2 * window, settings.fetch_bytes_max))
-        limit = min(end + window, index.metadata.storage_length)
-        index_can_hold = index.can_keep_fetched(window)
-        while is_sequential and index_can_hold and end < limit:
-            if self.running_count >= settings.fetches_max:
-                break
-            end = index.uncached_end(end, limit) if index.is_cached_at(end) else end
-            fetch = self._find(segment_id, end)
-            if fetch is None:
-                fetch = self._start(index, end, min(limit, end + settings.fetch_bytes_max))
-            end = fetch.end
-        self._sequences[segment_id, end] = window if is_sequential else 0
-        if len(self._sequences) > settings.sequences_max:
+        fetch.window = window
+        if not index.can_keep_fetched(window):
+            return
+        position = fetch.end
+        limit = min(position + window, index.metadata.storage_length)
+        while self.running_count < settings.fetches_max:
+            position = index.next_missing(position, limit)
+            if position >= limit:
+                return
+            ahead = self._find(fetch.segment_id, position)
+            if ahead is None:
+                end = index.uncached_end(position, limit)
+                ahead = self._start(index, position, end)
+                ahead.window = window
+            position = ahead.end
+
+    def _note_end(self, fetch: StorageFetch, read: StorageRead) -> None:
+        end = read.offset + len(read.content)
+        self._sequences[fetch.segment_id, end] = fetch.window
+        if len(self._sequences) > self._settings.sequences_max:
             self._sequences.popitem(last=False)
 
 

@@ -35,12 +35,8 @@ async def wait_for_bytes(
         if metadata.sealed:
             return b""
         await index.wait_for_change()
-    end = min(offset + length_max, metadata.length)
-    content = index.copy_cached(offset, end)
-    if content:
-        return content
     try:
-        content = await _read_storage(index, fetches, offset, end)
+        content = await _read(index, fetches, offset, min(offset + length_max, metadata.length))
     except SegmentStoreError:
         index.raise_if_unreadable(offset)
         raise
@@ -48,21 +44,20 @@ async def wait_for_bytes(
     return content
 
 
-async def _read_storage(
+async def _read(
     index: "SegmentReadIndex", fetches: "StorageFetches", offset: int, end: int
 ) -> bytes:
     misses = 0
     known_path: list[tuple[SegmentReadIndex, int, int]] = []
     while True:
+        content = index.copy_cached(offset, end)
+        if content:
+            return content
         path = index.resolve(offset, end)
         if path != known_path:
-            # A merge was completed (or begun) while we waited: what was learnt about the old path is void.
+            # A merge was completed while we waited: what was learnt about the old path is void.
             known_path = path
             misses = 0
-        elif misses:
-            content = index.copy_cached(offset, end)
-            if content:
-                return content
         innermost, begin, inner_end = path[-1]
         length = innermost.uncached_end(begin, inner_end) - begin
         if misses == 0:

@@ -36,6 +36,7 @@ _PROMPT = (SealOperation, TruncateOperation, DeleteOperation, PendingMerge)
 
 
 def first_number(item: PendingItem) -> SequenceNumber:
+    """Sequence number of its first operation."""
     if isinstance(item, AppendRun):
         return item.first_sequence_number
     if isinstance(item, PendingMerge):
@@ -44,6 +45,7 @@ def first_number(item: PendingItem) -> SequenceNumber:
 
 
 def last_number(item: PendingItem) -> SequenceNumber:
+    """Sequence number of its last operation; that of the merge for a merge."""
     return item.last_sequence_number if isinstance(item, AppendRun) else first_number(item)
 
 

@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import MapSegmentOperation
+from containers.writer.backlog import Backlog
 from containers.writer.data_source import WriterDataSource
 from containers.writer.pending_items import PendingMerge
 from containers.writer.segment_aggregator import SegmentAggregator
@@ -53,9 +54,15 @@ class Reconciler:
     """Gives aggregators the record in Tier 2 on which their items build."""
 
     def __init__(
-        self, *, source: WriterDataSource, storage: Storage, settings: WriterSettings
+        self,
+        *,
+        source: WriterDataSource,
+        storage: Storage,
+        backlog: Backlog,
+        settings: WriterSettings,
     ) -> None:
         self._source = source
+        self._backlog = backlog
         self._storage = storage
         self._settings = settings
         self._remembered: OrderedDict[SegmentId, SegmentRecord] = OrderedDict()
@@ -135,7 +142,7 @@ class Reconciler:
             isinstance(first, MapSegmentOperation)
             and first.sequence_number > self._new_above
             and aggregator.segment.published_sequence_number == NO_SEQUENCE_NUMBER
-            and not aggregator.in_flight
+            and not aggregator.doubtful
         )
 
     async def _resolve_level(self, aggregators: Sequence[SegmentAggregator]) -> None:
@@ -190,14 +197,14 @@ class Reconciler:
 
     def _learn(self, aggregator: SegmentAggregator, record: SegmentRecord) -> None:
         for merge in aggregator.learn(record):
-            self._merge_was_published(aggregator.segment_id, merge)
+            self._merge_was_published(merge)
 
-    def _merge_was_published(self, target_id: SegmentId, merge: PendingMerge) -> None:
+    def _merge_was_published(self, merge: PendingMerge) -> None:
         sources = [merge.source, *merge.source.sources()]
         for source in reversed(sources):
             taken_by = source.taken_by
             assert taken_by is not None, f"not merged {source.segment!r}"
-            source.finished = True
+            self._backlog.finish(source)
             self.forget(source.segment_id)
             self._source.merge_completed(taken_by.segment_id, source.segment_id)
             self._source.segment_removed(source.segment_id)

@@ -32,6 +32,15 @@ from segmentstore.contracts.storage import SegmentRecord
 NEVER = float("inf")
 
 
+class ByteTally:
+    """Un-published bytes of a whole container."""
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
 class SegmentAggregator:
     """Items of one segment in log order, not yet published."""
 
@@ -39,6 +48,7 @@ class SegmentAggregator:
         "base",
         "base_known",
         "depth",
+        "doubtful",
         "finished",
         "held_bytes",
         "in_flight",
@@ -49,10 +59,12 @@ class SegmentAggregator:
         "segment",
         "since",
         "taken_by",
+        "tally",
     )
 
-    def __init__(self, segment: SegmentMetadata) -> None:
+    def __init__(self, segment: SegmentMetadata, tally: ByteTally) -> None:
         self.segment = segment
+        self.tally = tally
         self.items: list[PendingItem] = []
         self.merges: list[PendingMerge] = []
         """Those of the items that are merges."""
@@ -62,6 +74,8 @@ class SegmentAggregator:
         self.base: SegmentRecord | None = None
         """The record in Tier 2 on which the items build; None if there is none."""
         self.base_known = False
+        self.doubtful = False
+        """A publication of it may have happened, or may still happen, without our knowing."""
         self.since = NEVER
         """Loop time at which the oldest item was consumed."""
         self.prompt_since = NEVER
@@ -110,20 +124,22 @@ class SegmentAggregator:
         self.items.append(item)
         self._grow(byte_count(item))
 
-    def add_merge(
-        self, operation: MergeOperation, source: "SegmentAggregator", now: float
-    ) -> None:
+    def add_merge(self, operation: MergeOperation, source: "SegmentAggregator", now: float) -> None:
         """Take over the source's un-published items."""
         assert source.taken_by is None, f"merged twice {source.segment!r}"
         merge = PendingMerge(operation, source)
+        self.tally.held_bytes -= source.held_bytes  # counted under the target from now on
         self.add(merge, now)
         self.merges.append(merge)
         self.depth = max(self.depth, source.depth + 1)
         source.taken_by = self
 
     def _grow(self, byte_difference: int) -> None:
+        if not byte_difference:
+            return
+        self.tally.held_bytes += byte_difference
         holder: SegmentAggregator | None = self
-        while byte_difference and holder is not None:
+        while holder is not None:
             holder.held_bytes += byte_difference
             holder = holder.taken_by
 
@@ -157,7 +173,7 @@ class SegmentAggregator:
     # --- items go out -------------------------------------------------------------------------
 
     def flush_subject(self, *, bytes_max: int, depth_max: int) -> "SegmentAggregator":
-        """What to flush first: this segment, or the source of its first merge if that is too large to go along (H18)."""
+        """What to flush first: this segment, or its first merge's source if that is too large to go along (H18)."""
         subject = self
         while subject.items and not subject.deleted and not subject.in_flight:
             first = subject.items[0]
@@ -187,19 +203,23 @@ class SegmentAggregator:
             ):
                 return count
             total += byte_count(item)
-            if count > 0 and total > bytes_max:
-                # An append and its seal are two items with one number: half of it would lose the other half.
-                if first_number(item) != last_number(self.items[count - 1]):
-                    return count
+            # An append and its seal are two items with one number: half of it would lose the other half.
+            if (
+                total > bytes_max
+                and count > 0
+                and first_number(item) != last_number(self.items[count - 1])
+            ):
+                return count
         return len(self.items)
 
     def _sources_are_ready(self) -> bool:
         return all(source.base_known and not source.in_flight for source in self.sources())
 
     def complete(self, count: int, base: SegmentRecord | None, started: float) -> None:
-        """The first `count` items are published. What came meanwhile came after `started`, the beginning of the flight."""
+        """The first `count` items are published. What is left came after `started`, when the flight began."""
         assert count == self.in_flight, f"completes {count} items, {self.in_flight} in flight"
         self.in_flight = 0
+        self.doubtful = False
         self.base = base
         self._drop(count, started)
 
@@ -217,6 +237,10 @@ class SegmentAggregator:
         covered = [item for item in self.items[:count] if isinstance(item, PendingMerge)]
         self._drop(count, self.since)
         return covered
+
+    def discard(self) -> None:
+        """Nothing of it needs to be published."""
+        self._drop(len(self.items), NEVER)
 
     def _drop(self, count: int, since: float) -> None:
         if count == 0:
@@ -240,6 +264,7 @@ class SegmentAggregator:
     def forget_base(self) -> None:
         self.base = None
         self.base_known = False
+        self.doubtful = True
 
     def check(self) -> None:
         """Prove the invariants; O(items)."""
@@ -261,9 +286,7 @@ class SegmentAggregator:
 
 def _is_too_large(source: SegmentAggregator, bytes_max: int, depth_max: int) -> bool:
     """Whether it has to be flushed by itself before it is merged. One that has a single item left never is."""
-    return len(source.items) > 1 and (
-        source.held_bytes > bytes_max or source.depth >= depth_max
-    )
+    return len(source.items) > 1 and (source.held_bytes > bytes_max or source.depth >= depth_max)
 
 
 def _is_ready(source: SegmentAggregator) -> bool:

@@ -91,7 +91,9 @@ class SegmentFlush:
     """Sources before the segments that they were merged into."""
 
     def slices(self) -> list[RunSlice]:
-        return [item for piece in self.pieces if isinstance(piece, RunPiece) for item in piece.slices]
+        return [
+            item for piece in self.pieces if isinstance(piece, RunPiece) for item in piece.slices
+        ]
 
 
 def fold(aggregator: SegmentAggregator, count: int) -> SegmentFlush:
@@ -118,13 +120,13 @@ def fold(aggregator: SegmentAggregator, count: int) -> SegmentFlush:
 def _fold_deletion(aggregator: SegmentAggregator) -> SegmentFlush:
     number = last_number(aggregator.items[-1])
     absorbed = [
-        AbsorbedSource(source, _target_id(source), _final_record(source, number))
+        AbsorbedSource(source, _target_id(source), _departure_record(source, number))
         for source in aggregator.sources()
     ]
     return SegmentFlush(
         aggregator=aggregator,
         item_count=len(aggregator.items),
-        record=_final_record(aggregator, number),
+        record=_departure_record(aggregator, number),
         deleted=True,
         absorbed=absorbed[::-1],
     )
@@ -135,8 +137,25 @@ def _target_id(source: SegmentAggregator) -> SegmentId:
     return source.taken_by.segment_id
 
 
-def _final_record(aggregator: SegmentAggregator, number: SequenceNumber) -> SegmentRecord | None:
-    return None if aggregator.base is None else replace(aggregator.base, sequence_number=number)
+def _departure_record(
+    aggregator: SegmentAggregator, number: SequenceNumber
+) -> SegmentRecord | None:
+    """The record with which it leaves Tier 2; None if it cannot be there.
+
+    It holds the segment's final state, so it is never behind a publication that may or may not have happened.
+    """
+    segment = aggregator.segment
+    if aggregator.base is None and not aggregator.doubtful:
+        return None
+    return SegmentRecord(
+        segment_id=aggregator.segment_id,
+        name=segment.name,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        sealed=segment.sealed,
+        last_modified_ms=segment.last_modified_ms,
+        sequence_number=number,
+    )
 
 
 class _FoldedSegment:
@@ -167,7 +186,9 @@ class _FoldedSegment:
             if isinstance(item, TruncateOperation) and self._would_cut_moved_bytes(item.offset):
                 return position
             if not self._exists and not isinstance(item, MapSegmentOperation):
-                self._refuse(f"Tier 2 has no record and item {first_number(item)} does not create it")
+                self._refuse(
+                    f"Tier 2 has no record and item {first_number(item)} does not create it"
+                )
             self._apply(item)
             assert last_number(item) >= self._number, f"{last_number(item)} after {self._number}"
             self._number = last_number(item)
@@ -254,9 +275,7 @@ class _FoldedSegment:
                     self._add_slice(item)
         self._modified(operation.last_modified_ms)
         self.absorbed += inner.absorbed
-        record = _final_record(source, operation.sequence_number)
-        if record is not None:
-            record = replace(record, sealed=True)
+        record = _departure_record(source, operation.sequence_number)
         self.absorbed.append(AbsorbedSource(source, self._segment_id, record))
 
     def _change_attributes(self, changes: AttributeChanges) -> None:

@@ -7,7 +7,7 @@ Invariants:
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState, SegmentContainer
 from segmentstore.contracts.errors import ContainerNotFoundError
@@ -77,11 +77,11 @@ class ContainerRegistry:
         """One entry for every container of the store, by id."""
         return [self._health_of(ContainerId(number)) for number in range(self._container_count)]
 
-    def metrics(self) -> Sequence[tuple[ContainerId, dict[str, float]]]:
+    def metrics(self) -> Mapping[int, Mapping[str, float]]:
         """Metrics of the running containers, by id."""
-        return [
-            (container_id, self._running[container_id].metrics()) for container_id in self.running()
-        ]
+        return {
+            container_id: self._running[container_id].metrics() for container_id in self.running()
+        }
 
     def check(self) -> None:
         """O(number of containers)."""

@@ -31,7 +31,7 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from random import Random  # noqa: TID251 - the type; the builder hands one in
+from random import Random
 from typing import TypeVar
 
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError

@@ -57,6 +57,10 @@ class ResolvedSettings:
     settings: ServiceSettings
     each: tuple[ResolvedSetting, ...]
 
+    def source_of(self, full_name: str) -> str:
+        """Which source gave a setting its value."""
+        return next(each.source for each in self.each if each.definition.full_name == full_name)
+
 
 def resolve_settings(
     *,

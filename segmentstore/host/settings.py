@@ -19,7 +19,6 @@ from segmentstore.contracts.errors import InvalidRequestError
 
 SettingValue: TypeAlias = int | float | str
 
-KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -93,10 +92,10 @@ class Tier1Settings:
     kind: str = _text(
         "file", "Where acknowledged operations are kept; memory loses them.", "file", "memory"
     )
-    journal_file_bytes: int = _count(
+    journal_bytes_max: int = _count(
         64 * MIB,
-        "Size of one journal file, allocated ahead and recycled.",
-        minimum=64 * KIB,
+        "Size of a container's journal files, allocated ahead and recycled; the first of an epoch is smaller.",
+        minimum=8 * MIB,
         maximum=4 * GIB,
     )
 
@@ -129,7 +128,7 @@ class CacheSettings:
 
     bytes_max: int = _count(
         256 * MIB,
-        "Memory for cached segment bytes, divided evenly between the containers; writers wait at the limit.",
+        "Memory for cached segment bytes, shared by all containers; writers wait at the limit.",
         minimum=4 * MIB,
         maximum=1024 * GIB,
     )

@@ -13,6 +13,7 @@ from segmentstore.http import header_names
 from segmentstore.http.refusals import Refusal
 
 SECURITY_HEADERS: Mapping[str, str] = {
+    "Server": "segmentstore",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin",
 }

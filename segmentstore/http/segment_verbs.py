@@ -1,7 +1,7 @@
 """/v1/segments: the verbs of a segment that the stream protocol lacks.
 
 A name may hold slashes, so the verb is always the *last* part of the path and the name everything before it; DELETE
-alone has no verb, so there the name is the whole rest. A segment called `a/info` is reached as `/v1/segments/a/info/info`.
+alone has no verb, so there the name is the whole rest. A segment called `a/info` has its `/v1/segments/a/info/info`.
 
     GET    /v1/segments?prefix=&after=&limit=   list, in name order; "next" is the `after` of the next page
     PUT    {name}/create                        body: nothing, or {"attributes": [updates]}

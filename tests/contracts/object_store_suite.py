@@ -6,20 +6,26 @@
 """
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import aclosing
+from random import Random
+from typing import TypeVar
 
 import pytest
-from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    SegmentStoreError,
     StorageError,
 )
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
+from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
+from tier2.object_stores.memory import MemoryObjectStore
+
+Result = TypeVar("Result")
 
 RACERS = 12
 
@@ -54,10 +60,13 @@ BAD_KEYS = (
     "/".join(["a" * 200] * 6),
 )
 
-part_of_a_key = st.text(alphabet="aAbB09._=-", min_size=1, max_size=12).filter(
-    lambda part: not part.startswith(".")
-)
-"""Few letters, so that keys meet often and differ in case alone."""
+
+async def outcome_of(call: Awaitable[Result]) -> Result | type[Exception]:
+    """What a call returned, or the class of what it raised."""
+    try:
+        return await call
+    except SegmentStoreError as error:
+        return type(error)
 
 
 async def listed(store: ObjectStore, prefix: str) -> list[ObjectInfo]:
@@ -316,6 +325,60 @@ class ObjectStoreSuite:
                 await store.delete(info.key)
         assert seen == [f"n/{number:02}" for number in range(20)]
         assert await listed(store, "") == []
+
+    # --- all together -------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_b1_a_long_history_equals_the_model(
+        self, store: ObjectStore, second_store: ObjectStore, seed: int
+    ) -> None:
+        """Few keys, so that calls meet; each goes through either handle, and to the memory store as well."""
+        random, model = Random(seed), MemoryObjectStore()
+        handles = (store, second_store)
+        tags: dict[str, tuple[str, str]] = {}
+        for step in range(300):
+            real = random.choice(handles)
+            key = f"{random.choice('aA')}{random.choice('b-')}/{random.choice('xXyY')}"
+            content = b"%d" % step * random.randrange(1, 400)
+            match random.randrange(7):
+                case 0:
+                    found = await outcome_of(real.put(key, [content, b"!"]))
+                    expected = await outcome_of(model.put(key, [content, b"!"]))
+                    assert found == expected
+                case 1 | 2:
+                    versions = [
+                        await outcome_of(one.put_if_absent(key, content)) for one in (real, model)
+                    ]
+                    assert isinstance(versions[0], str) == isinstance(versions[1], str)
+                    if isinstance(versions[0], str) and isinstance(versions[1], str):
+                        tags[key] = (versions[0], versions[1])
+                case 3:
+                    real_tag, model_tag = tags.get(key, ("none", "none"))
+                    versions = [
+                        await outcome_of(real.put_if_match(key, content, real_tag)),
+                        await outcome_of(model.put_if_match(key, content, model_tag)),
+                    ]
+                    assert isinstance(versions[0], str) == isinstance(versions[1], str)
+                    if random.random() < 0.7 and isinstance(versions[0], str):
+                        tags[key] = (versions[0], str(versions[1]))
+                case 4:
+                    await real.delete(key)
+                    await model.delete(key)
+                case 5:
+                    start, length = random.randrange(500), random.randrange(500)
+                    assert await outcome_of(real.get_range(key, start, length)) == await outcome_of(
+                        model.get_range(key, start, length)
+                    )
+                case _:
+                    got, wanted = await outcome_of(real.get(key)), await outcome_of(model.get(key))
+                    if isinstance(wanted, VersionedObject):
+                        assert isinstance(got, VersionedObject)
+                        assert got.content == wanted.content
+                    else:
+                        assert got == wanted
+            if step % 20 == 0:
+                assert await listed(real, "") == await listed(model, "")
+        model.check()
 
     # --- keys ---------------------------------------------------------------------------------
 

@@ -23,10 +23,6 @@ def problems_of(**sources: object) -> list[str]:
     return caught.value.problems
 
 
-def source_of(resolved: ResolvedSettings, name: str) -> str:
-    return next(each.source for each in resolved.each if each.definition.full_name == name)
-
-
 def test_without_any_source_every_setting_has_its_default() -> None:
     resolved = resolve()
     assert resolved.settings == ServiceSettings()
@@ -44,11 +40,11 @@ def test_the_file_wins_over_defaults_the_environment_over_the_file_and_flags_ove
     environment = {"SEGMENTSTORE_CACHE_BYTES_MAX": "65MiB", "SEGMENTSTORE_TIER2_CODEC": "none"}
     resolved = resolve({"tier2.codec": "lz4"}, environment, toml)
     assert resolved.settings.tier2.worker_thread_count == 2
-    assert source_of(resolved, "tier2.worker_thread_count") == "a.toml"
+    assert resolved.source_of("tier2.worker_thread_count") == "a.toml"
     assert resolved.settings.cache.bytes_max == 65 << 20
-    assert source_of(resolved, "cache.bytes_max") == "environment SEGMENTSTORE_CACHE_BYTES_MAX"
+    assert resolved.source_of("cache.bytes_max") == "environment SEGMENTSTORE_CACHE_BYTES_MAX"
     assert resolved.settings.tier2.codec == "lz4"
-    assert source_of(resolved, "tier2.codec") == "flag for tier2.codec"
+    assert resolved.source_of("tier2.codec") == "flag for tier2.codec"
 
 
 @pytest.mark.parametrize(

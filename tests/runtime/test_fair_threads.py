@@ -1,10 +1,14 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
 from segmentstore.runtime.fair_threads import FairThreads, Lane
+
+BUSY = [f"busy{number}" for number in range(100)]
+QUIET = [f"quiet{number}" for number in range(3)]
 
 
 class Gate:
@@ -30,10 +34,8 @@ async def test_h37_a_busy_lane_gets_one_turn_for_each_turn_of_the_others() -> No
     started: list[str] = []
     jobs = [asyncio.ensure_future(run(busy, gate.wait))]
     await asyncio.sleep(0)
-    for number in range(100):
-        jobs.append(asyncio.ensure_future(run(busy, lambda n=number: started.append(f"busy{n}"))))  # type: ignore[misc] # a default that binds
-    for number in range(3):
-        jobs.append(asyncio.ensure_future(run(quiet, lambda n=number: started.append(f"quiet{n}"))))  # type: ignore[misc] # a default that binds
+    for lane, names in ((busy, BUSY), (quiet, QUIET)):
+        jobs += [asyncio.ensure_future(run(lane, partial(started.append, name))) for name in names]
     await asyncio.sleep(0)
     threads.check()
     gate.open()
@@ -41,7 +43,7 @@ async def test_h37_a_busy_lane_gets_one_turn_for_each_turn_of_the_others() -> No
     threads.check()
     threads.close()
     assert started[:6] == ["busy0", "quiet0", "busy1", "quiet1", "busy2", "quiet2"]
-    assert started[6:] == [f"busy{n}" for n in range(3, 100)]
+    assert started[6:] == BUSY[3:]
 
 
 async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
@@ -54,10 +56,7 @@ async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
         gates[number].wait()
 
     lanes = [threads.lane() for _ in range(3)]
-    jobs = [
-        asyncio.ensure_future(run(lanes[n % 3], lambda n=n: job(n)))  # type: ignore[misc] # a default that binds
-        for n in range(6)
-    ]
+    jobs = [asyncio.ensure_future(run(lanes[n % 3], partial(job, n))) for n in range(6)]
     await asyncio.sleep(0.05)
     assert sorted(entered) == [0, 1]
     threads.check()
@@ -88,13 +87,13 @@ async def test_a_cancelled_job_that_has_not_started_never_starts() -> None:
     started: list[str] = []
     first = asyncio.ensure_future(run(lane, gate.wait))
     await asyncio.sleep(0)
-    second = asyncio.ensure_future(run(lane, lambda: started.append("second")))
+    second = asyncio.ensure_future(run(lane, partial(started.append, "second")))
     await asyncio.sleep(0)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
     gate.open()
     await first
-    await run(lane, lambda: started.append("third"))
+    await run(lane, partial(started.append, "third"))
     threads.check()
     threads.close()
     assert started == ["third"]

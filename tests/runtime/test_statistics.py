@@ -1,3 +1,5 @@
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,10 +14,8 @@ def test_a_quantile_is_at_most_one_bucket_above_the_true_one(
     for value in values:
         histogram.record(value)
     histogram.check()
-    true = sorted(values)[max(0, -(-int(share * len(values) * 1e9) // 10**9) - 1)]
-    assert histogram.quantile(1) == max(values)
-    assert histogram.quantile(share) >= true * 0.999999 or share * len(values) % 1 < 1e-6
-    assert histogram.quantile(share) <= max(values)
+    true = sorted(values)[math.ceil(share * len(values)) - 1]
+    assert true * (1 - 1e-9) <= histogram.quantile(share) <= true * 2 ** (1 / 8) * (1 + 1e-9)
 
 
 def test_a_summary_of_known_values() -> None:
@@ -38,4 +38,4 @@ def test_a_duration_beyond_every_bucket_is_kept_as_the_maximum() -> None:
     histogram = LatencyHistogram()
     histogram.record(1e9)
     histogram.check()
-    assert histogram.quantile(0.5) == 1e9 or histogram.summary().max_seconds == 1e9
+    assert histogram.summary().max_seconds == 1e9

@@ -1,6 +1,7 @@
-"""What every actor has and how it lives: one step after the other, with thought in between and patience after errors."""
+"""What every actor has and how it lives: step by step, with thought in between and patience after errors."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -70,10 +71,8 @@ class Actor:
     async def open(self, name: str) -> OpenSegment:
         """Open it, and make it first if it is a steady one that does not exist yet."""
         if name in self.stage.steady and not self.stage.model.alive(name):
-            try:
+            with suppress(SegmentExistsError):
                 await self.client.create(name)
-            except SegmentExistsError:
-                pass
         return await self.client.open(name)
 
     def append_length(self) -> int:

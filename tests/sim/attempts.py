@@ -156,8 +156,8 @@ class Counter:
         self._seen = 0
 
     def observe(self, value: int, *, floor: int) -> bool:
-        """`floor`: the acked count when the look began."""
-        fits = max(floor, self._seen) <= value <= self.acked + self.maybe
+        """`floor`: what floor said when the look began."""
+        fits = floor <= value <= self.acked + self.maybe
         self._seen = max(self._seen, value)
         return fits
 

@@ -35,9 +35,10 @@ class Truncator(Actor):
         life = lives[-1]
         if self.random.random() < 0.5 and life.length > life.start:
             far = self.random.random() ** 2
-            await self.client.truncate(
-                self.name, life.start + int((life.length - life.start) * far)
-            )
+            offset = life.start + int((life.length - life.start) * far)
+            if self.random.random() < 0.2:
+                offset = self.random.randint(0, life.start)  # going back changes nothing
+            await self.client.truncate(self.name, offset)
         else:
             await self.client.info(self.name)
 

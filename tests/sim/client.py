@@ -20,7 +20,7 @@ from segmentstore.contracts.segments import (
     SegmentProperties,
 )
 from tests.sim.attempts import Append, ModelBreachError
-from tests.sim.incarnation import Incarnation
+from tests.sim.incarnation import Incarnation, Look
 from tests.sim.loop import Node, NodeDiedError, SimLoop
 from tests.sim.model import Model, NameAttempt, Verb
 
@@ -35,6 +35,9 @@ class Directory(Protocol):
 
     def route(self, name: str) -> tuple[Node, SegmentApi]:
         """Raises ContainerNotFoundError while nobody owns its container."""
+
+    def owns(self, node: Node) -> bool:
+        """Whether that node is the one that route() gives."""
 
     def every_container(self) -> list[tuple[Node, SegmentApi]]:
         """All that run; raises ContainerNotFoundError unless all do."""
@@ -127,6 +130,10 @@ class Client:
         """Every container, whatever it owns."""
         return self._directory.every_container()
 
+    def owns(self, node: Node) -> bool:
+        """False for a zombie: it may answer from the past, but may not ack."""
+        return self._directory.owns(node)
+
     async def list_names(
         self, container: tuple[Node, SegmentApi], start_after: str, *, limit: int
     ) -> list[str]:
@@ -166,11 +173,16 @@ class Client:
         return result
 
     async def _ask(self, node: Node, work: Coroutine[Any, Any, Result]) -> Result:
+        what = getattr(work, "__qualname__", "")
         try:
-            return await self.loop.invoke(node, work)
-        except SegmentStoreError as error:
-            judge(error)
+            answer = await self.loop.invoke(node, work)
+        except REQUEST_ERRORS as error:
+            self.loop.trace("ask", what, type(error).__name__)
+            if isinstance(error, SegmentStoreError):
+                judge(error)
             raise
+        self.loop.trace("ask", what, "ok")
+        return answer
 
 
 class OpenSegment:
@@ -194,6 +206,15 @@ class OpenSegment:
     @property
     def alive(self) -> bool:
         return self._node.alive
+
+    @property
+    def pause_count(self) -> int:
+        return self._node.pause_count
+
+    def _look(self) -> Look:
+        if not self._client.owns(self._node):
+            return Look(tick=0, length=0, start=0, sealed=False)
+        return self.life.look(self._client.model.next_tick())
 
     def append(
         self, append: Append, updates: Sequence[AttributeUpdate] = ()
@@ -219,18 +240,19 @@ class OpenSegment:
         return length
 
     async def info(self) -> SegmentProperties:
-        look = self.life.look(self._client.model.next_tick())
+        look = self._look()
         info = await self._ask(_info(self._segment))
         self.life.learn_info(info, look)
         return info
 
     async def read(self, offset: int, max_length: int, *, wait: bool = False) -> list[Piece]:
         """Fetched entries; with `wait`, also what a tail entry brings. Checks them against the model."""
-        look = self.life.look(self._client.model.next_tick())
+        look = self._look()
         pieces = await self._ask(_read(self._segment, offset, max_length, wait=wait))
         for piece in pieces:
             self._learn(piece, look.length)
-            self.life.learn_read(piece.offset, piece.data, look)
+            if piece.data:
+                self.life.learn_read(piece.offset, piece.data, look)
         return pieces
 
     def _learn(self, piece: Piece, known_length: int) -> None:

@@ -39,7 +39,8 @@ class Explainer:
     ) -> Explanation:
         """`content` is all of the segment from `start` on; teaches the incarnation what it finds.
 
-        With `partial` it may end early, but only between appends. If the segment is truncated, explaining begins at the first append whose place is known.
+        With `partial` it may end early, but only between appends. If the segment is truncated,
+        explaining begins at the first append whose place is known.
         """
         view = memoryview(content)
         length = start + len(view)

@@ -71,6 +71,7 @@ class Node:
         self.birth = birth
         self.alive = True
         self.paused = False
+        self.pause_count = 0
         self.main: asyncio.Task[Any] | None = None
         self._context: Context = copy_context()
         self._held: list[asyncio.Handle] = []
@@ -136,6 +137,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self.executor_delay: Callable[[Random], float] = _executor_delay
         self.steps_max = _STEPS_MAX
+        self._generator_nodes: dict[int, Node | None] = {}
         self._watchers: list[tuple[int, Callable[[], None]]] = []
         self._shuffled = shuffled
         self._now = 0.0
@@ -320,6 +322,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Stop the process as SIGSTOP or a long collection does: it keeps its files and its beliefs."""
         assert current_node() is not node, f"a node cannot pause itself {node}"
         node.paused = node.alive
+        node.pause_count += node.alive
         self.trace("pause", node)
 
     def resume(self, node: Node) -> None:
@@ -368,8 +371,14 @@ class SimLoop(asyncio.BaseEventLoop):
         error.__cause__ = complaint.get("exception")
         self.fail(error)
 
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        self._generator_nodes[id(agen)] = current_node()
+
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         GRAVEYARD.append(agen)
+        node = self._generator_nodes.pop(id(agen), None)
+        if node is not None and not node.alive:
+            return
         self.fail(
             SimulationError(f"a generator was left half consumed, hold it in aclosing {agen!r}")
         )

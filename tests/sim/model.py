@@ -284,6 +284,10 @@ class Model:
     def merge_acked(self, merge: Merge, length: int) -> None:
         merge.outcome = Outcome.ACKED
         merge.end = length
+        for other in merge.source.merges_out:
+            if other is not merge:
+                # The source was still there, so the earlier attempt came to nothing.
+                other.outcome = Outcome.REFUSED
         start = length - merge.length
         source = merge.source
         for place in range(merge.length):

@@ -1,12 +1,15 @@
 """Actors that read. What they see is checked in the model as it comes, and stays true for ever."""
 
 import asyncio
+from contextlib import suppress
 
 from segmentstore.contracts.errors import BadOffsetError
 from segmentstore.contracts.segments import ReadResultEntryKind
 from tests.sim.actor import Actor, Stage
 from tests.sim.attempts import ModelBreachError
-from tests.sim.client import OpenSegment, Piece
+from tests.sim.client import REQUEST_ERRORS, OpenSegment, Piece
+
+_WAKE_SECONDS_MAX = 30.0
 
 
 class RandomReader(Actor):
@@ -52,16 +55,15 @@ class TailReader(Actor):
                 self._offset = self._open.life.start
         segment = self._open
         try:
-            async with asyncio.timeout(self.random.expovariate(1.0)):
-                pieces = await segment.read(self._offset, 300, wait=True)
-        except TimeoutError:
-            return
+            pieces = await self._follow(segment)
         except BadOffsetError as error:
             await self.close()
             raise ModelBreachError(f"{segment.life}: seen up to {self._offset}, {error}") from error
         except BaseException:
             await self.close()
             raise
+        if pieces is None:
+            return
         check_contiguous(segment, self._offset, pieces)
         for piece in pieces:
             self._offset += len(piece.data)
@@ -70,10 +72,37 @@ class TailReader(Actor):
             elif not piece.data:
                 await self.close()
 
+    async def _follow(self, segment: OpenSegment) -> list[Piece] | None:
+        """What comes next; None if nothing came in the time this reader has. A disconnect ends the wait (H58)."""
+        read = asyncio.ensure_future(segment.read(self._offset, 300, wait=True))
+        try:
+            if await _done_within(read, self.random.expovariate(1.0)):
+                return read.result()
+            pauses = segment.pause_count
+            if segment.life.length <= self._offset or self.random.random() < 0.5:
+                return None
+            if not await _done_within(read, _WAKE_SECONDS_MAX):
+                if segment.alive and segment.pause_count == pauses:
+                    raise ModelBreachError(
+                        f"{segment.life}: nobody woke a reader at {self._offset}"
+                    )
+                return None
+            return read.result()
+        finally:
+            read.cancel()
+            with suppress(asyncio.CancelledError, *REQUEST_ERRORS):
+                await read
+
     async def close(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
             await segment.close()
+
+
+async def _done_within(read: "asyncio.Future[list[Piece]]", seconds: float) -> bool:
+    with suppress(TimeoutError, *REQUEST_ERRORS):
+        await asyncio.wait_for(asyncio.shield(read), seconds)
+    return read.done()
 
 
 def check_contiguous(segment: OpenSegment, offset: int, pieces: list[Piece]) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from random import Random
 
 from tests.sim.attempts import ModelBreachError
 from tests.sim.checkers import audit, check_running
@@ -31,6 +33,7 @@ class Story:
 async def play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None = None) -> Story:
     """Faults on, faults off, audits. Raises ModelBreachError or SimulationError for whatever is wrong."""
     swarm = swarm or draw_swarm(loop.random)
+    loop.executor_delay = partial(_job_seconds, swarm.trouble.job_seconds_mean)
     machine = make_machine(loop, swarm)
     world = World(loop, swarm, machine)
     client = Client(loop, world.model, world)
@@ -92,6 +95,11 @@ async def _patiently(world: World, client: Client) -> dict[str, bytes]:
             client.loop.trace("audit again", type(error).__name__)
             await asyncio.sleep(5)
     return await audit(client, quiet=True)
+
+
+def _job_seconds(mean: float, random: Random) -> float:
+    seconds = random.expovariate(1 / mean)
+    return seconds * 20 if random.random() < 0.01 else seconds
 
 
 def _check(world: World) -> None:

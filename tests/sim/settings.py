@@ -66,7 +66,8 @@ class TroubleSettings:
     clock_step: float
     pause_seconds_max: float
     store_down_seconds_max: float
-    disk_slow: bool
+    job_seconds_mean: float
+    """How long a call in an executor takes: most of them are the disk's."""
     store: StoreFaults
 
 
@@ -133,7 +134,7 @@ def _draw_trouble(random: Random) -> TroubleSettings:
         clock_step=_weight(random, 0.2),
         pause_seconds_max=random.choice((0.5, 10.0, 1000.0)),
         store_down_seconds_max=random.choice((1.0, 30.0, 3600.0)),
-        disk_slow=random.random() < 0.2,
+        job_seconds_mean=random.choice((0.0002, 0.001, 0.01, 0.05)),
         store=_draw_store_faults(random),
     )
 

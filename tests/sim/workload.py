@@ -39,8 +39,7 @@ def cast(stage: Stage) -> list[Actor]:
         EventWriter(stage, stage.random.choice(stage.steady), 0),
         TailReader(stage, stage.random.choice(stage.steady)),
     ]
-    for number in range(1, stage.settings.actor_count):
-        actors.append(_draw_actor(stage, number))
+    actors += [_draw_actor(stage, number) for number in range(1, stage.settings.actor_count)]
     return actors
 
 

@@ -142,6 +142,9 @@ class World:
             raise ContainerNotFoundError(container_id)
         return host.node, container
 
+    def owns(self, node: Node) -> bool:
+        return self.owner is not None and self.owner.node is node
+
     def every_container(self) -> list[tuple[Node, SegmentApi]]:
         found: list[tuple[Node, SegmentApi]] = []
         for container_id in range(self.swarm.node.container_count):
@@ -220,7 +223,9 @@ class World:
             await asyncio.sleep(trouble.seconds)
             return
         while self.loop.time() < ends:
-            await asyncio.sleep(self.random.expovariate(1 / trouble.event_seconds_mean))
+            # Troubles like company: a power cut right behind a crash finds a recovery half done.
+            mean = trouble.event_seconds_mean * (0.02 if self.random.random() < 0.3 else 1)
+            await asyncio.sleep(self.random.expovariate(1 / mean))
             (kind,) = self.random.choices(kinds, weights)
             await self._break(kind)
 

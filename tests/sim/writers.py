@@ -81,6 +81,8 @@ class EventWriter(Actor):
         finally:
             acked = [a.event for a, _ in sent if a.outcome is Outcome.ACKED]
             self._acked = max([self._acked, *acked])
+        if self._acked and self.random.random() < 0.2:
+            await self._repeat_an_old_event(segment)
         if self.random.random() < 0.1:
             await self.close()
 
@@ -104,8 +106,22 @@ class EventWriter(Actor):
         self._acked = self._submitted = last
 
     def _send(self, segment: OpenSegment) -> "tuple[Append, asyncio.Future[int]]":
-        before, event = self._submitted, self._submitted + 1
-        self._submitted = event
+        self._submitted += 1
+        return self._send_event(segment, self._submitted)
+
+    async def _repeat_an_old_event(self, segment: OpenSegment) -> None:
+        """A network that delivers twice: the second one must be refused."""
+        append, answer = self._send_event(segment, self.random.randint(1, self._acked))
+        try:
+            await segment.outcome(append, answer)
+        except BadAttributeUpdateError:
+            return
+        except REQUEST_ERRORS:
+            await self.close()
+            raise
+        raise ModelBreachError(f"an event was taken twice: {append}")
+
+    def _send_event(self, segment: OpenSegment, event: int) -> "tuple[Append, asyncio.Future[int]]":
         append = self.stage.model.append_begins(
             segment.life,
             connection=segment.connection,
@@ -117,7 +133,7 @@ class EventWriter(Actor):
             self._key,
             event,
             AttributeUpdateType.REPLACE_IF_EQUALS,
-            comparison=before or None,
+            comparison=event - 1 or None,
         )
         return append, segment.append(append, [update])
 

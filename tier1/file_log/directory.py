@@ -145,8 +145,9 @@ class LogDirectory:
     def _create_identity(self, path: str) -> None:
         # Linked under its name only when complete and synced; of two creators one wins and both read the winner's.
         temporary = self.join(f"identity-{self._random.randbytes(8).hex()}.new")
-        file = self._files.open(temporary, create=True, exclusive=True)
+        file = self._files.open(temporary, create=True)
         try:
+            file.truncate(0)
             file.write_at(0, [encode_identity(random_id(self._random))])
             file.sync_data()
         finally:

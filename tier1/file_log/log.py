@@ -220,10 +220,11 @@ class FileDurableDataLog:
         self._appended = True
         length = sum(map(len, entry))
         if length > self._settings.entry_bytes_max:
-            future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
-            future.set_exception(
-                AppendTooLargeError(length=length, length_max=self._settings.entry_bytes_max)
+            too_large = AppendTooLargeError(
+                length=length, length_max=self._settings.entry_bytes_max
             )
+            future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
+            future.set_exception(too_large)
             return future
         return writer.append(entry, length=length, internal=internal)
 
@@ -281,6 +282,8 @@ class FileDurableDataLog:
             await pool.run()
         except OSError as error:
             writer.fail(self._disk_error(error))
+        except Exception as error:  # noqa: BLE001 - a task's top: without journals the log cannot go on
+            writer.fail(error)
 
     def _on_pool_change(self) -> None:
         if self._writer is not None:

@@ -21,6 +21,7 @@ from tier1.file_log.frames import (
     FrameHeader,
     FrameKind,
     body_bytes,
+    decode_header,
     encode_frame,
     frame_bytes,
 )
@@ -109,7 +110,7 @@ class LogOpening:
             ) from error
         first = self._epoch_header(log_id, epoch, chain, plan, entry_count=len(entries), body=body)
         try:
-            await self._steps.run(self._write_first, journal, first, entries)
+            first = await self._steps.run(self._write_first, journal, first, entries)
         except BaseException:
             journal.close()
             raise
@@ -181,13 +182,18 @@ class LogOpening:
 
     def _write_first(
         self, journal: Journal, header: FrameHeader, entries: list[FrameEntry]
-    ) -> None:
+    ) -> FrameHeader:
+        """The header as it was written, checksum included."""
         assert journal.file is not None, f"the first journal is ours path={journal.path!r}"
         journal.begin(generation=header.generation, first_number=header.number)
-        journal.file.write_at(0, encode_frame(header, entries))
+        buffers = encode_frame(header, entries)
+        written = decode_header(buffers[0], log_id=header.log_id, page=0)
+        assert written is not None, f"a frame we made does not decode: {header}"
+        journal.file.write_at(0, buffers)
         journal.file.sync_data()
         journal.advance(header.length, last_address=header.last_address, synced=True)
         self._directory.check_epoch()
+        return written
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:

@@ -11,9 +11,15 @@ from segmentstore.contracts.errors import InvalidRequestError
 KEY_CHARACTERS_MAX = 1024
 PART_CHARACTERS_MAX = 200
 
-_PART = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}"
+_PART = rf"[A-Za-z0-9_=-][A-Za-z0-9._=-]{{0,{PART_CHARACTERS_MAX - 1}}}"
+_ONE_PART = re.compile(_PART, re.ASCII)
 _KEY = re.compile(rf"{_PART}(?:/{_PART})*", re.ASCII)
 _PREFIX = re.compile(rf"(?:{_PART}/)*(?:{_PART})?", re.ASCII)
+
+
+def is_part(part: str) -> bool:
+    """Whether the text may stand between two slashes of a key."""
+    return _ONE_PART.fullmatch(part) is not None
 
 
 def check_key(key: str) -> None:

@@ -89,7 +89,7 @@ class ChunkReads:
         except CorruptedDataError as error:
             self._indexes.remove(image.key)
             self._counters.checksum_failures += 1
-            _LOG.error("chunk %s is corrupted: %s", image, error)  # noqa: TRY400 - no trace needed
+            _LOG.error("chunk %s is corrupted: %s", image, error)
             raise
 
     async def _read_once(self, image: _Image, start_offset: int, end_offset: int) -> StorageRead:
@@ -99,9 +99,7 @@ class ChunkReads:
         if index is None:
             index, whole = await self._load_index(image)
         shift = entry.start_offset - entry.chunk_offset
-        blocks = plan_read(
-            index, start_offset=start_offset - shift, end_offset=end_offset - shift
-        )
+        blocks = plan_read(index, start_offset=start_offset - shift, end_offset=end_offset - shift)
         if whole is not None:
             stored: bytes | memoryview = memoryview(whole)[
                 blocks.start : blocks.start + blocks.length

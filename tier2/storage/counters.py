@@ -1,4 +1,4 @@
-"""What a container's Tier 2 counted since the process started. Written by the parts of this room, read by statistics()."""
+"""What a container's Tier 2 counted since the process started: written all over this room, read by statistics()."""
 
 from dataclasses import dataclass
 

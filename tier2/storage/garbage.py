@@ -26,11 +26,16 @@ class GarbageWatch:
         self._grace_seconds = grace_seconds
         self._batch_max = batch_max
         self._seen_since: dict[ObjectReference, float] = {}
+        self._recorded_since_look = 0
 
     @property
     def known_count(self) -> int:
-        """Records found at the last look, at most the batch limit."""
-        return len(self._seen_since)
+        """Records found at the last look, at most the batch limit, and those written since."""
+        return len(self._seen_since) + self._recorded_since_look
+
+    def recorded(self, count: int) -> None:
+        """Another version recorded so much garbage."""
+        self._recorded_since_look += count
 
     async def due(self, view: RunView) -> list[ObjectReference]:
         """Recorded garbage whose grace is over. Looks at a bounded number of records, oldest identities first."""
@@ -45,6 +50,7 @@ class GarbageWatch:
             reference: self._seen_since.get(reference, now)
             for reference in recorded[: self._batch_max]
         }
+        self._recorded_since_look = 0
         return [
             reference
             for reference, since in self._seen_since.items()

@@ -1,7 +1,7 @@
 """Decides what a publication changes under the root. Pure: facts in, changes out; it runs in the executor.
 
-Refused with ServiceHaltError, because going on could lose data: a length that shrinks, a start offset or sequence number
-that goes back, a seal that is broken or followed by more bytes, another name for an id, a gap between what is
+Refused with ServiceHaltError, because going on could lose data: a length that shrinks, a start offset or sequence
+number that goes back, a seal that is broken or followed by more bytes, another name for an id, a gap between what is
 published and what is handed in, a merge of anything but a whole source, the same segment twice.
 
 - Bytes below the new start offset may be missing; from it on the layout has no hole (H19).
@@ -153,7 +153,7 @@ def make_plan(publication: Publication, facts: Facts, *, chunk_bytes_max: int) -
         published = facts.records.get(segment_id)
         _check_record(change, published)
         grown[segment_id] = _stretches(change, published, facts, by_id, grown, chunk_bytes_max)
-    for segment_id, change in by_id.items():
+    for change in by_id.values():
         if change.deleted:
             _drop_segment(plan, change, facts)
     for segment_id, change in by_id.items():
@@ -179,9 +179,7 @@ def _sources_first(by_id: Mapping[SegmentId, SegmentPublication]) -> Iterable[Se
     for segment_id, sources in merging.items():
         for source in sources:
             if source not in by_id or not by_id[source].deleted:
-                raise _halt(
-                    by_id[segment_id].record, f"merges a source that stays source={source}"
-                )
+                raise _halt(by_id[segment_id].record, f"merges a source that stays source={source}")
     try:
         ordered = TopologicalSorter(merging).static_order()
         return [*ordered, *(segment_id for segment_id in by_id if segment_id not in merging)]
@@ -197,6 +195,8 @@ def _check_record(change: SegmentPublication, published: SegmentRecord | None) -
         return
     if published.name != record.name:
         raise _halt(record, f"was published under another name published={published.name!r}")
+    if change.deleted and not change.pieces:
+        return
     if record.length < published.length:
         raise _halt(record, f"shrinks published_length={published.length}")
     if record.start_offset < published.start_offset:
@@ -262,7 +262,9 @@ def _moved(
     end = 0
     for stretch in whole:
         if stretch.start_offset != end:
-            raise _halt(change.record, f"merges a source with a hole source_id={piece.source_id} at={end}")
+            raise _halt(
+                change.record, f"merges a source with a hole source_id={piece.source_id} at={end}"
+            )
         end = stretch.end_offset
     if source.start_offset != 0 or end != piece.length:
         raise _halt(
@@ -311,9 +313,7 @@ def _change_segment(
         for entry in truncated:
             plan.changes[layout_key(segment_id, entry.end_offset)] = None
     none_before = published is None or published.extended_attribute_count_is_zero
-    value = encode_record(
-        record, no_extended_attribute=none_before and not change.attributes
-    )
+    value = encode_record(record, no_extended_attribute=none_before and not change.attributes)
     plan.records[segment_id] = value
     plan.changes[record_key(segment_id)] = value
     for key, attribute in change.attributes.items():

@@ -1,7 +1,7 @@
 """Everything that can be read from one container's root: records, attributes, listings and bytes.
 
 - A record is read before anything else of its segment, so nothing of a removed segment is ever found.
-- Caches belong to the newest view that was seen; what was read through an older one is not kept.
+- Caches belong to the newest view; what was read through an older one, or while it was changing, is not kept.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ from tier2.storage.run_values import LayoutEntry, decode_attribute, decode_id, d
 from tier2.storage.run_view import RunView
 from tier2.storage.view_source import ViewSource, with_view
 
+_SLICE = 1_024
+"""Segments handled between two turns of the loop."""
 _WINDOW_ENTRIES = 256
 _LISTING_PAGE = 256
 _ENTRY_MEMORY_BYTES = 300
@@ -66,15 +68,33 @@ class PublishedSegments:
         self._chunk_reads = chunk_reads
         self._records: ByteCache[SegmentId, bytes] = ByteCache(record_cache_bytes)
         self._windows: ByteCache[SegmentId, _LayoutWindow] = ByteCache(layout_cache_bytes)
+        self._changing: Mapping[SegmentId, bytes | None] = {}
 
-    def published(self, records: Mapping[SegmentId, bytes | None]) -> None:
-        """A publication changed these segments (None: removed); forget what was known."""
-        for segment_id, value in records.items():
+    async def begin_change(self, records: Mapping[SegmentId, bytes | None]) -> None:
+        """A publication is about to change these segments: from now on nothing of them is kept, so that nothing
+        stale can be left when the root moves on."""
+        assert not self._changing, f"another change is open segments={len(self._changing)}"
+        self._changing = records
+        for number, segment_id in enumerate(records):
             self._windows.remove(segment_id)
-            if value is None:
-                self._records.remove(segment_id)
-            else:
+            self._records.remove(segment_id)
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+
+    def end_change(self) -> None:
+        """The publication is visible now, or will never be."""
+        self._changing = {}
+
+    async def remember(self, view: RunView, records: Mapping[SegmentId, bytes | None]) -> None:
+        """Keep the records that the publication behind `view` wrote, as long as nothing newer is published."""
+        for number, (segment_id, value) in enumerate(records.items()):
+            if value is not None and self._may_keep(view, segment_id):
                 self._records.put(segment_id, value, len(value) + _RECORD_MEMORY_BYTES)
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+
+    def _may_keep(self, view: RunView, segment_id: SegmentId) -> bool:
+        return self._source.view is view and segment_id not in self._changing
 
     def forget_everything(self) -> None:
         self._windows.clear()
@@ -99,7 +119,7 @@ class PublishedSegments:
         values = await with_view(self._source, lambda view: self.values(view, segment_ids))
         records: dict[SegmentId, SegmentRecord] = {}
         for number, segment_id in enumerate(segment_ids):
-            if number % 512 == 511:
+            if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             if segment_id in values:
                 records[segment_id] = decode_record(segment_id, values[segment_id])
@@ -111,7 +131,9 @@ class PublishedSegments:
         """Encoded records of those that exist."""
         values: dict[SegmentId, bytes] = {}
         missing: dict[bytes, SegmentId] = {}
-        for segment_id in segment_ids:
+        for number, segment_id in enumerate(segment_ids):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
             cached = self._records.get(segment_id)
             if cached is None:
                 missing[record_key(segment_id)] = segment_id
@@ -119,11 +141,13 @@ class PublishedSegments:
                 values[segment_id] = cached
         if missing:
             found = await view.get_many(list(missing))
-            keep = self._source.view is view
-            for key, value in found.items():
-                values[missing[key]] = value
-                if keep:
-                    self._records.put(missing[key], value, len(value) + _RECORD_MEMORY_BYTES)
+            for number, (key, value) in enumerate(found.items()):
+                segment_id = missing[key]
+                values[segment_id] = value
+                if self._may_keep(view, segment_id):
+                    self._records.put(segment_id, value, len(value) + _RECORD_MEMORY_BYTES)
+                if number % _SLICE == _SLICE - 1:
+                    await asyncio.sleep(0)
         return values
 
     async def _record(self, view: RunView, segment_id: SegmentId) -> SegmentRecord | None:
@@ -203,7 +227,7 @@ class PublishedSegments:
                 if value is not None
             ]
         window = _LayoutWindow(offset, entries)
-        if self._source.view is view:
+        if self._may_keep(view, segment_id):
             self._windows.put(segment_id, window, 100 + len(entries) * _ENTRY_MEMORY_BYTES)
         return window.entry_at(offset)
 

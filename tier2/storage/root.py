@@ -1,8 +1,8 @@
 """The root: the one mutable object of a container, and the commit point of everything below it (H1).
 
-- Created once by put-if-absent, never deleted, replaced by compare-and-set only. Version grows by one each time.
+- Created once by put-if-absent, never deleted, replaced by compare-and-set only. Versions grow by one.
 - Every version carries the nonce of the attempt that wrote it, so an attempt whose answer was lost is recognised (H4).
-- Store id, log id, container id and container count never change (H7, H62); epoch, highest id and sequence never shrink.
+- Store id, log id, container id and container count never change (H7, H62); epoch and highest numbers never shrink.
 - Runs are listed newest first; the parts of a run lie one behind the other in the order of their keys.
 - It stays small: names, layouts, attributes and garbage are in the runs, and merging keeps the runs few.
 

@@ -17,8 +17,8 @@ shows our nonce. So
 """
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias
 
 from segmentstore.contracts.errors import (
@@ -29,7 +29,9 @@ from segmentstore.contracts.errors import (
     StorageFullError,
     StorageNotPrimaryError,
 )
+from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import Publication
 from tier2.storage.counters import StorageCounters
 from tier2.storage.object_names import ObjectIdentity, ObjectKind, ObjectNames
 from tier2.storage.root import Root, decode_root
@@ -44,10 +46,14 @@ class Attempt:
     """A complete next version of the root."""
 
     root: Root
-    discards: tuple[ObjectReference, ...]
+    discards: tuple[ObjectReference, ...] = ()
     """Abandoned objects that this version records as garbage."""
-    purpose: object = None
-    """Whose attempt it is; compared by identity."""
+    garbage_count: int = 0
+    """Objects that this version records as garbage, less those whose records it removes."""
+    publication: Publication | None = None
+    """What it publishes; None for a merge or a collection."""
+    records: Mapping[SegmentId, bytes | None] = field(default_factory=dict)
+    """Encoded records that the publication changes; None for a segment that it removes."""
 
 
 class RootPublisher:

@@ -20,7 +20,7 @@ import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import lz4.block
@@ -71,7 +71,7 @@ def encode_block(entries: Sequence[Entry]) -> bytes:
 def seal(content: bytes) -> bytes:
     """Compress and checksum, as it goes into an object."""
     assert len(content) <= BLOCK_BYTES_MAX, f"block is too long bytes={len(content)}"
-    stored = lz4.block.compress(content, store_size=False)
+    stored: bytes = lz4.block.compress(content, store_size=False)
     compression = _LZ4
     if len(stored) >= len(content):
         stored, compression = content, _NONE
@@ -106,11 +106,19 @@ def unseal(content: bytes | memoryview) -> bytes:
 class RunBlock:
     """A block in memory; searching it is O(log n), a slice of it O(its entries)."""
 
-    __slots__ = ("_content", "_key_ends", "_keys_at", "_kinds_at", "_value_ends", "_values_at", "count")
+    __slots__ = (
+        "_content",
+        "_key_ends",
+        "_keys_at",
+        "_kinds_at",
+        "_value_ends",
+        "_values_at",
+        "count",
+    )
 
     def __init__(self, content: bytes) -> None:
         try:
-            (self.count,) = _COUNT.unpack_from(content)
+            self.count: int = _COUNT.unpack_from(content)[0]
             self._kinds_at = _COUNT.size + 8 * self.count
             self._keys_at = self._kinds_at + self.count
             self._key_ends = _parse_column(content[4 : 4 + 4 * self.count])
@@ -172,7 +180,7 @@ class RunBlock:
     def check(self) -> None:
         """Proves that keys grow strictly and that removals have no value. O(n)."""
         entries = self.slice(0, self.count)
-        for (left, _), (right, _) in zip(entries, entries[1:], strict=False):
+        for (left, _), (right, _) in pairwise(entries):
             assert left < right, f"run block is out of order left={left!r} right={right!r}"
         for index in range(self.count):
             kind = self._content[self._kinds_at + index]

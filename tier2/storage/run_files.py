@@ -110,7 +110,7 @@ class RunFiles:
             return await self._fetch_once(part, start, length, parse)
         except CorruptedDataError as error:
             self._counters.checksum_failures += 1
-            _LOG.error("run %s is corrupted: %s", part.identity, error)  # noqa: TRY400 - no trace needed
+            _LOG.error("run %s is corrupted: %s", part.identity, error)
             raise
 
     async def _fetch_once(

@@ -76,7 +76,9 @@ def layout_key(segment_id: SegmentId, end_offset: int) -> bytes:
     return _LAYOUT_KEY.pack(SEGMENT, segment_id, _LAYOUT, end_offset)
 
 
-def layout_range(segment_id: SegmentId, above: int, up_to: int | None = None) -> tuple[bytes, bytes]:
+def layout_range(
+    segment_id: SegmentId, above: int, up_to: int | None = None
+) -> tuple[bytes, bytes]:
     """Entries whose end lies in (above, up_to]; to the last one for None."""
     first = layout_key(segment_id, above + 1)
     if up_to is None:

@@ -101,7 +101,9 @@ class RunBuilder:
     def _cut_blocks(self, *, all_of_it: bool = False) -> None:
         pending = self._pending
         ends = list(
-            accumulate(len(key) + (len(value) if value else 0) + _ENTRY_BYTES for key, value in pending)
+            accumulate(
+                len(key) + (len(value) if value else 0) + _ENTRY_BYTES for key, value in pending
+            )
         )
         start = base = 0
         while start < len(pending):
@@ -255,7 +257,7 @@ class PartIndex:
 
 def verify_part(content: bytes, part: RunPart) -> None:
     """Prove every byte of a part against what the root says. Raises CorruptedDataError. O(size)."""
-    checksum = zlib.crc32(memoryview(content)[: -_CRC_POSITION_FROM_END])
+    checksum = zlib.crc32(memoryview(content)[:-_CRC_POSITION_FROM_END])
     if len(content) != part.size or checksum != part.file_crc32:
         raise CorruptedDataError(
             f"run part fails its checksum part={part.identity} bytes={len(content)} size={part.size}"
@@ -269,7 +271,9 @@ def verify_part(content: bytes, part: RunPart) -> None:
         block = RunBlock(unseal(memoryview(content)[position : position + size]))
         block.check()
         if block.key(0) <= previous or (count == 0 and block.key(0) != part.first_key):
-            raise CorruptedDataError(f"run part is out of order part={part.identity} block={number}")
+            raise CorruptedDataError(
+                f"run part is out of order part={part.identity} block={number}"
+            )
         for entry in block.slice(0, block.count):
             if not index.may_hold(group_of(entry[0])):
                 raise CorruptedDataError(f"run filter misses a key part={part.identity}")

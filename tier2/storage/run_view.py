@@ -3,8 +3,8 @@
 - A view belongs to one root version and never changes. Work that meets a missing object asks for the current view and
   begins again (H8).
 - Memory of a call is bounded by what it returns, plus a few blocks for each run.
-- A removed segment record removes everything behind it (tier2/storage/run_keys.py). The view does not apply that rule to
-  single keys: whoever asks for layouts or attributes reads the record first.
+- A removed segment record removes everything behind it (tier2/storage/run_keys.py). The view does not apply that rule
+  to single keys: whoever asks for layouts or attributes reads the record first.
 """
 
 from asyncio import get_running_loop
@@ -61,9 +61,7 @@ class RunView:
                 decided = await self._search_run(run, pending)
                 if decided:
                     pending = [key for key in pending if key not in decided]
-                for key, value in decided.items():
-                    if value is not None:
-                        values[key] = value
+                values.update((key, value) for key, value in decided.items() if value is not None)
         return values
 
     async def _search_run(self, run: Run, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
@@ -141,7 +139,9 @@ class RunView:
                 continue
             number = index.block_at(start)
             while number < index.block_count:
-                count = 1 if limit < _INLINE_KEYS else index.blocks_within(number, _SCAN_FETCH_BYTES)
+                count = (
+                    1 if limit < _INLINE_KEYS else index.blocks_within(number, _SCAN_FETCH_BYTES)
+                )
                 blocks = await self._files.blocks(part, index, range(number, number + count))
                 for block in blocks:
                     first, last = block.lower_bound(start), block.lower_bound(end)

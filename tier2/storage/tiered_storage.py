@@ -1,22 +1,14 @@
 """Tier 2 of one container, in the hands of its owner: the door segmentstore/contracts/storage.py over an object store.
 
-A publication goes through in this order; each step depends on the one before being durable:
-
-    settle an open attempt -> look up what is published -> plan (pure) -> upload chunks -> find what lost its last
-    reference -> upload one run with every change -> replace the root -> forget what changed in the caches
-
-- Root changes happen under one lock. A merge of runs works beside publications and takes the lock for its commit only.
-- The view that readers use is replaced in the same stretch in which the root is known to be published.
-- After StorageError the objects of an open attempt are left alone (H4, H5); those of a round that never became an
-  attempt are recorded as garbage by the next version.
+- Nothing is read or written before claim(); afterwards every root change goes through one OwnedRoot and its lock.
+- A merge of runs works beside publications and takes the lock for its commit only.
+- After StorageNotPrimaryError or ServiceHaltError nothing is ever published again by this object.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from random import Random
-from typing import TypeVar
+from random import Random  # noqa: TID251 - the type; the builder hands one in
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import (
@@ -35,51 +27,146 @@ from segmentstore.contracts.storage import (
     StorageStatistics,
 )
 from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.entropy import random_id
-from tier2.storage.chunk_reads import ChunkReads
-from tier2.storage.claim import Claim, RootClaimer
-from tier2.storage.container_objects import ContainerObjects
-from tier2.storage.counters import StorageCounters
-from tier2.storage.garbage import GarbageWatch, OrphanSweep, is_named
-from tier2.storage.identity_source import IdentitySource
-from tier2.storage.object_names import ObjectNames
-from tier2.storage.publication_facts import gather_facts
-from tier2.storage.publication_plan import Plan, make_plan
+from tier2.storage.claim import RootClaimer
+from tier2.storage.components import Components
+from tier2.storage.garbage_collection import collect_garbage
+from tier2.storage.owned_root import OwnedRoot
 from tier2.storage.published_segments import PublishedSegments
-from tier2.storage.root import Root, Run
-from tier2.storage.root_publisher import Attempt, ObjectReference, RootPublisher
-from tier2.storage.run_files import RunFiles
-from tier2.storage.run_keys import garbage_key
-from tier2.storage.run_merge import RunMerge
-from tier2.storage.run_part import PartImage, RunBuilder
-from tier2.storage.run_tiers import MergeChoice, choose_merge
-from tier2.storage.run_values import encode_garbage
+from tier2.storage.publishing import publish
+from tier2.storage.run_maintenance import merge_runs
 from tier2.storage.run_view import RunView
 from tier2.storage.settings import StorageSettings
-from tier2.storage.upload import Uploader, run_bounded
-
-T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """The publication that an attempt carries."""
-
-    publication: Publication
-    records: Mapping[SegmentId, bytes | None]
-
-
-class _Owned:
-    """What exists from the claim on."""
+class TieredStorage:
+    """The owner's Storage. `store_id`: sixteen bytes that name the whole store, the same for all its containers."""
 
     def __init__(
         self,
-        publisher: RootPublisher,
-        view: RunView,
-        identities: IdentitySource,
-        sweep: OrphanSweep,
+        *,
+        object_store: ObjectStore,
+        store_id: bytes,
+        container_id: ContainerId,
+        container_count: int,
+        settings: StorageSettings,
+        wall_clock: WallClock,
+        random: Random,
+        executor: Executor | None,
     ) -> None:
-        self.publisher = publisher
-        self.view = view
-        self.identities = identities
-        self.sweep = sweep
+        self._container_id = container_id
+        self._settings = settings
+        self._components = Components(
+            object_store=object_store,
+            container_id=container_id,
+            settings=settings,
+            wall_clock=wall_clock,
+            random=random,
+            executor=executor,
+        )
+        self._claimer = RootClaimer(
+            object_store=object_store,
+            names=self._components.names,
+            counters=self._components.counters,
+            store_id=store_id,
+            container_id=container_id,
+            container_count=container_count,
+            random=random,
+        )
+        self._segments = PublishedSegments(
+            source=self,
+            chunk_reads=self._components.chunk_reads,
+            record_cache_bytes=settings.record_cache_bytes,
+            layout_cache_bytes=settings.chunk_index_cache_bytes // 2,
+        )
+        self._owned: OwnedRoot | None = None
+        self._merging = asyncio.Lock()
+
+    @property
+    def view(self) -> RunView:
+        """What readers look through now."""
+        return self._claimed().view
+
+    async def refresh(self) -> RunView:
+        """The owner's view is always the newest."""
+        return self._claimed().view
+
+    def _claimed(self) -> OwnedRoot:
+        if self._owned is None:
+            raise StorageError(f"Tier 2 is not claimed yet container={self._container_id}")
+        return self._owned
+
+    async def claim(self, *, epoch: Epoch, log_id: bytes) -> ClaimedRoot:
+        assert self._owned is None, f"claimed twice container={self._container_id} epoch={epoch}"
+        claim = await self._claimer.claim(epoch=epoch, log_id=log_id)
+        root = claim.root
+        self._owned = OwnedRoot(components=self._components, segments=self._segments, claim=claim)
+        return ClaimedRoot(
+            created=claim.created,
+            epoch=root.epoch,
+            version=root.version,
+            highest_segment_id=root.highest_segment_id,
+            highest_sequence_number=root.highest_sequence_number,
+        )
+
+    async def publish(self, publication: Publication) -> None:
+        owned = self._claimed()
+        if len(owned.root.runs) >= self._settings.run_count_max:
+            await self.maintain()
+        async with owned.lock:
+            await publish(
+                publication,
+                owned=owned,
+                segments=self._segments,
+                components=self._components,
+            )
+
+    async def collect_garbage(self) -> int:
+        return await collect_garbage(owned=self._claimed(), components=self._components)
+
+    async def maintain(self) -> bool:
+        async with self._merging:
+            return await merge_runs(owned=self._claimed(), components=self._components)
+
+    async def close(self) -> None:
+        """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""
+
+    async def find(self, name: str) -> SegmentRecord | None:
+        return await self._segments.find(name)
+
+    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
+        return await self._segments.load(segment_ids)
+
+    async def load_attributes(
+        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        return await self._segments.load_attributes(segment_id, keys)
+
+    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
+        return await self._segments.read(segment_id, offset, length)
+
+    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+        return self._segments.list_segments(prefix, start_after)
+
+    def statistics(self) -> StorageStatistics:
+        counters = self._components.counters
+        owned = self._owned
+        return StorageStatistics(
+            root_version=0 if owned is None else owned.root.version,
+            run_count=0 if owned is None else len(owned.root.runs),
+            garbage_objects=0 if owned is None else owned.garbage_count,
+            puts=counters.puts,
+            gets=counters.gets,
+            put_bytes=counters.put_bytes,
+            get_bytes=counters.get_bytes,
+            stored_bytes_before_compression=counters.stored_bytes_before_compression,
+            stored_bytes_after_compression=counters.stored_bytes_after_compression,
+            checksum_failures=counters.checksum_failures,
+        )
+
+    def check(self) -> None:
+        """Prove the root's and the caches' invariants. O(what is cached)."""
+        self._components.check()
+        self._segments.check()
+        if self._owned is not None:
+            self._owned.root.check()
+            assert self._owned.view.root is self._owned.root, "view and root are different versions"

@@ -13,7 +13,12 @@ from tier2.format.block import decode_block
 from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
 from tier2.format.chunk_format import Compression
 from tier2.format.chunk_header import encode_header, parse_header
-from tier2.format.chunk_index import EventInformation
+from tier2.format.chunk_index import (
+    ChunkIndex,
+    EventInformation,
+    encode_index,
+    parse_index,
+)
 from tier2.format.chunk_reader import ChunkIdentity, decode_blocks, parse_tail, plan_read
 from tier2.format.chunk_verification import verify_chunk
 
@@ -131,6 +136,71 @@ def test_h10_a_header_with_other_offsets_than_the_index_is_found_though_the_chec
     assert len(report.damages) == 1
 
 
+FIELDS = struct.Struct(">QQIIBBHIQqq")
+
+
+@pytest.mark.parametrize(
+    ("block", "field", "value", "word"),
+    [
+        (0, 0, (1 << 40) + 1, "offsets do not follow"),
+        (1, 0, 1 << 41, "offsets do not follow"),
+        (1, 0, 0, "offsets do not follow"),
+        (0, 1, 63, "out of place"),
+        (2, 1, 64, "out of place"),
+        (2, 2, 1, "out of place"),
+        (0, 2, 0, "bad block lengths"),
+        (0, 2, 100_000, "bad block lengths"),
+        (1, 3, 301, "bad block lengths"),
+        (0, 3, (16 << 20) + 1, "bad block lengths"),
+        (0, 3, 900, "offsets do not follow"),
+        (0, 4, 3, "unknown block kind"),
+        (0, 4, 0, "bad block lengths"),
+        (0, 5, 8, "unknown block kind"),
+        (0, 5, 3, "event fields"),
+        (0, 6, 1, "unknown block kind"),
+        (2, 5, 4, "event fields"),
+        (2, 7, 10_000, "event fields"),
+        (1, 8, 1, "event fields"),
+        (0, 9, 21, "event fields"),
+    ],
+)
+def test_an_index_that_contradicts_itself_is_refused_though_its_checksum_fits(
+    block: int, field: int, value: int, word: str
+) -> None:
+    chunk = three_blocks(Compression.LZ4)
+    packed = encode_index(chunk.index)
+    index_position = chunk.index.entries[-1].end_position
+    parsed = parse_index(packed, index_position=index_position, record_topic=False)
+    assert list(parsed.entries) == list(chunk.index.entries)
+    fields = list(FIELDS.unpack_from(packed, block * FIELDS.size))
+    fields[field] = value
+    entry = FIELDS.pack(*fields)
+    damaged = packed[: block * FIELDS.size] + entry + packed[(block + 1) * FIELDS.size : -4]
+    damaged += struct.pack(">I", zlib.crc32(damaged))
+    with pytest.raises(CorruptedDataError, match=word):
+        parse_index(damaged, index_position=index_position, record_topic=False)
+
+
+def test_an_index_of_an_impossible_size_is_refused() -> None:
+    packed = encode_index(three_blocks(Compression.LZ4).index)
+    for size in (0, 11, 12, 13, 56, len(packed) - 1):
+        with pytest.raises(CorruptedDataError, match="bad size"):
+            parse_index(packed[:size], index_position=64, record_topic=False)
+
+
+def test_in_a_record_topic_offsets_need_not_follow_the_bytes() -> None:
+    index = three_blocks(Compression.LZ4).index
+    entries = [
+        replace(entry, first_offset=1000 + 10 * block) for block, entry in enumerate(index.entries)
+    ]
+    packed = encode_index(ChunkIndex(entries=entries, end_offset=1030))
+    position = entries[-1].end_position
+    parsed = parse_index(packed, index_position=position, record_topic=True)
+    assert [parsed.block_at(offset) for offset in (1000, 1009, 1010, 1029)] == [0, 0, 1, 2]
+    with pytest.raises(CorruptedDataError, match="offsets do not follow"):
+        parse_index(packed, index_position=position, record_topic=False)
+
+
 def test_a_block_that_is_another_block_is_refused() -> None:
     chunk = three_blocks(Compression.LZ4)
     image = image_of(chunk)
@@ -150,16 +220,22 @@ def test_a_block_with_a_good_checksum_and_bad_contents_is_refused(compression: C
             decode_block(entry, stored)
 
 
-@pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize(
+    ("compression", "word"),
+    [
+        (Compression.LZ4, r"length|decompress"),
+        (Compression.ZSTD, "names another length"),  # said before anything is allocated
+    ],
+)
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_block_that_decompresses_to_another_length_is_refused(
-    compression: Compression, change: int
+    compression: Compression, word: str, change: int
 ) -> None:
     chunk = three_blocks(compression)
     entry = chunk.index.entries[0]
     stored = image_of(chunk)[entry.position : entry.end_position]
     wrong = replace(entry, uncompressed_length=entry.uncompressed_length + change)
-    with pytest.raises(CorruptedDataError, match=r"length|decompress"):
+    with pytest.raises(CorruptedDataError, match=word):
         decode_block(wrong, stored)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,7 +22,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import listed
-from tests.tier2.object_stores.failing_files import FailingFileSystem
+from tests.tier2.object_stores.failing_files import FailingFile, FailingFileSystem
 from tier2.object_stores.filesystem.filesystem_object_store import (
     FilesystemObjectStore,
     FilesystemObjectStoreSettings,
@@ -303,6 +304,47 @@ async def test_a_cancelled_caller_leaves_the_store_usable(tmp_path: Path) -> Non
         await again.store.start()
         for info in await listed(again.store, "object/"):
             assert (await again.store.get(info.key)).content == b"x" * 5000
+
+
+class PausingFileSystem(FailingFileSystem):
+    """Holds every new temporary file, still empty, until the test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writing = threading.Event()
+        self.go_on = threading.Event()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> FailingFile:
+        file = super().open(path, create=create, exclusive=exclusive)
+        if Path(path).parent.name == "temporary" and "-" in Path(path).name:
+            self.writing.set()
+            assert self.go_on.wait(10)
+        return file
+
+
+async def test_h2_buffers_reused_after_a_cancelled_put_never_become_an_object(
+    tmp_path: Path,
+) -> None:
+    files = PausingFileSystem()
+    with ThreadPoolExecutor(2) as executor:
+        store = FilesystemObjectStore(
+            str(tmp_path / "store"), files=files, executor=executor, random=Random(1)
+        )
+        await store.start()
+        buffer = bytearray(b"intended bytes")
+        writes = [
+            store.put("object", [memoryview(buffer)]),
+            store.put_if_absent("root", memoryview(buffer)),
+        ]
+        tasks = [asyncio.ensure_future(write) for write in writes]
+        await asyncio.to_thread(files.writing.wait, 10)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        buffer[:] = b"something else"
+        files.go_on.set()
+    assert await listed(World(tmp_path).store, "") == []
+    assert World(tmp_path).temporary_files() == []
 
 
 # --- what dead stores leave ----------------------------------------------------------------------

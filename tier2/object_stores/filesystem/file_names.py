@@ -9,7 +9,7 @@ so two keys that differ in case alone differ on every disk ("~" is not in the gr
 like that). A part of 200 characters makes a component of at most 251 bytes; file systems allow 255.
 """
 
-from tier2.object_stores.object_key import PART_CHARACTERS_MAX
+from tier2.object_stores.object_key import is_part
 
 _MARK = "~"
 
@@ -32,7 +32,7 @@ def part_of_component(component: str) -> str | None:
         part = "".join(
             letter.upper() if places >> place & 1 else letter for place, letter in enumerate(name)
         )
-    if len(part) > PART_CHARACTERS_MAX or component_of_part(part) != component:
+    if not is_part(part) or component_of_part(part) != component:
         return None
     return part
 

@@ -3,7 +3,8 @@
 Invariants:
 
 - Each verb is one call in the executor that leaves nothing half done: a caller that is cancelled stops waiting, the
-  call itself ends as it would have (a put may thus still happen, B4).
+  call itself ends as it would have (a put may thus still happen, B4), except that bytes not yet read from the caller's
+  buffers by then are never given a name.
 - Bounded: at most `reads_max` and `writes_max` calls are handed to the executor at a time; one call of this store at
   a time tries for the OS lock, so calls of one process queue fairly and only processes poll.
 - Every OSError becomes a StorageError here, "no space" a StorageFullError, "no such file" an ObjectNotFoundError.
@@ -18,7 +19,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from random import Random  # noqa: TID251 - the type; the builder hands one in
+from random import Random
 from typing import TypeVar
 
 from segmentstore.contracts.errors import (
@@ -31,7 +32,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.runtime.files import FileSystem
-from tier2.object_stores.filesystem.object_files import ObjectFiles, StoreLockedError
+from tier2.object_stores.filesystem.object_files import ObjectFiles, StoreLockedError, WriteAttempt
 from tier2.object_stores.object_key import check_key, check_prefix, check_range
 
 _Result = TypeVar("_Result")
@@ -111,20 +112,22 @@ class FilesystemObjectStore:
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
         check_key(key)
-        with _translated("put", key):
-            await self._call(self._writes, partial(self._objects.put, key, content))
+        with _translated("put", key), _attempt() as attempt:
+            await self._call(self._writes, partial(self._objects.put, key, content, attempt))
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:
         check_key(key)
-        with _translated("put_if_absent", key):
+        with _translated("put_if_absent", key), _attempt() as attempt:
             return await self._call(
-                self._writes, partial(self._objects.put_if_absent, key, content)
+                self._writes, partial(self._objects.put_if_absent, key, content, attempt)
             )
 
     async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
         check_key(key)
-        with _translated("put_if_match", key):
-            return await self._under_lock(partial(self._objects.put_if_match, key, content, tag))
+        with _translated("put_if_match", key), _attempt() as attempt:
+            return await self._under_lock(
+                partial(self._objects.put_if_match, key, content, tag, attempt)
+            )
 
     async def get(self, key: str) -> VersionedObject:
         check_key(key)
@@ -195,6 +198,15 @@ class FilesystemObjectStore:
 
 
 @contextmanager
+def _attempt() -> Iterator[WriteAttempt]:
+    attempt = WriteAttempt()
+    try:
+        yield attempt
+    finally:
+        attempt.abandoned = True
+
+
+@contextmanager
 def _translated(verb: str, key: str | None = None) -> Iterator[None]:
     try:
         yield
@@ -205,8 +217,9 @@ def _translated(verb: str, key: str | None = None) -> Iterator[None]:
 def _translation(error: OSError, verb: str, key: str | None) -> SegmentStoreError:
     if error.errno in _NO_SPACE:
         return StorageFullError(f"no space is left verb={verb} key={key}")
-    if key is not None and isinstance(error, _NO_SUCH_OBJECT):
-        if verb in _CREATING_VERBS:
+    if verb in _CREATING_VERBS:
+        if isinstance(error, NotADirectoryError):
             return InvalidRequestError(f"key lies below another key verb={verb} key={key}")
+    elif key is not None and isinstance(error, _NO_SUCH_OBJECT):
         return ObjectNotFoundError(f"object does not exist verb={verb} key={key}")
     return StorageError(f"file system failed verb={verb} key={key} error={error}")

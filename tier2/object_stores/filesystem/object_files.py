@@ -12,7 +12,8 @@ Invariants (H11):
   tag compared under the same lock; so one of several racing writers wins, in one process or in many.
 - A sync that failed is never repeated and believed (H48): the temporary file is thrown away, and a name whose directory
   could not be synced is *doubtful* until a fresh file with the same bytes has taken its place durably. A doubtful
-  object is never shown to a caller of read(), who might conclude from its bytes that they are safe.
+  object is never shown to a caller of read(), who might conclude from its bytes that they are safe. (A removal in doubt
+  is left alone: at worst a power cut brings garbage back, which no root names.)
 
 A tag is the BLAKE2b hash of the content: equal bytes have equal tags. Whoever must tell two equal contents apart puts a
 nonce into them (H4). Errors are OSError and the object errors; the store translates.
@@ -40,6 +41,20 @@ from tier2.object_stores.filesystem.temporary_files import TemporaryFiles
 
 _COMPARE_BYTES = 1 << 20
 _TAG_BYTES = 16
+
+
+class WriteAttempt:
+    """One call's wish to write. `abandoned` is set when its caller leaves: from then on the buffers may hold other
+    bytes, so a file that was still being written must not get a name."""
+
+    __slots__ = ("abandoned",)
+
+    def __init__(self) -> None:
+        self.abandoned = False
+
+
+class AbandonedError(Exception):
+    """The caller left before its bytes were written. Nobody waits for this error."""
 
 
 class StoreLockedError(Exception):
@@ -76,9 +91,9 @@ class ObjectFiles:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def put(self, key: str, content: Sequence[BufferView]) -> None:
+    def put(self, key: str, content: Sequence[BufferView], attempt: WriteAttempt) -> None:
         """Create an immutable object; the same bytes again are welcome (H2). Raises ObjectExistsError for others."""
-        temporary = self._temporary.write(content)
+        temporary = self._write(content, attempt)
         path = self._path(key)
         try:
             try:
@@ -93,9 +108,10 @@ class ObjectFiles:
         finally:
             self._temporary.remove(temporary)
 
-    def put_if_absent(self, key: str, content: BufferView) -> str:
+    def put_if_absent(self, key: str, content: BufferView, attempt: WriteAttempt) -> str:
         """Create; returns the tag. Raises ObjectExistsError."""
-        temporary = self._temporary.write([content])
+        new_tag = _tag(content)
+        temporary = self._write([content], attempt)
         path = self._path(key)
         try:
             try:
@@ -106,9 +122,9 @@ class ObjectFiles:
             self._sync_name(path)
         finally:
             self._temporary.remove(temporary)
-        return _tag(content)
+        return new_tag
 
-    def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+    def put_if_match(self, key: str, content: BufferView, tag: str, attempt: WriteAttempt) -> str:
         """Replace the version with that tag; returns the new tag. Under the lock. Raises ObjectChangedError."""
         path = self._path(key)
         with _locked(self._files, self._lock_path):
@@ -118,8 +134,9 @@ class ObjectFiles:
                 raise ObjectChangedError(f"object does not exist key={key} tag={tag}") from None
             if found != tag:
                 raise ObjectChangedError(f"object has another version {key=!s} {tag=!s} {found=!s}")
-            self._replace(path, content)
-        return _tag(content)
+            new_tag = _tag(content)
+            self._replace(path, content, attempt)
+        return new_tag
 
     def delete(self, key: str) -> None:
         """Remove the object if it is there, durably. Under the lock: a racing put_if_match must not bring it back."""
@@ -150,7 +167,7 @@ class ObjectFiles:
             except FileNotFoundError:
                 self._doubtful.discard(path)
                 return
-            self._replace(path, content)
+            self._replace(path, content, WriteAttempt())
 
     def read(self, key: str) -> VersionedObject:
         """Raises FileNotFoundError and its like."""
@@ -212,8 +229,15 @@ class ObjectFiles:
             self._directories.ensure(parent)
             self._files.link(temporary, path)
 
-    def _replace(self, path: str, content: BufferView) -> None:
-        temporary = self._temporary.write([content])
+    def _write(self, content: Sequence[BufferView], attempt: WriteAttempt) -> str:
+        temporary = self._temporary.write(content)
+        if attempt.abandoned:
+            self._temporary.remove(temporary)
+            raise AbandonedError
+        return temporary
+
+    def _replace(self, path: str, content: BufferView, attempt: WriteAttempt) -> None:
+        temporary = self._write([content], attempt)
         try:
             self._files.rename(temporary, path)
             self._sync_name(path)
@@ -221,6 +245,8 @@ class ObjectFiles:
             self._temporary.remove(temporary)
 
     def _sync_name(self, path: str) -> None:
+        # Doubtful from now on, not only after a failure: a caller that was cancelled and reads back must not take what
+        # it sees for safe while the sync is still under way.
         self._doubtful.add(path)
         self._files.sync_directory(parent_of_path(path))
         self._doubtful.discard(path)

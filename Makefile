@@ -1,0 +1,68 @@
+# Everything a user or a developer does here. Needs Python >= 3.11 with venv and pip; Node is used if it is there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PACKAGES := segmentstore containers tier1 tier2
+SEEDS ?= 200
+DATA ?= data
+HTTP ?= 127.0.0.1:9091
+
+.PHONY: help setup run test lint types unit simulation integration demo bench sim replay clean
+
+help:
+	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
+	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
+	@echo "make demo               a demonstration that checks itself"
+	@echo "make bench              throughput and latency on this machine"
+	@echo "make sim SEEDS=1000     more seeds of the simulation"
+	@echo "make replay SEED=7      one seed again, with its trace"
+
+setup: $(READY)
+
+# Rebuilt only when the dependencies change. pip is quiet unless something goes wrong.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]' 2>/dev/null \
+		|| echo "uvloop cannot be installed here; the store runs without it"
+	@touch $@
+
+run: setup
+	@$(BIN)/segmentstore standalone --data $(DATA) --http $(HTTP)
+
+test: setup
+	@$(BIN)/python .ci/stages.py
+
+lint: setup
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo
+
+types: setup
+	@$(BIN)/mypy $(PACKAGES) tests
+
+unit: setup
+	@$(BIN)/python -m pytest -q -n auto -m "not simulation and not integration"
+
+simulation: setup
+	@$(BIN)/python -m pytest -q -n auto -m simulation
+
+integration: setup
+	@$(BIN)/python -m pytest -q -m integration
+
+demo: setup
+	@$(BIN)/python -m segmentstore.cli.demo
+
+bench: setup
+	@if test -f benchmarks/__main__.py; then $(BIN)/python -m benchmarks; else $(BIN)/segmentstore bench; fi
+
+sim: setup
+	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n auto -m simulation tests/sim
+
+replay: setup
+	@test -n "$(SEED)" || { echo "usage: make replay SEED=7"; exit 2; }
+	@SIM_SEED=$(SEED) SIM_SEEDS=1 $(BIN)/python -m pytest -q -s -m simulation tests/sim/test_seeds.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

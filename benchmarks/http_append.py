@@ -1,0 +1,212 @@
+"""What an append over HTTP costs: 64 connections, 1 KB each, one request in flight per connection.
+
+The limit is a bare aiohttp handler that reads the body and answers 204: everything above it is ours. Both servers run in
+processes of their own, the client in a third; rounds alternate, so that both see the same machine. The figure is
+requests per second *of server CPU time*, which does not depend on how fast the client is. The segments are the
+in-memory ones of the tests, so that the face is measured and not the store behind it.
+
+    python -m benchmarks.http_append [--seconds 2] [--rounds 3]
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Coroutine
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import TypedDict, cast
+
+from aiohttp import web
+
+from segmentstore.http.application import build_application
+from segmentstore.http.node_health import NodeHealth
+from segmentstore.http.server import HttpServer
+from segmentstore.http.settings import HttpSettings
+from segmentstore.runtime.clock import SystemWallClock
+from tests.http.memory_segments import MemorySegments
+
+CONNECTIONS = 64
+BODY_BYTES = 1_024
+RATIO_WANTED = 0.5
+STREAM_PATH = "/v1/stream/benchmark"
+
+
+class Row(TypedDict):
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float
+    ratio: float
+
+
+def run(main: Coroutine[None, None, None]) -> None:
+    """On uvloop if it is there: the same loop for both servers."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
+
+
+def store_application() -> web.Application:
+    """The server that is measured; the one place that chooses its segments."""
+    return build_application(
+        segments=MemorySegments(),
+        health=lambda: NodeHealth(containers=(), containers_expected=0),
+        metrics=dict,
+        wall_clock=SystemWallClock(),
+        random=Random(1),
+    )
+
+
+def bare_application() -> web.Application:
+    """The limit."""
+
+    async def handle(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(status=204)
+
+    application = web.Application()
+    application.router.add_route("*", "/v1/stream/{name}", handle)
+    return application
+
+
+def serve(make: Callable[[], web.Application], port_to: Connection) -> None:
+    """A server process: tells its port, then serves until it is terminated."""
+
+    async def main() -> None:
+        server = HttpServer(application=make(), settings=HttpSettings(port=0))
+        await server.start()
+        port_to.send(server.address[1])
+        await asyncio.Event().wait()
+
+    run(main())
+
+
+class Writer(asyncio.Protocol):
+    """One connection that sends its request again whenever it was answered."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._transport: asyncio.Transport | None = None
+        self._answer = b""
+        self.answered = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        # Both servers answer 204 without a body: the answer ends with its header.
+        if not self._answer.endswith(b"\r\n\r\n"):
+            return
+        assert self._answer.startswith(b"HTTP/1.1 20"), f"refused answer={self._answer!r}"
+        self._answer = b""
+        self.answered += 1
+        assert self._transport is not None, "data before the connection"
+        self._transport.write(self._request)
+
+
+def load(port: int, seconds: float, count_to: Connection) -> None:
+    """A client process: tells how many requests were answered."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        create = f"PUT {STREAM_PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(create)
+        await reader.read()
+        writer.close()
+        request = (
+            f"POST {STREAM_PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            f"Content-Type: application/octet-stream\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
+        ).encode() + b"x" * BODY_BYTES
+        writers: list[Writer] = []
+        for _ in range(CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: Writer(request), "127.0.0.1", port
+            )
+            writers.append(connection)
+        await asyncio.sleep(seconds)
+        count_to.send(sum(each.answered for each in writers))
+
+    run(main())
+
+
+def cpu_seconds(process_id: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def start_server(make: Callable[[], web.Application]) -> tuple[multiprocessing.Process, int]:
+    """A server process and its port."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=serve, args=(make, there), daemon=True)
+    process.start()
+    port = here.recv()
+    assert isinstance(port, int), f"no port port={port!r}"
+    return process, port
+
+
+def measure(server: multiprocessing.Process, port: int, seconds: float) -> tuple[float, float]:
+    """(requests per second of server CPU, requests per second) of one round."""
+    assert server.pid is not None, "the server was not started"
+    here, there = multiprocessing.Pipe()
+    client = multiprocessing.Process(target=load, args=(port, seconds, there), daemon=True)
+    cpu, started = cpu_seconds(server.pid), time.perf_counter()
+    client.start()
+    answered = here.recv()
+    client.join()
+    cpu, elapsed = cpu_seconds(server.pid) - cpu, time.perf_counter() - started
+    return answered / cpu, answered / elapsed
+
+
+def main(*, seconds: float = 2.0, rounds: int = 3) -> list[Row]:
+    """Run the rounds, print the table, return its rows."""
+    bare, bare_port = start_server(bare_application)
+    store, store_port = start_server(store_application)
+    bare_rounds: list[tuple[float, float]] = []
+    store_rounds: list[tuple[float, float]] = []
+    try:
+        measure(bare, bare_port, 0.3)
+        measure(store, store_port, 0.3)
+        for _ in range(rounds):
+            bare_rounds.append(measure(bare, bare_port, seconds))
+            store_rounds.append(measure(store, store_port, seconds))
+    finally:
+        for process in (bare, store):
+            process.terminate()
+            process.join()
+    rows: list[Row] = []
+    for index, unit in ((0, "requests/server-CPU-second"), (1, "requests/second")):
+        limit = statistics.median(each[index] for each in bare_rounds)
+        value = statistics.median(each[index] for each in store_rounds)
+        rows.append(
+            Row(name="http append 1 KB", value=value, unit=unit, limit=limit, ratio=value / limit)
+        )
+    print(f"{'what':<18} {'value':>9} {'limit':>9} {'ratio':>6}  unit")
+    for row in rows:
+        print(
+            f"{row['name']:<18} {row['value']:>9.0f} {row['limit']:>9.0f}"
+            f" {row['ratio']:>6.2f}  {row['unit']}"
+        )
+    print(f"wanted: ratio >= {RATIO_WANTED} per server-CPU-second")
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    main(seconds=arguments.seconds, rounds=arguments.rounds)

@@ -1,0 +1,241 @@
+"""From the operation queue to Tier 1 and back: frames what came together, applies what is durable.
+
+    submit() -> queue -> pump: data frame builder -> durable data log
+        -> completion, from the head only: memory state updater -> futures
+
+Invariants:
+- frames are handed to the log, and applied, in the order in which they were built; when one fails, it and everything
+  behind it is rolled back (H51);
+- a barrier completes when everything submitted before it is applied;
+- any failure of the log or of a commit ends the pipeline for good;
+- the loop is given back after about `slice_seconds` (H23).
+"""
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from containers.log.checkpoint_policy import CheckpointPolicy
+from containers.log.data_frame_builder import DataFrameBuilder, FrameInFlight
+from containers.log.memory_state_updater import MemoryStateUpdater, complete_barriers
+from containers.log.truncation_markers import TruncationMarkers
+from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
+from segmentstore.contracts.identifiers import LogAddress
+
+
+@dataclass(frozen=True, slots=True)
+class FramePipelineSettings:
+    """Bounds between acceptance and commit."""
+
+    frame_operations_max: int = 2048
+    """Most operations of one frame: its commit is one stretch."""
+    frames_in_flight_max: int = 16
+    slice_seconds: float = 0.001
+
+
+class FramePipeline:
+    """The part of the write path that is the same for every operation."""
+
+    def __init__(
+        self,
+        *,
+        log: DurableDataLog,
+        memory_state: MemoryStateUpdater,
+        builder: DataFrameBuilder,
+        markers: TruncationMarkers,
+        checkpoints: CheckpointPolicy,
+        settings: FramePipelineSettings,
+        before_pump: Callable[[], None],
+        after_completion: Callable[[], None],
+        on_failure: Callable[[list[Operation]], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+        self._memory_state = memory_state
+        self._builder = builder
+        self._markers = markers
+        self._checkpoints = checkpoints
+        self._settings = settings
+        self._before_pump = before_pump
+        self._after_completion = after_completion
+        self._on_failure = on_failure
+        self.queue: deque[Operation] = deque()
+        """Accepted operations; append through submit(), or here and then schedule()."""
+        self.scheduled = False
+        """The pump will run in this turn of the loop."""
+        self.failure: Exception | None = None
+        self.failed = asyncio.Event()
+        self._in_flight: deque[tuple[FrameInFlight, Future[LogAddress]]] = deque()
+        self._completion_scheduled = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.outstanding_bytes = 0
+        self.frames = 0
+        self.frame_bytes = 0
+
+    @property
+    def frames_in_flight(self) -> int:
+        return len(self._in_flight)
+
+    # --- queue -> frames -> Tier 1 ---------------------------------------------------------------
+
+    def submit(self, operation: Operation, future: "Future[int]") -> None:
+        """Queue an accepted operation."""
+        operation.future = future
+        self.queue.append(operation)
+        if not self.scheduled:
+            self.schedule()
+
+    def submit_barrier(self, barrier: Barrier, future: "Future[int]") -> None:
+        """Queue a barrier; complete it at once if there is nothing to wait for."""
+        if self.queue or self._in_flight or self._builder.has_rest:
+            self.submit(barrier, future)
+        else:
+            barrier.future = future
+            complete_barriers([barrier])
+
+    def schedule(self) -> None:
+        """Run the pump in the next turn of the loop: everything that comes until then shares a frame."""
+        self.scheduled = True
+        self._idle.clear()
+        self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self.scheduled = False
+        if self.failure is not None:
+            return
+        self._before_pump()
+        outstanding_max = self._log.write_settings.outstanding_bytes_max
+        end = self._loop.time() + self._settings.slice_seconds
+        while self.queue or self._builder.has_rest:
+            if (
+                len(self._in_flight) >= self._settings.frames_in_flight_max
+                or self.outstanding_bytes >= outstanding_max
+            ):
+                return  # a completion pumps again
+            frame = self._builder.build(self.queue)
+            if frame is None:
+                self._release_barriers()
+                continue
+            if not self._send(frame):
+                return
+            if self._loop.time() >= end:
+                self.schedule()
+                return
+        self._note_idle()
+
+    def _send(self, frame: FrameInFlight) -> bool:
+        self.outstanding_bytes += frame.length
+        self.frames += 1
+        self.frame_bytes += frame.length
+        try:
+            future = self._log.append(frame.buffers, internal=frame.internal)
+        except SegmentStoreError as error:
+            self.fail(error)
+            return False
+        self._in_flight.append((frame, future))
+        future.add_done_callback(self._frame_done)
+        return True
+
+    def _release_barriers(self) -> None:
+        """Barriers with nothing to be logged before them wait for the newest frame in flight."""
+        barriers: list[Operation] = []
+        while self.queue and self.queue[0].__class__ is Barrier:
+            barriers.append(self.queue.popleft())
+        if self._in_flight:
+            self._in_flight[-1][0].completed.extend(barriers)
+        else:
+            complete_barriers(barriers)
+
+    # --- Tier 1 -> memory state -> futures -------------------------------------------------------
+
+    def _frame_done(self, _future: "Future[LogAddress]") -> None:
+        if not self._completion_scheduled:
+            self._complete_frames()
+
+    def _complete_frames(self) -> None:
+        self._completion_scheduled = False
+        if self.failure is not None:
+            return
+        end = self._loop.time() + self._settings.slice_seconds
+        while self._in_flight and self._in_flight[0][1].done():
+            frame, future = self._in_flight[0]
+            error = (
+                ContainerStoppedError("the log cancelled a frame")
+                if future.cancelled()
+                else future.exception()
+            )
+            if error is not None:
+                self.fail(error)
+                return
+            self._in_flight.popleft()
+            self.outstanding_bytes -= frame.length
+            try:
+                self._apply(frame, future.result())
+            except Exception as bug:  # noqa: BLE001  # a commit must not fail: halt (H22)
+                self.fail(bug)
+                return
+            if self._in_flight and self._loop.time() >= end:
+                self._completion_scheduled = True
+                self._loop.call_soon(self._complete_frames)
+                break
+        self._after_completion()
+        if (self.queue or self._builder.has_rest) and not self.scheduled:
+            self.schedule()
+        self._note_idle()
+
+    def _apply(self, frame: FrameInFlight, address: LogAddress) -> None:
+        self._markers.add_frame(frame.last_started, address)
+        self._memory_state.commit(frame.completed)
+        self._checkpoints.committed(length=frame.length, operations=len(frame.completed))
+        for operation in frame.completed:
+            if operation.__class__ is MetadataCheckpointOperation:
+                self._markers.add_truncation_point(operation.sequence_number)
+
+    def _note_idle(self) -> None:
+        if not self.queue and not self._in_flight and not self._builder.has_rest:
+            self._idle.set()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Wait until nothing is queued or in flight, or the pipeline failed."""
+        await self._idle.wait()
+
+    def fail(self, cause: BaseException) -> None:
+        """End for good. Nobody will learn here what became of the operations under way: they are rolled back."""
+        if self.failure is not None:
+            return
+        self.failure = cause if isinstance(cause, Exception) else ContainerStoppedError(repr(cause))
+        stopped: list[Operation] = []
+        for frame, future in self._in_flight:
+            future.remove_done_callback(self._frame_done)
+            future.add_done_callback(_retrieve)
+            stopped.extend(frame.completed)
+        stopped.extend(self.queue)
+        self._in_flight.clear()
+        self.queue.clear()
+        for operation in stopped:
+            if operation.future is not None and not operation.future.done():
+                operation.future.set_exception(self.stop_error())
+        self._on_failure(stopped)
+        self.failed.set()
+        self._idle.set()
+
+    def stop_error(self) -> ContainerStoppedError:
+        """What callers get whose operation was on its way."""
+        error = ContainerStoppedError(
+            f"the container stopped; the outcome is unknown cause={self.failure}"
+        )
+        error.__cause__ = self.failure
+        return error
+
+
+def _retrieve(future: "Future[LogAddress]") -> None:
+    """The failure was dealt with; the loop need not report it again."""
+    if not future.cancelled():
+        future.exception()

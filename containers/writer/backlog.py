@@ -1,0 +1,237 @@
+"""Everything consumed from the log and not yet published: the aggregators, and when the next round is due.
+
+Invariants (check()):
+- an aggregator stands here from its first item to its last publication, unless a merge gave it to its target;
+- `total_bytes` is the sum of what they hold;
+- `oldest` and the other marks by which a round becomes due are never later than the truth: consuming an item
+  moves them at once, and survey() makes them exact after a round.
+
+Memory is bounded by what the container lets into its log and cache: reading on while a publication is under way moves
+items from the log's list to these, and adds nothing to them.
+"""
+
+import asyncio
+
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.append_run import AppendRun
+from containers.operations.operation import (
+    DeleteOperation,
+    MapSegmentOperation,
+    MergeOperation,
+    SegmentOperation,
+)
+from containers.writer.ack_calculator import AckCalculator
+from containers.writer.data_source import LogItem, WriterDataSource
+from containers.writer.pending_items import PendingItem, last_number
+from containers.writer.segment_aggregator import NEVER, ByteTally, SegmentAggregator
+from containers.writer.settings import WriterSettings
+from segmentstore.contracts.identifiers import NO_SEGMENT, SegmentId, SequenceNumber
+
+
+class Backlog:
+    """The aggregators of one container."""
+
+    def __init__(self, *, source: WriterDataSource, settings: WriterSettings) -> None:
+        self._source = source
+        self._settings = settings
+        self._aggregators: dict[SegmentId, SegmentAggregator] = {}
+        self._leaving: dict[str, SegmentAggregator] = {}
+        """The last segment of each name that is deleted or merged and may still be in Tier 2."""
+        self.highest_segment_id = NO_SEGMENT
+        self._tally = ByteTally()
+        self._oldest = NEVER
+        self._oldest_prompt = NEVER
+        self._largest_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._aggregators)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all items, those of deleted segments included until the deletion is published."""
+        return self._tally.held_bytes
+
+    @property
+    def oldest(self) -> float:
+        """Loop time at which the oldest item was consumed, infinite if there is none."""
+        return self._oldest
+
+    # --- items come in ------------------------------------------------------------------------
+
+    def consume(self, item: LogItem, now: float) -> None:
+        """Take the next item of the log to its aggregator. O(1), or O(sources) of a merge."""
+        if isinstance(item, AppendRun):
+            segment = self._source.segment(SegmentId(item.segment_id))
+            assert segment is not None, f"append to a segment without metadata {item.segment_id}"
+            self._add(segment, item, now)
+        elif isinstance(item, MergeOperation):
+            self._consume_merge(item, now)
+        elif isinstance(item, MapSegmentOperation):
+            if item.created:
+                self._add(item.segment, item, now)
+        elif isinstance(item, SegmentOperation):
+            self._add(item.segment, item, now)
+        # Checkpoints have nothing for Tier 2; being consumed acknowledges them.
+
+    def _add(self, segment: SegmentMetadata, item: PendingItem, now: float) -> None:
+        if last_number(item) <= segment.published_sequence_number:
+            return  # Replayed, and in Tier 2 since a former life (H32).
+        aggregator = self._aggregator(segment)
+        aggregator.add(item, now)
+        if isinstance(item, DeleteOperation):
+            self._leaving[segment.name] = aggregator
+        elif isinstance(item, MapSegmentOperation):
+            aggregator.predecessor = self._leaving.get(segment.name)
+        self._note_marks(aggregator)
+
+    def _consume_merge(self, merge: MergeOperation, now: float) -> None:
+        source_id = SegmentId(merge.source.segment_id)
+        if merge.sequence_number <= merge.segment.published_sequence_number:
+            self._forget_merged_before(merge)
+            return
+        target = self._aggregator(merge.segment)
+        source = self._aggregator(merge.source)
+        del self._aggregators[source_id]
+        target.add_merge(merge, source, now)
+        self._leaving[merge.source.name] = source
+        self._note_marks(target)
+
+    def _forget_merged_before(self, merge: MergeOperation) -> None:
+        """The merge was published in a former life; what was replayed of its source is in Tier 2 under the target."""
+        source = self._aggregators.pop(SegmentId(merge.source.segment_id), None)
+        gone = [] if source is None else [*source.sources()]
+        for other in reversed(gone):
+            assert other.taken_by is not None, f"not merged {other.segment!r}"
+            self.finish(other)
+            self._source.merge_completed(other.taken_by.segment_id, other.segment_id)
+            self._source.segment_removed(other.segment_id)
+        if source is not None:
+            source.discard()
+            self.finish(source)
+        source_id = SegmentId(merge.source.segment_id)
+        self._source.merge_completed(SegmentId(merge.segment.segment_id), source_id)
+        self._source.segment_removed(source_id)
+
+    def _aggregator(self, segment: SegmentMetadata) -> SegmentAggregator:
+        segment_id = SegmentId(segment.segment_id)
+        aggregator = self._aggregators.get(segment_id)
+        if aggregator is None:
+            aggregator = self._aggregators[segment_id] = SegmentAggregator(segment, self._tally)
+            self.highest_segment_id = max(self.highest_segment_id, segment_id)
+        return aggregator
+
+    def _note_marks(self, aggregator: SegmentAggregator) -> None:
+        self._oldest = min(self._oldest, aggregator.since)
+        self._oldest_prompt = min(self._oldest_prompt, aggregator.prompt_since)
+        self._largest_bytes = max(self._largest_bytes, aggregator.pending_bytes)
+
+    # --- items go out -------------------------------------------------------------------------
+
+    def finish(self, aggregator: SegmentAggregator) -> None:
+        """The segment left Tier 2, or was never there: a successor of its name may follow."""
+        aggregator.finished = True
+        name = aggregator.segment.name
+        if self._leaving.get(name) is aggregator:
+            del self._leaving[name]
+
+    def drop_if_empty(self, aggregator: SegmentAggregator) -> None:
+        """An aggregator without work is not kept."""
+        if not aggregator.items and aggregator.taken_by is None:
+            self.finish(aggregator)
+            if self._aggregators.get(aggregator.segment_id) is aggregator:
+                del self._aggregators[aggregator.segment_id]
+
+    # --- when and what ------------------------------------------------------------------------
+
+    def due_at(self, pressure: float) -> float:
+        """Loop time from which a round has something to do; -inf for at once, infinite for nothing to wait for."""
+        if not self._aggregators:
+            return NEVER
+        patience = 1.0 - pressure
+        settings = self._settings
+        if (
+            self._largest_bytes >= settings.flush_bytes * patience > 0
+            or self.total_bytes >= settings.publication_bytes_max
+        ):
+            return -NEVER
+        return min(
+            self._oldest + settings.flush_age_seconds * patience,
+            self._oldest_prompt + settings.prompt_age_seconds * patience,
+        )
+
+    async def select(
+        self, now: float, *, pressure: float, forced_up_to: SequenceNumber, relief_only: bool
+    ) -> list[SegmentAggregator]:
+        """The aggregators to publish now, the one with the oldest operation first. O(n log n), in slices.
+
+        Whoever is due takes along everything at least half as old as the age limit, and everything that wants
+        to be published soon, so that many small segments go in few rounds. `relief_only`: only deletions.
+        """
+        patience = 1.0 - pressure
+        bytes_min = self._settings.flush_bytes * patience
+        aged_since = now - self._settings.flush_age_seconds * patience / 2
+        everything = self.total_bytes >= self._settings.publication_bytes_max or patience <= 0
+        chosen: list[tuple[int, int, SegmentAggregator]] = []
+        for number, aggregator in enumerate(list(self._aggregators.values()), 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
+            if aggregator.taken_by is not None or aggregator.awaits_departure:
+                continue
+            if relief_only and not aggregator.deleted:
+                continue
+            lowest = aggregator.lowest_number()
+            if lowest is None:
+                continue
+            if (
+                relief_only
+                or everything
+                or aggregator.pending_bytes >= bytes_min
+                or aggregator.prompt_since != NEVER
+                or aggregator.since <= aged_since
+                or lowest <= forced_up_to
+            ):
+                chosen.append((lowest, aggregator.segment_id, aggregator))
+        chosen.sort(key=lambda entry: entry[:2])
+        return [aggregator for _, _, aggregator in chosen]
+
+    def has_new_deletions(self) -> bool:
+        """Whether a segment was deleted that the publication under way does not delete. O(n)."""
+        return any(
+            aggregator.deleted and aggregator.in_flight < len(aggregator.items)
+            for aggregator in self._aggregators.values()
+        )
+
+    async def survey(self, acknowledgement: AckCalculator) -> None:
+        """Look at every aggregator: drop the empty, tell the calculator what is held back, renew the marks. In slices.
+
+        Items consumed meanwhile have higher numbers than the calculator was made with. Going over a copy of the
+        list keeps a source in sight that a merge takes away from under us.
+        """
+        self._oldest = self._oldest_prompt = NEVER
+        self._largest_bytes = 0
+        for number, aggregator in enumerate(list(self._aggregators.values()), 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
+            lowest = aggregator.lowest_number()
+            if lowest is None:
+                self.drop_if_empty(aggregator)
+                continue
+            acknowledgement.hold_back(lowest)
+            if not aggregator.awaits_departure:
+                self._note_marks(aggregator)
+
+    def check(self) -> None:
+        """Prove the invariants; O(items)."""
+        total = 0
+        for segment_id, aggregator in self._aggregators.items():
+            assert aggregator.segment_id == segment_id, f"{segment_id}: {aggregator.segment!r}"
+            assert aggregator.taken_by is None, f"merged {aggregator.segment!r} stands here"
+            aggregator.check()
+            for source in aggregator.sources():
+                source.check()
+            total += aggregator.held_bytes
+            if aggregator.items and not aggregator.awaits_departure:
+                assert self._oldest <= aggregator.since, f"{self._oldest} > {aggregator.since}"
+        assert total == self.total_bytes, f"{self.total_bytes} bytes noted, {total} held"
+        for name, aggregator in self._leaving.items():
+            assert not aggregator.finished, f"{name} has left: {aggregator.segment!r}"

@@ -1,0 +1,198 @@
+"""Turns aggregators into one publication: which of them, how much of each, and their bytes, checked.
+
+The plan of a segment is made and its bytes are fetched in one stretch, so that no deletion comes between; between
+segments other tasks run. Then every run's bytes are compared with the checksum taken when they were received, and only
+if all are right a publication comes out (H21).
+
+Order in a publication: segments that leave come first, so that a recreated name follows its predecessor (H20); the
+rest in the order of their oldest operation.
+
+Memory: views of the cache, plus a copy of each run that lies in more than one cache block. At most one publication's
+bytes, outside the cache, so that a flush never waits for cache room (H36).
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+
+from crc32c import crc32c
+
+from containers.writer.data_source import WriterDataSource
+from containers.writer.segment_aggregator import SegmentAggregator
+from containers.writer.segment_flush import RunPiece, RunSlice, SegmentFlush, fold
+from containers.writer.settings import WriterSettings
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.identifiers import BufferView, SegmentId, SequenceNumber
+from segmentstore.contracts.storage import (
+    DataPiece,
+    MergePiece,
+    Publication,
+    SegmentPublication,
+)
+
+
+class PublicationBuilder:
+    """Plans and fills one publication at a time."""
+
+    def __init__(
+        self, *, source: WriterDataSource, settings: WriterSettings, executor: Executor | None
+    ) -> None:
+        self._source = source
+        self._settings = settings
+        self._executor = executor
+
+    # --- which segments, and how much of each -------------------------------------------------
+
+    async def plan(
+        self, candidates: Sequence[SegmentAggregator], up_to: SequenceNumber
+    ) -> list[SegmentFlush]:
+        """Fold what fits, in the order given, and mark it as in flight. Segments without their base are left out.
+
+        Raises DataCorruptionError; what is marked then stays marked, because the container halts.
+        """
+        settings = self._settings
+        flushes: list[SegmentFlush] = []
+        leaving: set[SegmentId] = set()
+        room = settings.publication_bytes_max
+        for number, candidate in enumerate(candidates, 1):
+            if number % settings.slice_count == 0:
+                await asyncio.sleep(0)
+            # Re-checked after every await: it may have been merged away or finished.
+            if candidate.finished or candidate.taken_by is not None or candidate.awaits_departure:
+                continue
+            aggregator = candidate.flush_subject(
+                bytes_max=settings.publication_bytes_max, depth_max=settings.merge_depth_max
+            )
+            if not aggregator.base_known or self._must_follow(aggregator, leaving):
+                continue
+            if min(aggregator.pending_bytes, settings.publication_bytes_max) > room:
+                continue
+            flush = self._plan_segment(aggregator, up_to)
+            if flush is None:
+                continue
+            flushes.append(flush)
+            room -= sum(item.length for item in flush.slices())
+            leaving.update(_leaving_ids(flush))
+            if len(flushes) == settings.publication_segments_max:
+                break
+        return flushes
+
+    def _must_follow(self, aggregator: SegmentAggregator, leaving: set[SegmentId]) -> bool:
+        """Whether an earlier segment of its name is still in Tier 2 and does not leave in this publication."""
+        predecessor = aggregator.predecessor
+        if predecessor is None:
+            return False
+        if predecessor.finished:
+            aggregator.predecessor = None
+            return False
+        return predecessor.segment_id not in leaving
+
+    def _plan_segment(
+        self, aggregator: SegmentAggregator, up_to: SequenceNumber
+    ) -> SegmentFlush | None:
+        count = aggregator.count_to_take(
+            up_to=up_to,
+            bytes_max=self._settings.publication_bytes_max,
+            depth_max=self._settings.merge_depth_max,
+        )
+        if count == 0:
+            return None
+        flush = fold(aggregator, count)
+        for item in flush.slices():
+            item.views = self._source.data(item.owner_id, item.owner_offset, item.length)
+        aggregator.in_flight = flush.item_count
+        return flush
+
+    # --- their bytes --------------------------------------------------------------------------
+
+    async def build(
+        self,
+        flushes: Sequence[SegmentFlush],
+        *,
+        highest_segment_id: SegmentId,
+        highest_sequence_number: SequenceNumber,
+    ) -> Publication:
+        """Check every byte, then put the publication together. Raises DataCorruptionError."""
+        await self._check_bytes(flushes)
+        leaving: list[SegmentPublication] = []
+        staying: list[SegmentPublication] = []
+        for number, flush in enumerate(flushes, 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
+            for publication in self.publications_of(flush):
+                (leaving if publication.deleted else staying).append(publication)
+        return Publication(
+            segments=leaving + staying,
+            highest_segment_id=highest_segment_id,
+            highest_sequence_number=highest_sequence_number,
+        )
+
+    def publications_of(self, flush: SegmentFlush) -> Iterator[SegmentPublication]:
+        """A segment and the sources that leave with it: together, or a crash would show half a merge (H17)."""
+        for absorbed in flush.absorbed:
+            if absorbed.record is not None:
+                yield SegmentPublication(record=absorbed.record, deleted=True)
+        if flush.record is not None:
+            yield SegmentPublication(
+                record=flush.record,
+                pieces=[_filled(piece) for piece in flush.pieces],
+                attributes=flush.attributes,
+                deleted=flush.deleted,
+            )
+
+    async def _check_bytes(self, flushes: Iterable[SegmentFlush]) -> None:
+        loop = asyncio.get_running_loop()
+        for batch, batch_bytes in self._batches(flushes):
+            if batch_bytes <= self._settings.inline_check_bytes_max:
+                wrong = check_and_join(batch)
+                await asyncio.sleep(0)
+            else:
+                wrong = await loop.run_in_executor(self._executor, check_and_join, batch)
+            if wrong is not None:
+                raise DataCorruptionError(
+                    f"bytes in memory are not those received segment_id={wrong.owner_id}"
+                    f" offset={wrong.owner_offset} length={wrong.length}"
+                    f" expected={wrong.checksum if wrong.checksum is not None else 'none'}"
+                )
+
+    def _batches(self, flushes: Iterable[SegmentFlush]) -> Iterator[tuple[list[RunSlice], int]]:
+        batch: list[RunSlice] = []
+        batch_bytes = 0
+        for flush in flushes:
+            for item in flush.slices():
+                batch.append(item)
+                batch_bytes += item.length
+                if (
+                    batch_bytes >= self._settings.check_batch_bytes
+                    or len(batch) >= self._settings.slice_count
+                ):
+                    yield batch, batch_bytes
+                    batch, batch_bytes = [], 0
+        if batch:
+            yield batch, batch_bytes
+
+
+def check_and_join(batch: Sequence[RunSlice]) -> RunSlice | None:
+    """Make every slice's bytes one buffer; gives the first whose length or checksum is wrong. Runs in the executor."""
+    for item in batch:
+        content: BufferView
+        content = item.views[0] if len(item.views) == 1 else b"".join(item.views)
+        if len(content) != item.length:
+            return item
+        if item.checksum is not None and crc32c(content) != item.checksum:
+            return item
+        item.views = (content,)
+    return None
+
+
+def _filled(piece: RunPiece | MergePiece) -> DataPiece | MergePiece:
+    if isinstance(piece, MergePiece):
+        return piece
+    return DataPiece(piece.offset, [view for item in piece.slices for view in item.views])
+
+
+def _leaving_ids(flush: SegmentFlush) -> Iterator[SegmentId]:
+    for absorbed in flush.absorbed:
+        yield absorbed.aggregator.segment_id
+    if flush.deleted:
+        yield flush.aggregator.segment_id

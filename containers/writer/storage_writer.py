@@ -1,0 +1,400 @@
+"""Moves what is committed from the log to Tier 2, in order, many segments in one publication.
+
+Two loops work side by side. One reads items from the log into aggregators. The other makes rounds: select what is due,
+agree with Tier 2 on where each segment stands (containers.writer.reconciler), fold and check it
+(containers.writer.publication_builder), publish, tell the container, acknowledge. Reading goes on while a publication
+is under way; publications follow one another.
+
+Invariants:
+- a published record is the state after exactly the operations that were folded into it (H15);
+- acknowledge(n) only when everything of every operation at or below n is under a published root (H13);
+- the container learns of a publication after it is durable, never before: storage_length is never ahead of Tier 2;
+- an operation is published only when all its items were handed out: never an append without its seal;
+- one publication at a time, and neither garbage collection nor maintenance beside it.
+
+When Tier 2 fails: a publication whose outcome may be unknown is handed in again, unchanged, until it succeeds, with
+growing pauses. When it is full and segments were deleted meanwhile, the publication is given up, the deletions go alone
+until one succeeds (which settles what became of the given-up one), and then Tier 2 is asked where everybody
+stands before anything else is published. So a disk that is full of one segment is freed by deleting it (H52).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from random import Random
+
+from containers.writer.ack_calculator import AckCalculator
+from containers.writer.alarm import Alarm
+from containers.writer.backlog import Backlog
+from containers.writer.data_source import WriterDataSource
+from containers.writer.publication_builder import PublicationBuilder
+from containers.writer.reconciler import Reconciler
+from containers.writer.segment_aggregator import NEVER, SegmentAggregator
+from containers.writer.segment_flush import SegmentFlush
+from containers.writer.settings import WriterSettings
+from containers.writer.writer_health import StorageState, WriterHealth, is_retriable
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    SegmentStoreError,
+    StorageError,
+    StoreFullError,
+)
+from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
+    ContainerId,
+    SequenceNumber,
+)
+from segmentstore.contracts.storage import ClaimedRoot, Publication, Storage
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatistics:
+    """A snapshot for `/health` and `/metrics`. Counters grow from the start of the writer."""
+
+    state: str
+    """"ok", "unavailable" or "full": Tier 2 as last seen."""
+    last_error: str
+    failures: int
+    failures_in_a_row: int
+    consumed_up_to: int
+    published_up_to: int
+    """Everything at or below it is in Tier 2."""
+    acknowledged_up_to: int
+    pending_segments: int
+    pending_bytes: int
+    oldest_pending_seconds: float
+    publications: int
+    published_segments: int
+    published_bytes: int
+    compared_bytes: int
+    """Replayed bytes that were found equal to Tier 2's."""
+
+
+class _GivenUpError(Exception):
+    """The publication will not be tried again: deletions have to go first."""
+
+
+class StorageWriter:
+    """The storage writer of one container. Call start(), then run() once."""
+
+    def __init__(
+        self,
+        *,
+        container_id: ContainerId,
+        source: WriterDataSource,
+        storage: Storage,
+        settings: WriterSettings,
+        executor: Executor | None,
+        random: Random,
+    ) -> None:
+        self._container_id = container_id
+        self._source = source
+        self._storage = storage
+        self._settings = settings
+        self._backlog = Backlog(source=source, settings=settings)
+        self.reconciler = Reconciler(
+            source=source, storage=storage, backlog=self._backlog, settings=settings
+        )
+        """Recovery tells it which replayed bytes to compare, before run()."""
+        self._builder = PublicationBuilder(source=source, settings=settings, executor=executor)
+        self._health = WriterHealth(settings=settings, random=random)
+        self._alarm = Alarm()
+        self._claimed: ClaimedRoot | None = None
+        self._stopped = False
+        self._pressure = 0.0
+        self._waiters: dict[asyncio.Future[None], SequenceNumber] = {}
+        self._consumed_up_to = NO_SEQUENCE_NUMBER
+        self._published_up_to = NO_SEQUENCE_NUMBER
+        self._acknowledged_up_to = NO_SEQUENCE_NUMBER
+        self._wake_ups = 0
+        self._not_before = 0.0
+        """Loop time before which another round would find nothing new, unless the alarm rings."""
+        self._relief_only = False
+        self._rounds_since_maintenance = 0
+        self._maintained_at = 0.0
+        self._publications = 0
+        self._published_segments = 0
+        self._published_bytes = 0
+
+    # --- what the container calls -------------------------------------------------------------
+
+    def start(self, claimed: ClaimedRoot) -> None:
+        """Continue above the numbers of the root that was claimed. Before run()."""
+        self._claimed = claimed
+        self.reconciler.set_new_above(claimed.highest_sequence_number)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises StorageNotPrimaryError (fenced), ServiceHaltError, DataCorruptionError."""
+        assert self._claimed is not None, "run() before start()"
+        self._maintained_at = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._consume(), name="writer-consume")
+                group.create_task(self._make_rounds(), name="writer-rounds")
+        except BaseExceptionGroup as failures:
+            # The first failure cancels the other loop, so it is the cause; the container reports it as it is.
+            raise failures.exceptions[0] from None
+        finally:
+            self._stopped = True
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_exception(ContainerStoppedError("storage writer has stopped"))
+
+    async def flush(self, up_to: SequenceNumber) -> None:
+        """Returns when everything of every operation at or below `up_to` is in Tier 2.
+
+        Waits for operations that are not committed yet. Raises ContainerStoppedError.
+        """
+        if self._stopped:
+            raise ContainerStoppedError("storage writer has stopped")
+        if up_to <= self._published_up_to:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = up_to
+        self._wake_up()
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+
+    def set_pressure(self, level: float) -> None:
+        """How badly the cache needs room, 0 to 1: limits of size and age shrink in proportion; at 1 all is due."""
+        level = min(1.0, max(0.0, level))
+        if level != self._pressure:
+            self._pressure = level
+            self._wake_up()
+
+    def statistics(self) -> WriterStatistics:
+        oldest = self._backlog.oldest
+        now = asyncio.get_running_loop().time()
+        return WriterStatistics(
+            state=self._health.state.value,
+            last_error=self._health.last_error,
+            failures=self._health.failures,
+            failures_in_a_row=self._health.failures_in_a_row,
+            consumed_up_to=self._consumed_up_to,
+            published_up_to=self._published_up_to,
+            acknowledged_up_to=self._acknowledged_up_to,
+            pending_segments=len(self._backlog),
+            pending_bytes=self._backlog.total_bytes,
+            oldest_pending_seconds=0.0 if oldest == NEVER else max(0.0, now - oldest),
+            publications=self._publications,
+            published_segments=self._published_segments,
+            published_bytes=self._published_bytes,
+            compared_bytes=self.reconciler.compared_bytes,
+        )
+
+    def check(self) -> None:
+        """Prove the invariants; O(pending items). Between two rounds or during one."""
+        self._backlog.check()
+        assert self._acknowledged_up_to <= self._published_up_to <= self._consumed_up_to, (
+            f"acknowledged {self._acknowledged_up_to} published {self._published_up_to}"
+            f" consumed {self._consumed_up_to}"
+        )
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _consume(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        while True:
+            items = await self._source.read(settings.read_items_max)
+            # Taken in the stretch of the read: what comes later is not among these items.
+            handed_out = self._source.handed_out_sequence_number
+            for first in range(0, len(items), settings.slice_count):
+                now = loop.time()
+                for item in items[first : first + settings.slice_count]:
+                    self._backlog.consume(item, now)
+                await asyncio.sleep(0)
+            assert handed_out >= self._consumed_up_to, f"{handed_out} < {self._consumed_up_to}"
+            self._consumed_up_to = handed_out
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        self._wake_ups += 1
+        self._not_before = 0.0
+        self._alarm.ring()
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    async def _make_rounds(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            due_at = max(self._round_due_at(), self._not_before)
+            maintenance_at = self._maintained_at + self._settings.maintenance_seconds
+            if due_at <= now:
+                await self._try(self._make_round)
+                self._rounds_since_maintenance += 1
+                if self._rounds_since_maintenance >= self._settings.maintenance_rounds:
+                    await self._try(self._maintain)
+            elif maintenance_at <= now:
+                await self._try(self._maintain)
+            else:
+                await self._alarm.wait(min(due_at, maintenance_at))
+
+    def _round_due_at(self) -> float:
+        if self._waiters or self._relief_only:
+            return 0.0
+        if not len(self._backlog) and self._acknowledged_up_to < self._consumed_up_to:
+            return 0.0
+        return self._backlog.due_at(self._pressure)
+
+    async def _make_round(self) -> None:
+        assert self._claimed is not None, "not started"
+        started = asyncio.get_running_loop().time()
+        wake_ups = self._wake_ups
+        up_to = self._consumed_up_to
+        candidates = await self._backlog.select(
+            started,
+            pressure=self._pressure,
+            forced_up_to=max(self._waiters.values(), default=NO_SEQUENCE_NUMBER),
+            relief_only=self._relief_only,
+        )
+        flushes: list[SegmentFlush] = []
+        if candidates:
+            await self.reconciler.resolve(candidates)
+            flushes = await self._builder.plan(candidates, up_to)
+        if flushes:
+            publication = await self._builder.build(
+                flushes,
+                highest_segment_id=max(
+                    self._claimed.highest_segment_id, self._backlog.highest_segment_id
+                ),
+                highest_sequence_number=max(
+                    self._claimed.highest_sequence_number, self._consumed_up_to
+                ),
+            )
+            try:
+                await self._publish(publication)
+            except _GivenUpError:
+                self._give_up(flushes)
+                return
+            await self._complete(flushes, started)
+        elif wake_ups == self._wake_ups:
+            # Nothing could be taken: what is due waits for items still in the log, or for a predecessor.
+            self._not_before = started + self._settings.prompt_age_seconds
+        self._relief_only = False
+        await self._acknowledge()
+
+    # --- publishing ---------------------------------------------------------------------------
+
+    async def _publish(self, publication: Publication) -> None:
+        """Until it succeeds. Raises _GivenUpError if Tier 2 is full and there are deletions to publish first."""
+        if not publication.segments:
+            return
+        while True:
+            try:
+                await self._hand_over(publication)
+            except (StorageError, StoreFullError) as error:
+                if not is_retriable(error):
+                    raise
+                await self._pause(error)
+                if self._health.state is StorageState.FULL:
+                    await self._try(self._storage.collect_garbage)
+                    if self._relief_only or self._backlog.has_new_deletions():
+                        raise _GivenUpError from error
+            else:
+                break
+        self._health.succeeded()
+        self._publications += 1
+        self._published_segments += len(publication.segments)
+
+    async def _hand_over(self, publication: Publication) -> None:
+        await self._storage.publish(publication)
+
+    def _give_up(self, flushes: Sequence[SegmentFlush]) -> None:
+        for flush in flushes:
+            flush.aggregator.abandon()
+            self.reconciler.doubt(flush.aggregator.segment_id)
+            for absorbed in flush.absorbed:
+                self.reconciler.doubt(absorbed.aggregator.segment_id)
+        self._relief_only = True
+
+    async def _complete(self, flushes: Sequence[SegmentFlush], started: float) -> None:
+        """Tell the container of each segment in one stretch, of all of them in slices."""
+        for number, flush in enumerate(flushes, 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
+            self._published_bytes += sum(item.length for item in flush.slices())
+            aggregator = flush.aggregator
+            if flush.deleted:
+                aggregator.complete(flush.item_count, None, started)
+                for absorbed in flush.absorbed:
+                    self._remove(absorbed.aggregator)
+                self._remove(aggregator)
+                self._backlog.drop_if_empty(aggregator)
+                continue
+            record = flush.record
+            assert record is not None, f"nothing was published of {aggregator.segment!r}"
+            aggregator.complete(flush.item_count, record, started)
+            self.reconciler.remember(record)
+            self._source.published(
+                aggregator.segment_id,
+                storage_length=record.length,
+                sealed=record.sealed,
+                sequence_number=record.sequence_number,
+                attributes=flush.attributes,
+            )
+            for absorbed in flush.absorbed:
+                self._source.merge_completed(absorbed.target_id, absorbed.aggregator.segment_id)
+                self._remove(absorbed.aggregator)
+            self._backlog.drop_if_empty(aggregator)
+
+    def _remove(self, aggregator: SegmentAggregator) -> None:
+        self._backlog.finish(aggregator)
+        self.reconciler.forget(aggregator.segment_id)
+        self._source.segment_removed(aggregator.segment_id)
+
+    # --- acknowledging ------------------------------------------------------------------------
+
+    async def _acknowledge(self) -> None:
+        calculator = self._new_ack_calculator()
+        await self._backlog.survey(calculator)
+        up_to = calculator.result
+        assert up_to >= self._published_up_to, f"{up_to} < {self._published_up_to}"
+        self._published_up_to = up_to
+        for waiter, wanted in self._waiters.items():
+            if wanted <= up_to and not waiter.done():
+                waiter.set_result(None)
+        if up_to > self._acknowledged_up_to:
+            await self.reconciler.compare_rest()
+            await self._source.acknowledge(up_to)
+            self._acknowledged_up_to = up_to
+
+    def _new_ack_calculator(self) -> AckCalculator:
+        return AckCalculator(self._consumed_up_to)
+
+    # --- looking after Tier 2 -----------------------------------------------------------------
+
+    async def _maintain(self) -> None:
+        self._rounds_since_maintenance = 0
+        self._maintained_at = asyncio.get_running_loop().time()
+        await self._storage.maintain()
+        await self._storage.collect_garbage()
+        if self._health.state is StorageState.UNAVAILABLE:
+            self._health.succeeded()
+
+    async def _try(self, step: Callable[[], Awaitable[object]]) -> None:
+        """Once; if Tier 2 fails in a way that may pass, pause instead."""
+        try:
+            await step()
+        except (StorageError, StoreFullError) as error:
+            if not is_retriable(error):
+                raise
+            await self._pause(error)
+
+    async def _pause(self, error: SegmentStoreError) -> None:
+        seconds = self._health.failed(error)
+        _LOG.warning(
+            "container %d: Tier 2 is %s, trying again in %.1f s: %s",
+            self._container_id,
+            self._health.state.value,
+            seconds,
+            error,
+        )
+        await asyncio.sleep(seconds)

@@ -1,0 +1,76 @@
+"""One measurement: writers that append for a while, then readers that read it back."""
+
+import asyncio
+
+from segmentstore.cli.http_client import HttpClient
+from segmentstore.cli.output import Row
+from segmentstore.runtime.entropy import random_id, system_random
+from segmentstore.runtime.statistics import LatencyHistogram
+
+_READ_BYTES = 1 << 20
+
+
+class BenchRun:
+    """Appends of one size, then the same bytes read."""
+
+    def __init__(self, client: HttpClient, *, size: int, writers: int, seconds: float) -> None:
+        self._client = client
+        self._size = size
+        self._seconds = seconds
+        label = random_id(system_random()).hex()[:8]
+        self._names = [f"bench-{label}/{number}" for number in range(writers)]
+
+    async def run(self) -> list[Row]:
+        """Two rows: appends and reads."""
+        for name in self._names:
+            await self._client.create(name)
+        try:
+            return [await self._measure("append"), await self._measure("read")]
+        finally:
+            for name in self._names:
+                await self._client.delete(name)
+
+    async def _measure(self, verb: str) -> Row:
+        loop = asyncio.get_running_loop()
+        latencies = LatencyHistogram()
+        started = loop.time()
+        work = self._append if verb == "append" else self._read
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(work(name, started + self._seconds, latencies))
+                for name in self._names
+            ]
+        elapsed = loop.time() - started
+        moved_bytes = sum(task.result() for task in tasks)
+        summary = latencies.summary()
+        return {
+            "verb": verb,
+            "size_bytes": self._size if verb == "append" else _READ_BYTES,
+            "at_once": len(self._names),
+            "per_second": round(summary.count / elapsed, 1),
+            "megabytes_per_second": round(moved_bytes / elapsed / 1e6, 2),
+            "p50_ms": round(summary.p50_seconds * 1e3, 2),
+            "p99_ms": round(summary.p99_seconds * 1e3, 2),
+            "max_ms": round(summary.max_seconds * 1e3, 2),
+        }
+
+    async def _append(self, name: str, end: float, latencies: LatencyHistogram) -> int:
+        loop = asyncio.get_running_loop()
+        content = system_random().randbytes(self._size)
+        moved = 0
+        while (started := loop.time()) < end:
+            await self._client.append(name, content)
+            latencies.record(loop.time() - started)
+            moved += len(content)
+        return moved
+
+    async def _read(self, name: str, end: float, latencies: LatencyHistogram) -> int:
+        loop = asyncio.get_running_loop()
+        moved = 0
+        offset = 0
+        while (started := loop.time()) < end:
+            piece = await self._client.read(name, offset, _READ_BYTES)
+            latencies.record(loop.time() - started)
+            moved += len(piece.content)
+            offset = piece.end_offset if piece.content else 0
+        return moved

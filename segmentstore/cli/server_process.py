@@ -1,0 +1,113 @@
+"""A store in a process of its own, for the demonstration, the benchmark, and tests that kill it.
+
+Invariants:
+
+- `start` returns only after the ready line; if the process ends first, its last words are in the error.
+- Leaving the `with` block leaves no process behind.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from segmentstore.contracts.errors import SegmentStoreError
+
+_STOP_SECONDS = 60.0
+
+
+class ServerProcessError(SegmentStoreError):
+    """The server did not become ready."""
+
+
+class ServerProcess:
+    """`segmentstore standalone` on a data directory, on any free port."""
+
+    def __init__(self, data_directory: Path, options: Sequence[str] = ()) -> None:
+        self._data_directory = data_directory
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+        self.ready_line = ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def is_running(self) -> bool:
+        """Started, and not ended by us."""
+        return self._process is not None
+
+    @property
+    def process_id(self) -> int:
+        return self._running().pid
+
+    @property
+    def address(self) -> str:
+        """`http://HOST:PORT`."""
+        return self.ready_line.split()[1]
+
+    @property
+    def log_path(self) -> Path:
+        """Where the server's stderr goes: beside the data directory."""
+        return self._data_directory.with_name(self._data_directory.name + ".log")
+
+    def start(self) -> Self:
+        """Start and wait for the ready line. Raises ServerProcessError."""
+        assert self._process is None, "the server is started already"
+        command = [sys.executable, "-m", "segmentstore.cli", "standalone"]
+        command += ["--data", str(self._data_directory), "--http", "127.0.0.1:0", *self._options]
+        with self.log_path.open("ab") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert process.stdout is not None, "stdout is a pipe"
+        self.ready_line = process.stdout.readline().strip()
+        if not self.ready_line.startswith("ready "):
+            process.stdout.close()
+            code = process.wait()
+            last_words = self.log_path.read_text().strip().splitlines()[-1:]
+            raise ServerProcessError(
+                f"the server did not start exit_code={code}: {''.join(last_words)}"
+            )
+        self._process = process
+        return self
+
+    def signal(self, number: int) -> None:
+        """Any signal."""
+        self._running().send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9: no goodbye."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code once it has ended; killed if that takes more than a minute."""
+        process, self._process = self._running(), None
+        try:
+            return process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._process is not None, "the server does not run"
+        return self._process

@@ -1,0 +1,278 @@
+"""Puts the service together: the one file that names concrete classes.
+
+    settings -> data directory (lock, identity) -> threads -> object stores -> per container: log, storage, container
+             -> registry, manager, store -> HTTP application and server
+
+Invariants:
+
+- What is opened first is closed last; an error half-way closes what was opened.
+- Threads of Tier 1 and of Tier 2 are apart: a slow Tier 2 never holds back a sync of the log. Within each, containers
+  take turns (H37); that is why every container has its own lane and its own object store.
+- Everything that outlives one life of a container is made once, here; a log, a storage and a container are made anew
+  for each life.
+"""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_storage import CacheStorage
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from containers.writer.settings import WriterSettings
+from segmentstore.contracts.containers import HostId, SegmentContainer
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.host.assignment import InProcessAssignmentSource
+from segmentstore.host.container_manager import ContainerManager
+from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
+from segmentstore.host.segment_store import SegmentStore
+from segmentstore.host.setting_sources import ResolvedSettings
+from segmentstore.host.settings import ServiceSettings
+from segmentstore.http.application import build_application
+from segmentstore.http.node_health import NodeHealth
+from segmentstore.http.server import HttpServer
+from segmentstore.http.settings import HttpSettings
+from segmentstore.runtime.clock import SystemWallClock, WallClock
+from segmentstore.runtime.entropy import random_id, system_random
+from segmentstore.runtime.fair_threads import FairThreads, Lane
+from segmentstore.runtime.files import FileSystem, SystemFileSystem
+from tier1.file_log.log import FileDurableDataLog
+from tier1.file_log.settings import FileLogSettings
+from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
+from tier2.format.chunk_format import Compression
+from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage.settings import StorageSettings
+from tier2.storage.tiered_storage import TieredStorage
+
+_TIER1_THREADS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts that whoever runs the service handles."""
+
+    store: SegmentStore
+    registry: ContainerRegistry
+    manager: ContainerManager
+    http_server: HttpServer
+    data_directory: str
+    """Empty if everything is in memory."""
+
+
+@asynccontextmanager
+async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
+    """A service whose parts exist and are not started yet; on exit they are gone.
+
+    Raises DataDirectoryError, DataDirectoryInUseError, DataDirectoryCorruptedError, StorageError.
+    """
+    settings = resolved.settings
+    files, wall_clock, random = SystemFileSystem(), SystemWallClock(), system_random()
+    async with AsyncExitStack() as stack:
+        directory, identity = await _open_directory(
+            resolved, stack, files=files, wall_clock=wall_clock, random=random
+        )
+        count = identity.container_count
+        log_threads = FairThreads(thread_count=min(2 * count, _TIER1_THREADS_MAX), name="tier1")
+        stack.callback(log_threads.close)
+        storage_threads = FairThreads(thread_count=settings.tier2.worker_thread_count, name="tier2")
+        stack.callback(storage_threads.close)
+        containers = ContainerFactory(
+            settings=settings,
+            directory=directory,
+            identity=identity,
+            files=files,
+            wall_clock=wall_clock,
+            random=random,
+            log_lanes=[log_threads.lane() for _ in range(count)],
+            storage_lanes=[storage_threads.lane() for _ in range(count)],
+        )
+        stack.push_async_callback(containers.close)
+        await containers.start()
+        registry = ContainerRegistry(container_count=count)
+        manager = ContainerManager(
+            host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
+            assignments=InProcessAssignmentSource(container_count=count, settings=settings.restart),
+            registry=registry,
+            create_container=containers.create,
+        )
+        store = SegmentStore(registry=registry)
+        http_server = _http_server(
+            settings, store=store, registry=registry, wall_clock=wall_clock, random=random
+        )
+        yield Service(
+            store=store,
+            registry=registry,
+            manager=manager,
+            http_server=http_server,
+            data_directory=directory.path if directory else "",
+        )
+
+
+class ContainerFactory:
+    """Makes containers, and keeps what outlives them: cache, object stores, the contents of logs in memory."""
+
+    def __init__(
+        self,
+        *,
+        settings: ServiceSettings,
+        directory: DataDirectory | None,
+        identity: DirectoryIdentity,
+        files: FileSystem,
+        wall_clock: WallClock,
+        random: Random,
+        log_lanes: list[Lane],
+        storage_lanes: list[Lane],
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._identity = identity
+        self._files = files
+        self._wall_clock = wall_clock
+        self._random = random
+        self._log_lanes = log_lanes
+        self._storage_lanes = storage_lanes
+        self._cache = CacheManager(storage=CacheStorage(budget_bytes=settings.cache.bytes_max))
+        self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
+        self._memory_objects = MemoryObjectStore()
+        self._object_stores: list[ObjectStore] = []
+
+    async def start(self) -> None:
+        """Open the object stores. Raises StorageError."""
+        for lane in self._storage_lanes:
+            if self._settings.tier2.kind == "memory":
+                self._object_stores.append(self._memory_objects)
+                continue
+            assert self._directory is not None, "tier 2 in files without a data directory"
+            store = FilesystemObjectStore(
+                self._directory.tier2_path, files=self._files, executor=lane, random=self._random
+            )
+            await store.start()
+            self._object_stores.append(store)
+
+    async def close(self) -> None:
+        for store in self._object_stores:
+            await store.close()
+
+    def create(self, container_id: ContainerId) -> SegmentContainer:
+        """A container for one life."""
+        settings = self._settings
+        lane = self._storage_lanes[container_id]
+        storage = TieredStorage(
+            object_store=self._object_stores[container_id],
+            store_id=self._identity.store_id,
+            container_id=container_id,
+            container_count=self._identity.container_count,
+            settings=StorageSettings(
+                compression=Compression[settings.tier2.codec.upper()],
+                garbage_grace_seconds=settings.tier2.garbage_grace_seconds,
+            ),
+            wall_clock=self._wall_clock,
+            random=self._random,
+            executor=lane,
+        )
+        return StreamSegmentContainer(
+            container_id=container_id,
+            log=self._log(container_id),
+            storage=storage,
+            cache=self._cache,
+            wall_clock=self._wall_clock,
+            random=self._random,
+            executor=lane,
+            settings=ContainerSettings(
+                writer=replace(
+                    WriterSettings(),
+                    flush_bytes=settings.writer.flush_bytes,
+                    flush_age_seconds=settings.writer.flush_interval_seconds,
+                )
+            ),
+        )
+
+    def _log(self, container_id: ContainerId) -> DurableDataLog:
+        if self._settings.tier1.kind == "memory":
+            return MemoryDurableDataLog(self._memory_logs[container_id])
+        assert self._directory is not None, "tier 1 in files without a data directory"
+        return FileDurableDataLog(
+            self._directory.log_path(container_id),
+            files=self._files,
+            executor=self._log_lanes[container_id],
+            random=self._random,
+            settings=FileLogSettings(journal_bytes_max=self._settings.tier1.journal_bytes_max),
+            owner=f"process_id={os.getpid()}",
+        )
+
+
+async def _open_directory(
+    resolved: ResolvedSettings,
+    stack: AsyncExitStack,
+    *,
+    files: FileSystem,
+    wall_clock: WallClock,
+    random: Random,
+) -> tuple[DataDirectory | None, DirectoryIdentity]:
+    settings = resolved.settings
+    asked = settings.store.container_count
+    if not settings.store.data_directory:
+        if (settings.tier1.kind, settings.tier2.kind) != ("memory", "memory"):
+            raise DataDirectoryError(
+                "a data directory is needed: name one with --data, or keep both tiers in memory with "
+                "--tier1 memory --tier2 memory"
+            )
+        return None, DirectoryIdentity(random_id(random), asked, wall_clock.now_ms())
+    directory = DataDirectory(
+        _absolute(settings.store.data_directory),
+        files=files,
+        executor=None,
+        random=random,
+        wall_clock=wall_clock,
+        process_id=os.getpid(),
+    )
+    is_default = resolved.source_of("store.container_count") == "default"
+    identity = await directory.open(
+        container_count=None if is_default else asked, default_count=asked
+    )
+    stack.push_async_callback(directory.close)
+    return directory, identity
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute())
+
+
+def _http_server(
+    settings: ServiceSettings,
+    *,
+    store: SegmentStore,
+    registry: ContainerRegistry,
+    wall_clock: WallClock,
+    random: Random,
+) -> HttpServer:
+    host, _, port = settings.http.address.rpartition(":")
+    http_settings = HttpSettings(
+        host=host.strip("[]"),  # an IPv6 address is bracketed where a port follows it
+        port=int(port),
+        append_bytes_max=settings.http.append_bytes_max,
+    )
+
+    def health() -> NodeHealth:
+        return NodeHealth(
+            containers=registry.health(), containers_expected=registry.container_count
+        )
+
+    application = build_application(
+        segments=store,
+        health=health,
+        metrics=registry.metrics,
+        wall_clock=wall_clock,
+        random=random,
+        settings=http_settings,
+    )
+    return HttpServer(application=application, settings=http_settings)

@@ -1,0 +1,130 @@
+"""The whole store in one process: start, say so, work, stop when told.
+
+    stdout   one line: `ready http://HOST:PORT ...`, or `partial http://...` if some container could not recover
+    stderr   the log
+    exit     0 after SIGTERM or SIGINT; 1 if it broke or did not stop in time; 2 for settings that cannot work;
+             4 if another process has the data directory; 130 for a second signal while stopping
+
+Invariants:
+
+- Nothing listens before the data directory is ours; nothing is announced before every container has recovered or said
+  why it cannot.
+- Stopping goes outside in: no new requests, requests under way end, containers close their logs, the directory is
+  released. A second signal ends the process at once: what was acknowledged is safe either way.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from segmentstore.contracts.containers import ContainerState
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.host.log_lines import configure_logging
+from segmentstore.host.quantities import format_bytes
+from segmentstore.host.service_builder import Service, open_service
+from segmentstore.host.setting_sources import ResolvedSettings
+
+logger = logging.getLogger(__name__)
+
+_SAME_SIGNAL_SECONDS = 1.0
+"""Supervisors send a signal to a process and to its group: one wish, not two."""
+_EXIT_AT_ONCE = 130
+_EXIT_BROKEN = 1
+
+
+class StandaloneRefusedError(InvalidRequestError):
+    """The process cannot serve as it was started."""
+
+
+def run_standalone(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal. `announce` gets the ready line. Raises SegmentStoreError when it cannot start."""
+    if not __debug__:
+        raise StandaloneRefusedError(
+            "the store does not run under python -O: its assertions are what stops it before it loses data"
+        )
+    configure_logging(resolved.settings.log)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve(resolved, announce))
+
+
+async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
+    """Start, announce, and stop on SIGTERM or SIGINT."""
+    stopping = _stop_signals(resolved.settings.shutdown.grace_seconds)
+    async with open_service(resolved) as service, asyncio.TaskGroup() as group:
+        managing = group.create_task(service.manager.run(), name="container manager")
+        try:
+            await _listen(service)
+            announcing = group.create_task(_announce_when_ready(service, announce))
+            await stopping.wait()
+            logger.info("stopping")
+            announcing.cancel()
+        finally:
+            await service.http_server.close()
+            managing.cancel()
+    logger.info("stopped")
+
+
+async def _listen(service: Service) -> None:
+    try:
+        await service.http_server.start()
+    except OSError as error:
+        raise StandaloneRefusedError(f"cannot listen: {error.strerror or error}") from error
+
+
+async def _announce_when_ready(service: Service, announce: Callable[[str], None]) -> None:
+    started = asyncio.get_running_loop().time()
+    await service.manager.wait_until_settled()
+    seconds = asyncio.get_running_loop().time() - started
+    containers = service.registry.health()
+    running = [each for each in containers if each.state is ContainerState.RUNNING]
+    host, port = service.http_server.address
+    shown_host = f"[{host}]" if ":" in host else host
+    word = "ready" if len(running) == len(containers) else "partial"
+    announce(
+        f"{word} http://{shown_host}:{port} containers={len(running)}/{len(containers)} "
+        f"active_segments={sum(each.active_segments for each in running)} "
+        f"unflushed={format_bytes(sum(each.unflushed_bytes for each in running))} "
+        f"recovered_in={seconds:.2f}s data={service.data_directory or 'memory'}"
+    )
+
+
+def _stop_signals(grace_seconds: float) -> asyncio.Event:
+    """Set by the first signal; the second one, or the end of the grace period, ends the process."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def give_up() -> None:
+        logger.error("not stopped within the grace period grace_seconds=%g", grace_seconds)
+        os._exit(_EXIT_BROKEN)
+
+    def insist() -> None:
+        for number in numbers:
+            loop.add_signal_handler(number, os._exit, _EXIT_AT_ONCE)
+
+    def on_signal() -> None:
+        if not stopping.is_set():
+            stopping.set()
+            loop.call_later(_SAME_SIGNAL_SECONDS, insist)
+            loop.call_later(grace_seconds, give_up)
+
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    # A terminal that is gone must not end a store that somebody else relies on.
+    with suppress(ValueError):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return stopping
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    if sys.platform == "win32":
+        return None
+    return uvloop.new_event_loop

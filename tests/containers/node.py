@@ -1,0 +1,75 @@
+"""A container over memory tiers that outlive it: what most tests of the whole container start from."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+
+from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_storage import CacheStorage
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.runtime.clock import SystemWallClock
+from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage.settings import StorageSettings
+from tier2.storage.tiered_storage import TieredStorage
+
+STORE_ID = b"0123456789abcdef"
+FAST_FLUSH = replace(ContainerSettings().writer, flush_age_seconds=0.02, prompt_age_seconds=0.01)
+
+
+class MemoryTiers:
+    """What survives a container: its log and its objects."""
+
+    def __init__(self) -> None:
+        self.log_store = MemoryLogStore(log_id=b"log-id-of-tests!")
+        self.object_store = MemoryObjectStore()
+
+
+def make_container(
+    tiers: MemoryTiers,
+    *,
+    settings: ContainerSettings | None = None,
+    cache_bytes: int = 64 << 20,
+) -> StreamSegmentContainer:
+    """A container that is not started."""
+    return StreamSegmentContainer(
+        container_id=ContainerId(0),
+        log=MemoryDurableDataLog(tiers.log_store),
+        storage=TieredStorage(
+            object_store=tiers.object_store,
+            store_id=STORE_ID,
+            container_id=ContainerId(0),
+            container_count=1,
+            settings=StorageSettings(),
+            wall_clock=SystemWallClock(),
+            random=Random(2),
+            executor=None,
+        ),
+        cache=CacheManager(storage=CacheStorage(budget_bytes=cache_bytes)),
+        wall_clock=SystemWallClock(),
+        random=Random(3),
+        executor=None,
+        settings=settings or ContainerSettings(writer=FAST_FLUSH),
+    )
+
+
+@asynccontextmanager
+async def running(
+    tiers: MemoryTiers,
+    *,
+    settings: ContainerSettings | None = None,
+    cache_bytes: int = 64 << 20,
+) -> AsyncIterator[StreamSegmentContainer]:
+    """A running container; closed in order at the end."""
+    container = make_container(tiers, settings=settings, cache_bytes=cache_bytes)
+    await container.start()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(container.run())
+        try:
+            yield container
+        finally:
+            await container.close()

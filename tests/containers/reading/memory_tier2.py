@@ -1,0 +1,70 @@
+"""A Tier 2 of plain bytes for the read index's tests: whole blocks come back, and reads can be held up."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.storage import SegmentRecord, StorageRead, StorageStatistics
+
+
+class MemoryTier2:
+    """Published bytes by segment id. `hold()` makes reads wait until `release()`."""
+
+    def __init__(self, *, block_bytes: int = 1000) -> None:
+        self.published: dict[SegmentId, bytes] = {}
+        self.start_offsets: dict[SegmentId, int] = {}
+        self.reads: list[tuple[SegmentId, int, int]] = []
+        self.running = 0
+        self.running_most = 0
+        self.error: Exception | None = None
+        self._block_bytes = block_bytes
+        self._gate = asyncio.Event()
+        self._gate.set()
+
+    def hold(self) -> None:
+        self._gate.clear()
+
+    def release(self) -> None:
+        self._gate.set()
+
+    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
+        self.reads.append((segment_id, offset, length))
+        self.running += 1
+        self.running_most = max(self.running_most, self.running)
+        try:
+            await asyncio.sleep(0)
+            await self._gate.wait()
+        finally:
+            self.running -= 1
+        if self.error is not None:
+            raise self.error
+        content = self.published.get(segment_id)
+        if content is None:
+            raise SegmentNotFoundError(f"id {segment_id}")
+        start_offset = self.start_offsets.get(segment_id, 0)
+        if offset < start_offset:
+            raise SegmentTruncatedError(f"id {segment_id}", start_offset=start_offset)
+        if offset >= len(content):
+            raise ValueError(f"offset={offset} is past {len(content)}")
+        begin = max(start_offset, offset - offset % self._block_bytes)
+        end = offset + length
+        end += -end % self._block_bytes
+        return StorageRead(begin, memoryview(content[begin:end]))
+
+    async def find(self, name: str) -> SegmentRecord | None:
+        raise NotImplementedError
+
+    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
+        raise NotImplementedError
+
+    async def load_attributes(
+        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        raise NotImplementedError
+
+    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+        raise NotImplementedError
+
+    def statistics(self) -> StorageStatistics:
+        raise NotImplementedError

@@ -1,0 +1,196 @@
+import asyncio
+import base64
+import io
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+
+from aiohttp import ClientResponse, ClientSession
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_events import control_event, data_event, whole_characters_length
+from tests.http.memory_segments import MemorySegments
+from tests.http.node import Node, running_node
+
+TEXT = {"Content-Type": "text/plain"}
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: str
+    data: str
+
+
+def parse_events(text: str) -> list[Event]:
+    """As the specification of server-sent events reads them."""
+    events: list[Event] = []
+    kind, lines = "", list[str]()
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        field, _, value = line.partition(":")
+        if field == "event":
+            kind = value.removeprefix(" ")
+        elif field == "data":
+            lines.append(value.removeprefix(" "))
+        elif not line and (kind or lines):
+            events.append(Event(kind, "\n".join(lines)))
+            kind, lines = "", []
+    return events
+
+
+async def next_events(answer: ClientResponse, count: int) -> list[Event]:
+    text = ""
+    async with asyncio.timeout(5):
+        while len(parse_events(text)) < count:
+            piece = await answer.content.readany()
+            assert piece, f"the connection ended early text={text!r}"
+            text += piece.decode()
+    return parse_events(text)
+
+
+async def post(client: ClientSession, url: str, body: bytes, **headers: str) -> None:
+    async with client.post(url, data=body, headers={**TEXT, **headers}) as answer:
+        assert answer.status in {200, 204}
+
+
+@given(st.binary(max_size=12))
+def test_held_back_bytes_never_split_a_character(content: bytes) -> None:
+    length = whole_characters_length(content)
+    assert len(content) - 3 <= length <= len(content)
+
+
+@given(st.text(max_size=8))
+def test_every_prefix_of_a_text_is_cut_between_characters(text: str) -> None:
+    encoded = text.encode()
+    for end in range(len(encoded) + 1):
+        cut = whole_characters_length(encoded[:end])
+        assert text.startswith(encoded[:cut].decode())
+        assert encoded[:end].decode(errors="ignore") == encoded[:cut].decode()
+
+
+@given(st.text(alphabet="ab:\r\n ", max_size=20))
+def test_no_payload_can_forge_an_event(payload: str) -> None:
+    events = parse_events(data_event(payload))
+    assert len(events) == 1
+    assert events[0].kind == "data"
+
+
+def test_a_control_event_of_a_closed_end_has_no_cursor() -> None:
+    text = control_event(next_offset="o", cursor="5", up_to_date=True, closed=True)
+    assert json.loads(parse_events(text)[0].data) == {
+        "streamNextOffset": "o",
+        "upToDate": True,
+        "streamClosed": True,
+    }
+
+
+async def test_a_character_split_between_appends_arrives_whole(
+    node: Node, client: ClientSession
+) -> None:
+    url = node.stream("s")
+    async with client.put(url, headers=TEXT):
+        pass
+    async with client.get(url, params={"offset": "-1", "live": "sse"}) as answer:
+        start = json.loads((await next_events(answer, 1))[0].data)["streamNextOffset"]
+        await post(client, url, b"a\xe2\x82")
+        events = await next_events(answer, 2)
+        assert events[0] == Event("data", "a")
+        control = json.loads(events[1].data)
+        assert control["streamNextOffset"] == start[:-1] + "1"
+        await post(client, url, b"\xac!")
+        events = await next_events(answer, 2)
+        assert events[0] == Event("data", "€!")
+        assert json.loads(events[1].data)["streamNextOffset"] == start[:-1] + "5"
+
+
+async def test_half_a_character_at_a_closed_end_is_not_held_for_ever(
+    node: Node, client: ClientSession
+) -> None:
+    url = node.stream("s")
+    async with client.put(url, headers=TEXT):
+        pass
+    await post(client, url, b"a\xe2\x82", **{"Stream-Closed": "true"})
+    async with client.get(url, params={"offset": "-1", "live": "sse"}) as answer:
+        events = parse_events((await answer.read()).decode())
+    assert events[0] == Event("data", "a\ufffd")
+    assert json.loads(events[1].data)["streamClosed"] is True
+
+
+async def test_octets_arrive_in_base64_event_by_event(node: Node, client: ClientSession) -> None:
+    url = node.stream("s")
+    content = bytes(range(256))
+    async with client.put(url, data=content, headers={"Content-Type": "image/png"}):
+        pass
+    async with client.get(url, params={"offset": "-1", "live": "sse"}) as answer:
+        assert answer.headers["Stream-SSE-Data-Encoding"] == "base64"
+        events = await next_events(answer, 2)
+    assert base64.b64decode(events[0].data, validate=True) == content
+
+
+async def test_a_reader_of_a_deleted_stream_is_let_go(node: Node, client: ClientSession) -> None:
+    url = node.stream("s")
+    async with client.put(url, headers=TEXT):
+        pass
+    async with client.get(url, params={"offset": "-1", "live": "sse"}) as answer:
+        await next_events(answer, 1)
+        async with client.delete(url) as deleted:
+            assert deleted.status == 204
+        async with asyncio.timeout(5):
+            rest = await answer.read()
+    assert b"streamClosed" not in rest
+
+
+async def test_a_connection_ends_after_its_time_at_an_offset_to_go_on_from(
+    segments: MemorySegments,
+) -> None:
+    settings = HttpSettings(port=0, sse_seconds=0.2, long_poll_seconds=0.05)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        async with client.put(node.stream("s"), data="abc", headers=TEXT):
+            pass
+        async with client.get(
+            node.stream("s"), params={"offset": "-1", "live": "sse"}
+        ) as answer:
+            async with asyncio.timeout(5):
+                events = parse_events((await answer.read()).decode())
+        assert [event.kind for event in events[:2]] == ["data", "control"]
+        # Between data, control events keep the connection alive.
+        assert len(events) > 2
+        assert json.loads(events[-1].data)["streamNextOffset"].endswith("_0000000000000003")
+
+
+async def test_event_streams_are_bounded(segments: MemorySegments) -> None:
+    settings = HttpSettings(port=0, sse_connections_max=1)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        async with client.put(node.stream("s"), headers=TEXT):
+            pass
+        query = {"offset": "-1", "live": "sse"}
+        async with client.get(node.stream("s"), params=query) as answer:
+            await next_events(answer, 1)
+            async with client.get(node.stream("s"), params=query) as second:
+                assert second.status == 503
+
+
+async def test_h53_a_reader_that_takes_nothing_is_cut_off(segments: MemorySegments) -> None:
+    settings = HttpSettings(port=0, write_seconds_max=0.2, window_bytes=64 << 10)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        async with client.put(node.stream("s"), data=io.BytesIO(b"x" * (8 << 20)), headers=TEXT) as answer:
+            assert answer.status == 201
+        host, port = node.server.address
+        reader, writer = await asyncio.open_connection(host, port, limit=1024)
+        received = 0
+        try:
+            target = "/v1/stream/s?offset=-1&live=sse"
+            writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await writer.drain()
+            async with asyncio.timeout(10):
+                while segments.pin_count("s") == 0:
+                    await asyncio.sleep(0.01)
+                while segments.pin_count("s"):
+                    await asyncio.sleep(0.01)
+            with suppress(ConnectionError):
+                while piece := await reader.read(1 << 20):
+                    received += len(piece)
+        finally:
+            writer.close()
+        assert received < 8 << 20

@@ -1,0 +1,124 @@
+"""The root in the hands of its owner: the last published version, the view below it, and the one way to the next.
+
+- All changes happen under `lock`; the view changes in the same stretch in which a version is known to be published.
+- Identities come from one source for each claim, so that no two objects ever share one.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.storage import Publication
+from segmentstore.runtime.entropy import random_id
+from tier2.storage.claim import Claim
+from tier2.storage.components import Components
+from tier2.storage.garbage import GarbageWatch, OrphanSweep
+from tier2.storage.identity_source import IdentitySource
+from tier2.storage.published_segments import PublishedSegments
+from tier2.storage.root import Root, Run
+from tier2.storage.root_publisher import Attempt, ObjectReference, RootPublisher
+from tier2.storage.run_block import Entry
+from tier2.storage.run_keys import garbage_key
+from tier2.storage.run_part import PartImage, RunBuilder
+from tier2.storage.run_values import encode_garbage
+from tier2.storage.settings import StorageSettings
+from tier2.storage.upload import Uploader
+
+
+class OwnedRoot:
+    """One claim of one container's root."""
+
+    def __init__(
+        self, *, components: Components, segments: PublishedSegments, claim: Claim
+    ) -> None:
+        settings = components.settings
+        self._components = components
+        self._segments = segments
+        self.lock = asyncio.Lock()
+        self.view = components.view(claim.root)
+        self._landed_late: Publication | None = None
+        self.publisher = RootPublisher(
+            object_store=components.object_store,
+            names=components.names,
+            counters=components.counters,
+            root=claim.root,
+            tag=claim.tag,
+        )
+        self._identities = IdentitySource(
+            epoch=claim.root.epoch, claim=components.random.getrandbits(32)
+        )
+        self.garbage = GarbageWatch(
+            grace_seconds=settings.garbage_grace_seconds, batch_max=settings.garbage_batch_max
+        )
+        self.sweep = OrphanSweep(
+            object_store=components.object_store,
+            names=components.names,
+            epoch=claim.root.epoch,
+            batch_max=settings.garbage_batch_max,
+        )
+
+    @property
+    def root(self) -> Root:
+        return self.publisher.root
+
+    def uploader(self) -> Uploader:
+        return self._components.uploader(self._identities)
+
+    @property
+    def garbage_count(self) -> int:
+        """Objects that wait to be deleted, as far as they have been seen."""
+        return self.garbage.known_count + len(self.publisher.abandoned())
+
+    async def settle(self) -> None:
+        """Find out what became of an open attempt, if there is one. Hold the lock."""
+        attempt = await self.publisher.settle()
+        if attempt is not None:
+            self._landed_late = attempt.publication
+            self._landed(attempt)
+
+    def take_landed_late(self) -> Publication | None:
+        """The publication that was published although its publish() raised; asked once."""
+        publication, self._landed_late = self._landed_late, None
+        return publication
+
+    async def commit(self, attempt: Attempt) -> None:
+        """Publish the next version. Hold the lock."""
+        await self.publisher.publish(attempt)
+        self._landed(attempt)
+
+    def _landed(self, attempt: Attempt) -> None:
+        assert attempt.root is self.publisher.root, f"another root landed {attempt.root.version}"
+        self.view = self._components.view(attempt.root)
+        self.garbage.recorded(attempt.garbage_count)
+        if attempt.publication is not None:
+            self._segments.end_change()
+
+    def garbage_entries(self, references: Iterable[ObjectReference]) -> list[Entry]:
+        """Records that make garbage of the objects in the next version."""
+        value = encode_garbage(self.root.version + 1)
+        return [(garbage_key(*reference), value) for reference in references]
+
+    async def upload_run(self, changes: dict[bytes, bytes | None], uploader: Uploader) -> Run:
+        images = await self._components.offload(build_run, changes, self._components.settings)
+        return tuple(await uploader.upload_parts(images))
+
+    def next_root(
+        self,
+        runs: Sequence[Run],
+        *,
+        highest_segment_id: SegmentId | None = None,
+        highest_sequence_number: SequenceNumber | None = None,
+    ) -> Root:
+        return self.root.successor(
+            nonce=random_id(self._components.random),
+            runs=tuple(run for run in runs if run),
+            highest_segment_id=highest_segment_id,
+            highest_sequence_number=highest_sequence_number,
+        )
+
+
+def build_run(changes: dict[bytes, bytes | None], settings: StorageSettings) -> list[PartImage]:
+    """O(n log n). An empty run has no part."""
+    builder = RunBuilder(block_bytes=settings.run_block_bytes, part_bytes=settings.run_part_bytes)
+    builder.add(sorted(changes.items()))
+    return builder.finish()
