@@ -1,7 +1,7 @@
 """What an append over HTTP costs: 64 connections, 1 KB each, one request in flight per connection.
 
-The limit is a bare aiohttp handler that reads the body and answers 204: everything above it is ours. Both servers run in
-processes of their own, the client in a third; rounds alternate, so that both see the same machine. The figure is
+The limit is a bare aiohttp handler that reads the body and answers 204: everything above it is ours. Both servers run
+in processes of their own, the client in a third; rounds alternate, so that both see the same machine. The figure is
 requests per second *of server CPU time*, which does not depend on how fast the client is. The segments are the
 in-memory ones of the tests, so that the face is measured and not the store behind it.
 
@@ -132,9 +132,7 @@ def load(port: int, seconds: float, count_to: Connection) -> None:
         ).encode() + b"x" * BODY_BYTES
         writers: list[Writer] = []
         for _ in range(CONNECTIONS):
-            _, connection = await loop.create_connection(
-                lambda: Writer(request), "127.0.0.1", port
-            )
+            _, connection = await loop.create_connection(lambda: Writer(request), "127.0.0.1", port)
             writers.append(connection)
         await asyncio.sleep(seconds)
         count_to.send(sum(each.answered for each in writers))

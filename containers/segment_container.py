@@ -405,7 +405,9 @@ class StreamSegmentContainer:
                 self._container_id, "tier 2 has not answered since the start"
             )
         await asyncio.shield(self._processor.barrier(None))
-        await self._writer.flush(self._metadata.committed_sequence_number)
+        up_to = self._metadata.committed_sequence_number
+        self._memory_log.hurry(up_to)
+        await self._writer.flush(up_to)
 
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000

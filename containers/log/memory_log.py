@@ -5,6 +5,9 @@ Holds runs instead of single appends (H34), everything else as logged. Invariant
 - items stand in order of their first sequence number;
 - only the newest item of a segment may grow, and none that was handed out;
 - `handed_out_sequence_number`: every operation at or below it was handed out.
+
+The reader is not woken for every commit: items rest for a moment, in which runs grow. With a thousand segments that is
+the difference between an item per append and an item per segment and moment.
 """
 
 import asyncio
@@ -20,10 +23,17 @@ from containers.operations.append_run import RUN_BYTES_MAX, AppendRun
 from containers.operations.operation import AttributeChanges, Operation, SegmentOperation
 from segmentstore.contracts.identifiers import (
     NO_SEGMENT,
+    NO_SEQUENCE_NUMBER,
     BufferView,
     SegmentId,
     SequenceNumber,
 )
+
+REST_SECONDS = 0.1
+"""How long items rest before the reader is woken, unless somebody is in a hurry."""
+
+REST_ITEMS_MAX = 10_000
+"""More items than this wake the reader at once."""
 
 
 class MemoryLog:
@@ -31,6 +41,8 @@ class MemoryLog:
 
     def __init__(self, *, metadata: ContainerMetadata) -> None:
         self._metadata = metadata
+        self._hurry_up_to: SequenceNumber = NO_SEQUENCE_NUMBER
+        self._rest: asyncio.TimerHandle | None = None
         self._items: deque[AppendRun | Operation] = deque()
         self._reader: Future[None] | None = None
 
@@ -81,9 +93,26 @@ class MemoryLog:
         self._items.append(operation)
 
     def wake_reader(self) -> None:
-        """After a batch of additions."""
+        """After a batch of additions: at once, or when the items have rested."""
+        if self._reader is None or self._reader.done() or not self._items:
+            return
+        if len(self._items) >= REST_ITEMS_MAX or self._is_in_a_hurry():
+            self._reader.set_result(None)
+        elif self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
         if self._reader is not None and not self._reader.done() and self._items:
             self._reader.set_result(None)
+
+    def hurry(self, up_to: SequenceNumber) -> None:
+        """Somebody waits until the reader has everything up to this number: no rest before."""
+        self._hurry_up_to = max(self._hurry_up_to, up_to)
+        self.wake_reader()
+
+    def _is_in_a_hurry(self) -> bool:
+        return self.handed_out_sequence_number < self._hurry_up_to
 
     def read_nowait(self, count_max: int) -> Sequence[AppendRun | Operation]:
         """Hand out the oldest items; O(count_max)."""
@@ -102,13 +131,16 @@ class MemoryLog:
 
     async def read(self, count_max: int) -> Sequence[AppendRun | Operation]:
         """Hand out at least one item; waits for it. One reader at a time."""
-        while not self._items:
+        while True:
             assert self._reader is None, "the in-memory log has one reader"
             self._reader = asyncio.get_running_loop().create_future()
+            self.wake_reader()
             try:
                 await self._reader
             finally:
                 self._reader = None
+            if self._items:
+                break
         return self.read_nowait(count_max)
 
     def items(self) -> Sequence[AppendRun | Operation]:

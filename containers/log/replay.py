@@ -72,6 +72,7 @@ class Replay:
         self.data_bytes = 0
         self.records: dict[SegmentId, SegmentRecord] = {}
         self._forgotten: set[SegmentId] = set()
+        self._missing_in_storage: dict[SegmentId, int] = {}
 
     def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
         """What Tier 2 says of segments that the next records may name."""
@@ -302,11 +303,12 @@ class Replay:
     def _storage_checkpoint(self, record: Record) -> None:
         for segment_id, length in record.storage_lengths:
             segment = self._metadata.by_id.get(segment_id)
-            if segment is not None and length > segment.storage_length:
-                if self._storage_known and not segment.is_gone():
-                    raise DataCorruptionError(
-                        f"Tier 2 lost bytes that the log says it had {segment!r} logged={length}"
-                    )
+            if segment is None or length <= segment.storage_length:
+                continue
+            if self._storage_known:
+                # Right only if the segment is gone by the end of the log: judged there.
+                self._missing_in_storage[segment_id] = length
+            else:
                 segment.storage_length = length
                 segment.read_index.storage_advanced(length)
 
@@ -343,13 +345,7 @@ class Replay:
                 raise DataCorruptionError(
                     f"Tier 2 has more bytes than the log acknowledged {segment!r}"
                 )
-            if (
-                self._storage_known
-                and segment.storage_length > 0
-                and not segment.is_gone()
-                and segment.segment_id not in self.records
-            ):
-                raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")
+            self._require_storage_kept(segment)
             segment.reset_pending()
             segment.encoded_snapshot = None
             if not segment.is_gone():
@@ -358,6 +354,18 @@ class Replay:
         self._metadata.sequence_number = SequenceNumber(
             max(self._metadata.sequence_number, self.highest_sequence_number)
         )
+
+    def _require_storage_kept(self, segment: SegmentMetadata) -> None:
+        """What the log says was in Tier 2 is there, unless the segment has ended (H31)."""
+        if not self._storage_known or segment.is_gone():
+            return
+        logged = self._missing_in_storage.get(segment.segment_id, 0)
+        if logged > segment.storage_length:
+            raise DataCorruptionError(
+                f"Tier 2 lost bytes that the log says it had {segment!r} logged={logged}"
+            )
+        if segment.storage_length > 0 and segment.segment_id not in self.records:
+            raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")
 
 
 def map_record_ids(records: Sequence[Record]) -> list[SegmentId]:

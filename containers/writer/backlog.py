@@ -220,6 +220,10 @@ class Backlog:
             if not aggregator.awaits_departure:
                 self._note_marks(aggregator)
 
+    def describe(self) -> str:
+        """Every aggregator in a line, for the message of a failed check. O(n)."""
+        return "\n".join(repr(aggregator) for aggregator in self._aggregators.values())
+
     def check(self) -> None:
         """Prove the invariants; O(items)."""
         total = 0

@@ -283,6 +283,13 @@ class SegmentAggregator:
         deletes = sum(isinstance(item, DeleteOperation) for item in self.items)
         assert deletes == int(self.deleted), f"{deletes} deletions, deleted={self.deleted}"
 
+    def __repr__(self) -> str:
+        return (
+            f"<aggregator of {self.segment!r} items={len(self.items)} in_flight={self.in_flight}"
+            f" bytes={self.held_bytes} base={self.base_known and self.base} since={self.since}"
+            f" merges={[merge.source for merge in self.merges]} finished={self.finished}>"
+        )
+
 
 def _is_too_large(source: SegmentAggregator, bytes_max: int, depth_max: int) -> bool:
     """Whether it has to be flushed by itself before it is merged. One that has a single item left never is."""

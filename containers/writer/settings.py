@@ -15,6 +15,8 @@ class WriterSettings:
     """A segment whose oldest pending item is this old is flushed, however small (H14)."""
     prompt_age_seconds: float = 1.0
     """The same for a seal, merge, truncate or delete: soon, yet many of them share a publication."""
+    look_again_seconds: float = 0.2
+    """Pause after a round that could take nothing, unless something new comes."""
     publication_bytes_max: int = 256 * _MEBIBYTE
     """Bytes of one publication, unless a single item is larger. The rest goes with the next one."""
     publication_segments_max: int = 50_000
@@ -32,8 +34,8 @@ class WriterSettings:
     retry_seconds_first: float = 0.1
     """Pause after the first failure of Tier 2; it doubles with every further one."""
     retry_seconds_max: float = 10.0
-    maintenance_rounds: int = 16
-    """Rounds between two looks at garbage and maintenance while the writer is busy."""
+    maintenance_publications: int = 16
+    """Publications between two looks at garbage and maintenance while the writer is busy."""
     maintenance_seconds: float = 10.0
     """The same while it is idle."""
     remembered_records_max: int = 32_768

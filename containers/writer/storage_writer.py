@@ -100,7 +100,8 @@ class StorageWriter:
             source=source, storage=storage, backlog=self._backlog, settings=settings
         )
         """Recovery tells it which replayed bytes to compare, before run()."""
-        self._builder = PublicationBuilder(source=source, settings=settings, executor=executor)
+        self._executor = executor
+        self._builder = self._new_builder()
         self._health = WriterHealth(settings=settings, random=random)
         self._alarm = Alarm()
         self._claimed: ClaimedRoot | None = None
@@ -114,7 +115,7 @@ class StorageWriter:
         self._not_before = 0.0
         """Loop time before which another round would find nothing new, unless the alarm rings."""
         self._relief_only = False
-        self._rounds_since_maintenance = 0
+        self._publications_since_maintenance = 0
         self._maintained_at = 0.0
         self._publications = 0
         self._published_segments = 0
@@ -188,6 +189,10 @@ class StorageWriter:
             compared_bytes=self.reconciler.compared_bytes,
         )
 
+    def describe(self) -> str:
+        """Everything pending, for the message of a failed check. O(n)."""
+        return f"{self.statistics()} relief_only={self._relief_only}\n{self._backlog.describe()}"
+
     def check(self) -> None:
         """Prove the invariants; O(pending items). Between two rounds or during one."""
         self._backlog.check()
@@ -229,8 +234,7 @@ class StorageWriter:
             maintenance_at = self._maintained_at + self._settings.maintenance_seconds
             if due_at <= now:
                 await self._try(self._make_round)
-                self._rounds_since_maintenance += 1
-                if self._rounds_since_maintenance >= self._settings.maintenance_rounds:
+                if self._publications_since_maintenance >= self._settings.maintenance_publications:
                     await self._try(self._maintain)
             elif maintenance_at <= now:
                 await self._try(self._maintain)
@@ -277,7 +281,7 @@ class StorageWriter:
             await self._complete(flushes, started)
         elif wake_ups == self._wake_ups:
             # Nothing could be taken: what is due waits for items still in the log, or for a predecessor.
-            self._not_before = started + self._settings.prompt_age_seconds
+            self._not_before = started + self._settings.look_again_seconds
         self._relief_only = False
         await self._acknowledge()
 
@@ -302,6 +306,7 @@ class StorageWriter:
                 break
         self._health.succeeded()
         self._publications += 1
+        self._publications_since_maintenance += 1
         self._published_segments += len(publication.segments)
 
     async def _hand_over(self, publication: Publication) -> None:
@@ -369,10 +374,15 @@ class StorageWriter:
     def _new_ack_calculator(self) -> AckCalculator:
         return AckCalculator(self._consumed_up_to)
 
+    def _new_builder(self) -> PublicationBuilder:
+        return PublicationBuilder(
+            source=self._source, settings=self._settings, executor=self._executor
+        )
+
     # --- looking after Tier 2 -----------------------------------------------------------------
 
     async def _maintain(self) -> None:
-        self._rounds_since_maintenance = 0
+        self._publications_since_maintenance = 0
         self._maintained_at = asyncio.get_running_loop().time()
         await self._storage.maintain()
         await self._storage.collect_garbage()

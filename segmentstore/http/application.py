@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from random import Random  # noqa: TID251 - the type; the instance is an argument
+from random import Random
 
 from aiohttp import web
 

@@ -15,7 +15,7 @@ A cursor is no position but a cache buster for live reads: a decimal count of 20
 import re
 from dataclasses import dataclass
 from enum import Enum
-from random import Random  # noqa: TID251 - the type; the instance is an argument
+from random import Random
 
 from segmentstore.contracts.errors import InvalidRequestError
 

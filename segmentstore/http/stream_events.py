@@ -15,7 +15,7 @@ import asyncio
 import base64
 import json
 import re
-from random import Random  # noqa: TID251 - the type; the instance is an argument
+from random import Random
 
 from aiohttp import web
 

@@ -6,7 +6,7 @@
 - Only answers that can never change are cacheable: whole pieces of one incarnation that do not reach an open end.
 """
 
-from random import Random  # noqa: TID251 - the type; the instance is an argument
+from random import Random
 
 from aiohttp import web
 

@@ -130,9 +130,7 @@ class MemorySegments:
         queue, self._queue = self._queue, deque()
         for submission in queue:
             state = submission.state
-            state.pending = replace(
-                state.committed, attributes=dict(state.committed.attributes)
-            )
+            state.pending = replace(state.committed, attributes=dict(state.committed.attributes))
             if not submission.future.done():
                 submission.future.set_exception(error)
         self.let_go()
@@ -247,7 +245,9 @@ class MemorySegments:
     ) -> Sequence[SegmentProperties]:
         await asyncio.sleep(0)
         names = [
-            name for name in sorted(self._segments) if name.startswith(prefix) and name > start_after
+            name
+            for name in sorted(self._segments)
+            if name.startswith(prefix) and name > start_after
         ]
         return [self._segments[name].properties() for name in names[:limit]]
 
@@ -394,9 +394,7 @@ class MemorySegment:
                 return
             if length == 0:
                 sealed = state.committed.sealed
-                kind = (
-                    ReadResultEntryKind.END_OF_SEGMENT if sealed else ReadResultEntryKind.FUTURE
-                )
+                kind = ReadResultEntryKind.END_OF_SEGMENT if sealed else ReadResultEntryKind.FUTURE
                 yield MemoryReadEntry(state, kind, offset, end - offset)
                 return
             # Small entries, so that callers meet several.
@@ -439,11 +437,12 @@ def apply_updates(
     for update in updates:
         current = after.get(update.key)
         value = update.value
+        refused = False
         match update.type:
             case AttributeUpdateType.NONE:
                 refused = current is not None
             case AttributeUpdateType.REPLACE:
-                refused = False
+                pass
             case AttributeUpdateType.REPLACE_IF_GREATER:
                 assert isinstance(value, int), f"not a number value={value!r}"
                 refused = isinstance(current, int) and value <= current

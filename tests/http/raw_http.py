@@ -24,7 +24,7 @@ async def exchange(url: str, request: bytes, *, half_close: bool = False) -> tup
         writer.close()
 
 
-def post(target: str, body: bytes = b"x", **headers: str) -> bytes:
+def post(target: str, body: bytes = b"x", /, **headers: str) -> bytes:
     """A well-formed POST."""
     lines = [
         f"POST {target} HTTP/1.1",

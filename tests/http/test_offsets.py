@@ -38,7 +38,7 @@ def test_all_zeros_and_minus_one_are_the_start_and_now_is_the_end() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "0", "-2", "NOW", "1_1", offset_token(1, 1) + "\n", " " + offset_token(1, 1),
-     "000000000000000１_0000000000000000", offset_token(1, 1) + "0", "a" * 33],
+     "000000000000000\uff11_0000000000000000", offset_token(1, 1) + "0", "a" * 33],
 )  # fmt: skip
 def test_a_token_that_was_never_minted_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
@@ -51,7 +51,7 @@ def test_a_cursor_is_always_past_the_client_s_own(client_cursor: int) -> None:
     assert answer > client_cursor
 
 
-@pytest.mark.parametrize("garbage", [None, "", "-5", "1e3", "x", "9" * 30, "１"])
+@pytest.mark.parametrize("garbage", [None, "", "-5", "1e3", "x", "9" * 30, "\uff11"])
 def test_a_cursor_that_is_garbage_gets_the_present_interval(garbage: str | None) -> None:
     now_ms = 1_728_432_000_000 + 20_000 * 7 + 1
     assert next_cursor(garbage, now_ms=now_ms, random=Random(1)) == "7"

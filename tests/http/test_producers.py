@@ -97,9 +97,7 @@ def test_a_configuration_reads_back_from_its_attributes() -> None:
         fork_origin=ForkOrigin("a/b", 4, 10, 2, 12, [(3, 5), (4, 12)]),
     )
     attributes = {
-        update.key: update.value
-        for update in configuration.updates()
-        if update.value is not None
+        update.key: update.value for update in configuration.updates() if update.value is not None
     }
     read = configuration_of(attributes)
     assert read.fork_origin is not None

@@ -254,5 +254,9 @@ async def test_producers_of_a_stream_are_bounded(segments: MemorySegments) -> No
                 client, node.stream("s"), "x", producer(0, producer_id=f"p{number}")
             )
             assert status == 200
-        assert (await append(client, node.stream("s"), "x", producer(0, producer_id="one")))[0] == 409
-        assert (await append(client, node.stream("s"), "x", producer(1, producer_id="p1")))[0] == 200
+        assert (await append(client, node.stream("s"), "x", producer(0, producer_id="one")))[
+            0
+        ] == 409
+        assert (await append(client, node.stream("s"), "x", producer(1, producer_id="p1")))[
+            0
+        ] == 200

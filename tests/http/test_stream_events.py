@@ -148,9 +148,7 @@ async def test_a_connection_ends_after_its_time_at_an_offset_to_go_on_from(
     async with running_node(segments, settings) as node, ClientSession() as client:
         async with client.put(node.stream("s"), data="abc", headers=TEXT):
             pass
-        async with client.get(
-            node.stream("s"), params={"offset": "-1", "live": "sse"}
-        ) as answer:
+        async with client.get(node.stream("s"), params={"offset": "-1", "live": "sse"}) as answer:
             async with asyncio.timeout(5):
                 events = parse_events((await answer.read()).decode())
         assert [event.kind for event in events[:2]] == ["data", "control"]
@@ -174,7 +172,9 @@ async def test_event_streams_are_bounded(segments: MemorySegments) -> None:
 async def test_h53_a_reader_that_takes_nothing_is_cut_off(segments: MemorySegments) -> None:
     settings = HttpSettings(port=0, write_seconds_max=0.2, window_bytes=64 << 10)
     async with running_node(segments, settings) as node, ClientSession() as client:
-        async with client.put(node.stream("s"), data=io.BytesIO(b"x" * (8 << 20)), headers=TEXT) as answer:
+        async with client.put(
+            node.stream("s"), data=io.BytesIO(b"x" * (8 << 20)), headers=TEXT
+        ) as answer:
             assert answer.status == 201
         host, port = node.server.address
         reader, writer = await asyncio.open_connection(host, port, limit=1024)

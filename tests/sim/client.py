@@ -208,6 +208,11 @@ class OpenSegment:
         return self._node.alive
 
     @property
+    def owned(self) -> bool:
+        """Not the connection to a zombie."""
+        return self._client.owns(self._node)
+
+    @property
     def pause_count(self) -> int:
         return self._node.pause_count
 
@@ -232,10 +237,12 @@ class OpenSegment:
             model.append_failed(append, error)
             raise
         except REQUEST_ERRORS as error:
+            self._client.loop.trace("append", append.number, type(error).__name__)
             model.append_failed(append, error)
             if isinstance(error, SegmentStoreError):
                 judge(error)
             raise
+        self._client.loop.trace("append", append.number, "acked", length)
         model.append_acked(append, length)
         return length
 
@@ -246,7 +253,7 @@ class OpenSegment:
         return info
 
     async def read(self, offset: int, max_length: int, *, wait: bool = False) -> list[Piece]:
-        """Fetched entries; with `wait`, also what a tail entry brings. Checks them against the model."""
+        """Fetched entries; with `wait`, also what a tail entry brings if nothing else came. Checks them against the model."""
         look = self._look()
         pieces = await self._ask(_read(self._segment, offset, max_length, wait=wait))
         for piece in pieces:
@@ -334,7 +341,7 @@ async def _read(segment: Segment, offset: int, max_length: int, *, wait: bool) -
     pieces = []
     async with aclosing(segment.read(offset, max_length)) as cursor:  # type: ignore[type-var]
         async for entry in cursor:
-            blocked = entry.kind is ReadResultEntryKind.FUTURE and not wait
+            blocked = entry.kind is ReadResultEntryKind.FUTURE and (bool(pieces) or not wait)
             useless = entry.kind is ReadResultEntryKind.TRUNCATED
             data = b"" if blocked or useless else await entry.content()
             pieces.append(Piece(entry.kind, entry.offset, data))

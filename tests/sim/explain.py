@@ -145,7 +145,9 @@ def _check_order(life: Incarnation, appends: list[Append]) -> None:
     present = {append.number for append in appends}
     for append in life.appends:
         low, high = first.get(append.connection, 0), last.get(append.connection, 0)
-        may_miss = append.outcome is Outcome.REFUSED or not append.data
+        # A condition may have failed although the refusal never reached its client.
+        conditional = append.offset is not None or append.writer is not None
+        may_miss = append.outcome is Outcome.REFUSED or not append.data or conditional
         if low < append.number < high and append.number not in present and not may_miss:
             raise ModelBreachError(f"{life}: an append is missing before later ones: {append}")
 

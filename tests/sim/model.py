@@ -59,7 +59,7 @@ class _Name:
     creations: list[Creation] = field(default_factory=list)
     """Those that may have created an incarnation nobody has seen yet."""
     attempts: list[NameAttempt] = field(default_factory=list)
-    """Pending, and unknown ones that may meet an incarnation nobody has seen yet."""
+    """Pending, and ended ones that may have met an incarnation nobody has seen yet."""
 
     def alive(self) -> list[Incarnation]:
         return [life for life in self.incarnations if life.gone_at is None]
@@ -235,7 +235,9 @@ class Model:
         """The verb is done; `length` is what a seal gave."""
         tick = self.next_tick()
         attempt.outcome = Outcome.ACKED
-        self._name(attempt.name).attempts.remove(attempt)
+        attempt.ended = tick
+        if not attempt.crowded:
+            self._name(attempt.name).attempts.remove(attempt)
         if not attempt.candidates and not attempt.crowded:
             raise ModelBreachError(
                 f"{attempt.verb.value} of {attempt.name} met nothing, yet went well"
@@ -330,6 +332,8 @@ class Model:
 def _forget_creations(known: _Name, tick: int) -> None:
     """Creates of unknown outcome whose container was gone before that tick have no effect any more."""
     known.creations = [c for c in known.creations if c.ended is None or c.ended >= tick]
+    if not known.creations:
+        known.attempts = [attempt for attempt in known.attempts if attempt.ended is None]
 
 
 def is_unknown(error: BaseException) -> bool:

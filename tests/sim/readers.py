@@ -82,7 +82,7 @@ class TailReader(Actor):
             if segment.life.length <= self._offset or self.random.random() < 0.5:
                 return None
             if not await _done_within(read, _WAKE_SECONDS_MAX):
-                if segment.alive and segment.pause_count == pauses:
+                if segment.owned and segment.pause_count == pauses:
                     raise ModelBreachError(
                         f"{segment.life}: nobody woke a reader at {self._offset}"
                     )

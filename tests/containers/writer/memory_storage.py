@@ -66,6 +66,7 @@ class MemoryStorage:
         self.delay: Callable[[], float] = lambda: 0.0
         self.read_fault: Callable[[], bool] = lambda: False
         self.after_change: Callable[[], None] = lambda: None
+        self.lands_before_claim: Callable[[], bool] = lambda: False
         self.landed: list[Publication] = []
         self.attempts: list[Publication] = []
         self.garbage_collections = 0
@@ -78,9 +79,12 @@ class MemoryStorage:
         if epoch <= self.epoch:
             raise StorageNotPrimaryError(f"epoch {epoch} <= {self.epoch}")
         created = self.epoch == 0
+        # An update under the former epoch either lands before the claim or never does.
+        late, self._open = self._open, None
+        if late is not None and self.lands_before_claim():
+            self._land(late)
         self.epoch = epoch
-        # An update under the former epoch either landed before the claim or never does.
-        self._open = None
+        self._busy = False  # whoever was in the middle of a call is gone
         return ClaimedRoot(
             created=created,
             epoch=epoch,

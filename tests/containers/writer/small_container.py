@@ -1,4 +1,4 @@
-"""A container without Tier 1: operations are assigned, applied and handed to the storage writer as the real one does, and
+"""A container without Tier 1: operations are numbered, applied and handed to the storage writer as in the real one, and
 every state of every segment is kept, so that anything published can be compared with the history.
 
 The log is a list of steps that are applied again after a crash. Nothing is ever cut off it, so a recovery replays even
@@ -245,7 +245,6 @@ class SmallContainer:
         segment = self.metadata.by_id[segment_id]
         snapshot = encode_segment_snapshot(segment)
         self._add(MapSegmentOperation(segment, created=False, snapshot=snapshot), segment)
-        self._note(segment)
 
     def _checkpoint(self) -> None:
         self._add(MetadataCheckpointOperation(()))

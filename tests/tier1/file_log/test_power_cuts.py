@@ -1,22 +1,31 @@
 """The power fails between any two changes of the disk.
 
-One workload runs through several owners, some closed and some killed. At every boundary of the disk the test takes
-images of what could be left by a power cut there. Each image is then recovered: nothing acknowledged may be missing;
-recovered again after a second power cut, it must hold the same.
+One workload runs through several owners; each is killed at some boundary (also between a write and its sync), or closed.
+At every boundary the test takes images of what a power cut could leave there. Each image is then recovered: nothing
+that was acknowledged, or served by an earlier recovery, may be missing. Recovered again after a second power cut, in the
+middle of the recovery or after it, it must hold the same.
 """
 
-import asyncio
 from dataclasses import dataclass
 from random import Random
 
 import pytest
 
-from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.errors import DurableDataLogError, SegmentStoreError
 from tests.contracts.durable_data_log_suite import entries
 from tests.sim.disk import Boundary, SimulatedDisk
+from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_image, power_cut_images
+from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.history import Entries, History, work
+from tests.tier1.file_log.planted import (
+    AcknowledgesBeforeSync,
+    ReplaysFormerLives,
+    ServesTheUnsyncedTail,
+)
 from tests.tier1.file_log.worlds import SMALL, TINY, SimulatedLogWorld
+from tier1.file_log.log import FileDurableDataLog
+from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
 
 
@@ -30,67 +39,137 @@ class Cut:
     history: History
 
     def __str__(self) -> str:
-        return f"boundary {self.boundary} keeping {self.persistence.value}"
+        return f"{self.boundary} keeping {self.persistence.value}"
 
 
-async def recorded_cuts(
-    world: SimulatedLogWorld, seed: int, *, owners: int, rounds: int, subsets: int
-) -> list[Cut]:
-    """Run the workload and collect a cut of each kind at every boundary."""
-    history, random, cut_random = History(), Random(seed), Random(seed + 1000)
-    cuts: list[Cut] = []
+class Recorder:
+    """Runs the workload and collects cuts."""
 
-    def take(boundary: Boundary) -> None:
-        known = history.snapshot()
-        for persistence, image in power_cut_images(world.disk, cut_random, subsets=subsets):
-            cuts.append(Cut(boundary, persistence, image, known))
+    def __init__(self, world: SimulatedLogWorld, seed: int, *, subsets: int) -> None:
+        self._world = world
+        self._random = Random(seed)
+        self._cut_random = Random(seed + 1000)
+        self._subsets = subsets
+        self._owner: FileDurableDataLog | None = None
+        self._dies_at = 0
+        self.history = History()
+        self.cuts: list[Cut] = []
 
-    world.disk.on_boundary = take
-    for owner in range(owners):
-        log: DurableDataLog = world.log()
+    async def run(self, *, owners: int, rounds: int) -> None:
+        disk = self._world.disk
+        disk.on_boundary = self._take
+        for _ in range(owners):
+            self._owner = self._world.log()
+            self._dies_at = disk.boundaries + self._random.randrange(10, 30 * rounds)
+            try:
+                await self._own(self._owner, rounds)
+            except DurableDataLogError:
+                assert not self._world.mount_of(self._owner).alive, "it failed, but not of its death"
+            await self._world.kill(self._owner)
+        disk.on_boundary = None
+
+    async def _own(self, log: FileDurableDataLog, rounds: int) -> None:
         await log.initialize()
-        history.served = await entries(log)
-        history.judge(history.served)
-        await work(log, history, random, rounds=rounds)
-        if owner % 2:
-            await world.kill(log)
-        else:
-            await log.close()
-    world.disk.on_boundary = None
-    return cuts
+        served = await entries(log)
+        self.history.judge(served)
+        self.history.served = served
+        await work(log, self.history, self._random, rounds=rounds)
+        log.check()
+        await log.close()
+
+    def _take(self, boundary: Boundary) -> None:
+        known = self.history.snapshot()
+        images = power_cut_images(self._world.disk, self._cut_random, subsets=self._subsets)
+        for persistence, image in images:
+            self.cuts.append(Cut(boundary, persistence, image, known))
+        if boundary.number == self._dies_at:
+            assert self._owner is not None, "boundaries are made by owners"
+            self._world.mount_of(self._owner).kill(late_writes=0)
 
 
 async def recover(world: SimulatedLogWorld) -> Entries:
     log = world.log()
-    await log.initialize()
-    found = await entries(log)
-    await world.kill(log)
-    return found
+    try:
+        await log.initialize()
+        return await entries(log)
+    finally:
+        await world.kill(log)
 
 
-async def check_cut(cut: Cut, settings: FileLogSettings, random: Random) -> None:
-    world = SimulatedLogWorld(settings, disk=cut.image)
+async def check_cut(
+    cut: Cut, settings: FileLogSettings, random: Random, rules: DurabilityRules | None = None
+) -> None:
+    world = SimulatedLogWorld(settings, disk=cut.image, rules=rules, seed=random.getrandbits(32))
+    halfway: list[SimulatedDisk] = []
+    stop_at = random.randrange(1, 12)
+
+    def take_halfway(boundary: Boundary) -> None:
+        if boundary.number == stop_at:
+            halfway.append(power_cut_image(cut.image, Persistence.SUBSET, random))
+
+    cut.image.on_boundary = take_halfway
     first = await recover(world)
+    cut.image.on_boundary = None
     cut.history.judge(first)
-    for persistence in (Persistence.NOTHING, Persistence.SUBSET):
-        again = SimulatedLogWorld(settings, disk=power_cut_image(cut.image, persistence, random))
-        assert await recover(again) == first, f"recovering twice gave something else at {cut}"
+    again = [*halfway, power_cut_image(cut.image, random.choice(list(Persistence)), random)]
+    for image in again:
+        second = SimulatedLogWorld(settings, disk=image, rules=rules, seed=random.getrandbits(32))
+        assert await recover(second) == first, "recovering twice gave something else"
+
+
+async def run_all_cuts(
+    seed: int,
+    settings: FileLogSettings,
+    *,
+    owners: int,
+    rounds: int,
+    rules: DurabilityRules | None = None,
+    stop_at_first: bool = False,
+) -> tuple[int, list[BaseException]]:
+    """How many cuts were tried, and what was wrong with which."""
+    recorder = Recorder(SimulatedLogWorld(settings, seed=seed, rules=rules), seed, subsets=2)
+    wrong: list[BaseException] = []
+    try:
+        await recorder.run(owners=owners, rounds=rounds)
+    except (AssertionError, SegmentStoreError) as error:
+        wrong.append(error)
+    random = Random(seed)
+    for cut in recorder.cuts:
+        if wrong and stop_at_first:
+            break
+        try:
+            await check_cut(cut, settings, random, rules)
+        except (AssertionError, SegmentStoreError) as error:
+            error.add_note(f"at {cut}")
+            wrong.append(error)
+    return len(recorder.cuts), wrong
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "settings", "rounds"), [(1, TINY, 24), (2, TINY, 24), (3, SMALL, 16)]
-)
-async def test_h40_h43_no_power_cut_loses_what_was_acknowledged(
-    seed: int, settings: FileLogSettings, rounds: int
+@pytest.mark.simulation
+@pytest.mark.parametrize(("seed", "settings"), [(1, TINY), (2, TINY), (3, SMALL)])
+def test_h40_h43_h46_h49_no_power_cut_loses_what_was_acknowledged(
+    seed: int, settings: FileLogSettings
 ) -> None:
-    world = SimulatedLogWorld(settings, seed=seed)
-    cuts = await recorded_cuts(world, seed, owners=4, rounds=rounds, subsets=2)
-    random = Random(seed)
-    for cut in cuts:
-        try:
-            await check_cut(cut, settings, random)
-        except BaseException as error:
-            error.add_note(f"at {cut}")
-            raise
-    assert len(cuts) >= 1200, f"only {len(cuts)} cuts"
+    async def main(loop: SimLoop) -> int:
+        cuts, wrong = await run_all_cuts(seed, settings, owners=6, rounds=10)
+        if wrong:
+            raise wrong[0]
+        return cuts
+
+    assert run_simulation(seed, main).result >= 1200
+
+
+@pytest.mark.slow
+@pytest.mark.simulation
+@pytest.mark.parametrize(
+    "rules", [AcknowledgesBeforeSync(), ReplaysFormerLives(), ServesTheUnsyncedTail()]
+)
+def test_h81_a_planted_bug_is_found(rules: DurabilityRules) -> None:
+    async def main(loop: SimLoop, seed: int) -> bool:
+        _, wrong = await run_all_cuts(
+            seed, TINY, owners=6, rounds=10, rules=rules, stop_at_first=True
+        )
+        return bool(wrong)
+
+    assert any(run_simulation(seed, lambda loop, s=seed: main(loop, s)).result for seed in range(4))

@@ -3,14 +3,17 @@
 Goal: whatever mixture of appends, truncations, seals, merges, deletes, re-creations and attribute changes goes into rounds,
 with lost and late answers, merges of runs, collections and new owners between them, Tier 2 shows exactly the published
 state, and frees every object that nothing needs.
-Method: hypothesis draws a list of small steps; the model keeps the state that is pending and the one that is published.
+Method: small steps are drawn, few by hypothesis (which shrinks what fails), many from seeds (so that runs pile up and
+merge); the model keeps the state that is pending and the one that is published.
 """
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -166,6 +169,7 @@ class World:
         self.backing = ObjectStoreBacking(self.store, SMALL)
         self.model = Model()
         self.epoch = 0
+        self.merges = 0
         self.storage: TieredStorage = self.backing.make()
 
     async def reopen(self) -> None:
@@ -187,7 +191,7 @@ class World:
             await self.publish(FAULTS[a % len(FAULTS)], late_upload=b % 4 == 0)
             await self.compare()
         elif kind == "maintain":
-            await self.storage.maintain()
+            self.merges += await self.storage.maintain()
             await self.compare()
         elif kind == "collect":
             await self.storage.collect_garbage()
@@ -256,47 +260,42 @@ class World:
         return [info.key async for info in self.store.store.list("containers/0003/chunks/")]
 
 
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(
-            [
-                *CHANGES,
-                "append",
-                "append",
-                "append",
-                "publish",
-                "publish",
-                "publish",
-                "maintain",
-                "collect",
-                "reopen",
-            ]
-        ),
-        st.integers(0, 20),
-        st.integers(0, 300),
-        st.integers(0, 300),
-    ),
-    min_size=5,
-    max_size=60,
+WEIGHTED = [*CHANGES, *["append"] * 3, *["publish"] * 8, *["maintain"] * 3, "collect", "reopen"]
+STEP = st.tuples(
+    st.sampled_from(WEIGHTED), st.integers(0, 20), st.integers(0, 300), st.integers(0, 300)
 )
+
+
+async def play(steps: Iterable[tuple[str, int, int, int]]) -> World:
+    world = World()
+    await world.reopen()
+    for kind, name, a, b in steps:
+        await world.step(kind, name, a, b)
+    await world.publish(Fault.NONE, late_upload=False)
+    await world.compare()
+    await world.reopen()
+    await world.compare()
+    assert await world.empty_and_count_what_is_left() == []
+    return world
 
 
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
-@given(steps)
+@given(st.lists(STEP, min_size=5, max_size=60))
 def test_tier2_shows_exactly_what_was_published_and_frees_the_rest(
     drawn: list[tuple[str, int, int, int]],
 ) -> None:
-    async def play() -> None:
-        world = World()
-        await world.reopen()
-        for kind, name, a, b in drawn:
-            await world.step(kind, name, a, b)
-        await world.publish(Fault.NONE, late_upload=False)
-        await world.compare()
-        await world.reopen()
-        await world.compare()
-        assert await world.empty_and_count_what_is_left() == []
+    asyncio.run(play(drawn))
 
-    asyncio.run(play())
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_long_histories_keep_the_model_through_merges_of_runs(seed: int) -> None:
+    random = Random(seed)
+    steps = [
+        (random.choice(WEIGHTED), random.randrange(21), random.randrange(301), random.randrange(301))
+        for _ in range(400)
+    ]
+    world = asyncio.run(play(steps))
+    assert world.merges > 10

@@ -1,0 +1,1 @@
+"""Measurements: each beside a limit or a peer of the same run."""

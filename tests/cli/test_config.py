@@ -1,0 +1,102 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode, exit_code_of
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from tests.cli.command_line import CommandLine
+
+
+def test_config_show_names_each_value_and_where_it_came_from(
+    offline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml = tmp_path / "store.toml"
+    toml.write_text("[cache]\nbytes_max = '32MiB'\n")
+    monkeypatch.setenv("SEGMENTSTORE_TIER2_CODEC", "zstd")
+    arguments = ["--config", str(toml), "--set", "log.level=debug", "--containers", "8"]
+    result = offline("config", "show", "--sources", "-o", "json", *arguments)
+    assert result.exit_code == ExitCode.OK
+    rows = {row["setting"]: (row["value"], row["source"]) for row in result.rows}
+    assert rows["cache.bytes_max"] == ("32MiB", str(toml))
+    assert rows["tier2.codec"] == ("zstd", "environment SEGMENTSTORE_TIER2_CODEC")
+    assert rows["log.level"] == ("debug", "flag for log.level")
+    assert rows["store.container_count"] == ("8", "flag for store.container_count")
+    assert rows["tier1.kind"] == ("file", "default")
+
+
+def test_config_check_is_silent_about_sound_settings(offline: CommandLine) -> None:
+    result = offline("config", "check", "--set", "cache.bytes_max=64MiB")
+    assert (result.exit_code, result.content, result.errors) == (ExitCode.OK, b"", "")
+
+
+def test_config_check_tells_every_problem_on_a_line_of_its_own(offline: CommandLine) -> None:
+    result = offline("config", "check", "--set", "cache.bytes=1", "--set", "log.level=loud")
+    assert result.exit_code == ExitCode.USAGE
+    lines = result.errors.splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("the nearest is cache.bytes_max")
+
+
+def test_a_server_with_unsound_settings_does_not_start(offline: CommandLine) -> None:
+    result = offline("standalone", "--set", "log.level=loud")
+    assert result.exit_code == ExitCode.USAGE
+    assert result.errors.startswith("error: ")
+
+
+def test_a_server_without_a_data_directory_says_what_is_missing(offline: CommandLine) -> None:
+    result = offline("standalone", "--http", "127.0.0.1:0")
+    assert result.exit_code == ExitCode.USAGE
+    assert "--data" in result.errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", list(ErrorKind))
+def test_every_kind_of_error_has_an_exit_code_above_one(kind: ErrorKind) -> None:
+    error = SegmentStoreError("x")
+    error.kind = kind
+    assert exit_code_of(error) > ExitCode.ERROR
+
+
+def test_a_command_without_a_server_ends_with_unavailable_and_one_sentence(
+    offline: CommandLine,
+) -> None:
+    result = offline("segment", "info", "a", "--server", "http://127.0.0.1:1")
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert len(result.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("segment", "read"), ("segment", "truncate", "a", "many"), ("nonsense",)]
+)
+def test_wrong_arguments_end_with_usage(offline: CommandLine, arguments: tuple[str, ...]) -> None:
+    assert offline(*arguments).exit_code == ExitCode.USAGE
+
+
+@pytest.mark.integration
+def test_help_does_not_load_what_only_commands_need() -> None:
+    script = (
+        "import sys, json; from segmentstore.cli.main import run; run(['--help']); "
+        "print(json.dumps([m for m in ('aiohttp', 'tqdm', 'lz4', 'uvloop') if m in sys.modules]))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    assert json.loads(output.splitlines()[-1]) == []
+
+
+@pytest.mark.integration
+def test_a_server_refuses_to_run_without_its_assertions(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-O",
+        "-m",
+        "segmentstore.cli",
+        "standalone",
+        "--data",
+        str(tmp_path),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == ExitCode.USAGE
+    assert "python -O" in result.stderr

@@ -1,0 +1,168 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.server_process import ServerProcess
+from tests.cli.command_line import CommandLine
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> str:
+    path = tmp_path / "three"
+    path.write_bytes(b"one two three")
+    return str(path)
+
+
+def test_what_is_appended_is_read(cli: CommandLine, three: str) -> None:
+    assert cli.segment("create", "r", "-o", "json").row["length"] == 0
+    assert cli.segment("append", "r", three, "-o", "json").row == {"name": "r", "length": 13}
+    assert cli.segment("read", "r").content == b"one two three"
+    assert cli.segment("read", "r", "--offset", "4", "--length", "3").content == b"two"
+    assert cli.segment("read", "r", "--offset", "8", "--length", "100").content == b"three"
+
+
+def test_a_long_input_becomes_several_appends(cli: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(bytes(range(256)) * 100)
+    cli.segment("create", "long")
+    result = cli.segment("append", "long", str(path), "--piece", "1KB", "--offset", "0")
+    assert result.exit_code == ExitCode.OK
+    assert cli.segment("read", "long").content == path.read_bytes()
+
+
+def test_names_may_hold_slashes_spaces_and_letters_of_all_kinds(
+    cli: CommandLine, three: str
+) -> None:
+    name = "a b/\u00fc\u4e2d\U0001f600/100%/#?&=+"
+    assert cli.segment("create", name).exit_code == ExitCode.OK
+    assert cli.segment("append", name, three).exit_code == ExitCode.OK
+    assert cli.segment("read", name).content == b"one two three"
+    assert [row["name"] for row in cli.segment("list", "a b/", "-o", "json").rows] == [name]
+
+
+def test_a_conditional_append_at_another_offset_is_a_conflict(cli: CommandLine, three: str) -> None:
+    cli.segment("create", "c")
+    assert cli.segment("append", "c", three, "--offset", "0").exit_code == ExitCode.OK
+    result = cli.segment("append", "c", three, "--offset", "0")
+    assert result.exit_code == ExitCode.CONFLICT
+    assert result.errors.startswith("error: offset does not match")
+    assert cli.segment("info", "c", "-o", "json").row["length"] == 13
+
+
+def test_create_says_when_the_segment_exists(cli: CommandLine) -> None:
+    assert cli.segment("create", "twice").exit_code == ExitCode.OK
+    assert cli.segment("create", "twice").exit_code == ExitCode.CONFLICT
+    assert cli.segment("create", "twice", "--exists-ok").exit_code == ExitCode.OK
+
+
+def test_a_missing_segment_is_not_found(cli: CommandLine, three: str) -> None:
+    for arguments in (("info", "no"), ("read", "no"), ("append", "no", three), ("delete", "no")):
+        assert cli.segment(*arguments).exit_code == ExitCode.NOT_FOUND
+
+
+def test_seal_truncate_flush_and_delete(cli: CommandLine, three: str) -> None:
+    cli.segment("create", "life")
+    cli.segment("append", "life", three)
+    assert cli.segment("truncate", "life", "4", "-o", "json").row["start_offset"] == 4
+    assert cli.segment("seal", "life", "-o", "json").row["length"] == 13
+    assert cli.segment("append", "life", three).exit_code == ExitCode.CONFLICT
+    assert cli.segment("read", "life").content == b"two three"
+    assert cli.segment("read", "life", "--offset", "0").exit_code == ExitCode.CONFLICT
+    assert cli.segment("flush", "life").exit_code == ExitCode.OK
+    assert cli.segment("info", "life", "-o", "json").row["storage_length"] == 13
+    assert cli.segment("delete", "life").exit_code == ExitCode.OK
+    assert cli.segment("info", "life").exit_code == ExitCode.NOT_FOUND
+
+
+def test_flush_without_a_name_moves_everything_to_tier_2(cli: CommandLine, three: str) -> None:
+    for number in range(20):
+        cli.segment("create", f"flush/{number}")
+        cli.segment("append", f"flush/{number}", three)
+    assert cli.segment("flush").exit_code == ExitCode.OK
+    rows = cli.segment("list", "flush/", "-o", "json").rows
+    assert {row["storage_length"] for row in rows} == {13}
+    assert len({row["container"] for row in rows}) == 4
+
+
+def test_h61_a_merge_across_containers_is_refused_with_the_way_out(
+    cli: CommandLine, three: str
+) -> None:
+    for number in range(8):
+        cli.segment("create", f"merge/{number}")
+        cli.segment("seal", f"merge/{number}")
+    rows = cli.segment("list", "merge/", "-o", "json").rows
+    other = next(row["name"] for row in rows if row["container"] != rows[0]["container"])
+    refused = cli.segment("merge", "target", other)
+    assert refused.exit_code in (ExitCode.CONFLICT, ExitCode.NOT_FOUND)
+    cli.segment("create", "target")
+    container = cli.segment("info", "target", "-o", "json").row["container"]
+    stranger = next(row["name"] for row in rows if row["container"] != container)
+    refused = cli.segment("merge", "target", stranger)
+    assert refused.exit_code == ExitCode.CONFLICT
+    assert "target#transaction.<32 hex digits>" in refused.errors
+    source = f"target#transaction.{'0' * 31}a"
+    cli.segment("create", source)
+    cli.segment("append", source, three)
+    cli.segment("seal", source)
+    assert cli.segment("merge", "target", source, "-o", "json").row["length"] == 13
+    assert cli.segment("read", "target").content == b"one two three"
+    assert cli.segment("info", source).exit_code == ExitCode.NOT_FOUND
+
+
+def test_a_listing_has_a_limit_and_is_in_order(cli: CommandLine) -> None:
+    for number in (3, 1, 2):
+        cli.segment("create", f"order/{number}")
+    rows = cli.segment("list", "order/", "-o", "json", "--limit", "2").rows
+    assert [row["name"] for row in rows] == ["order/1", "order/2"]
+    assert cli.segment("list", "no such prefix").content == b""
+
+
+def test_tail_follows_until_the_segment_is_sealed(server: ServerProcess) -> None:
+    base = [sys.executable, "-m", "segmentstore.cli", "segment"]
+    here = ["--server", server.address]
+    subprocess.run([*base, "create", "tail", *here], check=True, capture_output=True)
+    with (
+        subprocess.Popen(
+            [*base, "tail", "tail", "--from-start", *here], stdout=subprocess.PIPE
+        ) as follower,
+        subprocess.Popen(
+            [*base, "append", "tail", *here], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as appender,
+    ):
+        assert follower.stdout is not None
+        assert appender.stdin is not None
+        for line in (b"first\n", b"second\n", b"third\n"):
+            appender.stdin.write(line)
+            appender.stdin.flush()
+            # The line comes out of the follower before the next one goes in: nothing is held back.
+            assert follower.stdout.readline() == line
+        appender.stdin.close()
+        assert appender.wait(30) == ExitCode.OK
+        subprocess.run([*base, "seal", "tail", *here], check=True, capture_output=True)
+        assert follower.stdout.read() == b""
+        assert follower.wait(30) == ExitCode.OK
+
+
+def test_a_pipe_goes_in_and_comes_out(server: ServerProcess) -> None:
+    base = [sys.executable, "-m", "segmentstore.cli", "segment"]
+    here = ["--server", server.address]
+    content = bytes(range(256)) * 20_000
+    subprocess.run([*base, "create", "pipe", *here], check=True, capture_output=True)
+    subprocess.run([*base, "append", "pipe", *here], input=content, check=True, capture_output=True)
+    read = subprocess.run([*base, "read", "pipe", *here], check=True, capture_output=True)
+    assert read.stdout == content
+
+
+def test_bench_prints_a_row_for_each_verb_and_size_and_leaves_nothing_behind(
+    cli: CommandLine, server: ServerProcess
+) -> None:
+    arguments = ["--seconds", "200ms", "--writers", "2", "--size", "1KB", "-o", "json"]
+    rows = cli("bench", "--server", server.address, *arguments).rows
+    assert [(row["verb"], row["at_once"]) for row in rows] == [("append", 2), ("read", 2)]
+    assert all(row["per_second"] > 0 for row in rows)
+    assert cli.segment("list", "bench-").content == b""

@@ -1,0 +1,145 @@
+import pytest
+
+from containers.cache.cache_entry import PINNED, CacheEntry
+from containers.cache.cache_manager import CacheManager, CacheManagerSettings
+from containers.cache.cache_storage import CacheStorage
+from segmentstore.contracts.errors import CacheFullError
+
+MIB = 1024 * 1024
+KIB64 = 64 * 1024
+
+
+class EvictionLog:
+    """An index that only remembers what was taken from it."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def evicted(self, entry: CacheEntry) -> None:
+        self.offsets.append(entry.offset)
+
+
+def manager_of(budget_bytes: int, *, generation_share: float = 1 / 32) -> CacheManager:
+    return CacheManager(
+        storage=CacheStorage(budget_bytes=budget_bytes),
+        settings=CacheManagerSettings(
+            high_mark_share=1.0, unflushed_share_max=1.0, generation_share=generation_share
+        ),
+    )
+
+
+def unflushed_entry(
+    manager: CacheManager, owner: EvictionLog, offset: int, size: int = KIB64
+) -> CacheEntry:
+    block = manager.allocate_unflushed(size)
+    return CacheEntry(owner=owner, offset=offset, end=offset + 1, block=block)
+
+
+def test_the_oldest_generation_leaves_first_and_use_makes_young() -> None:
+    manager = manager_of(MIB, generation_share=1 / 16)
+    log = EvictionLog()
+    entries = [unflushed_entry(manager, log, offset) for offset in range(6)]
+    for entry in entries:
+        manager.make_evictable(entry)
+    manager.touch(entries[0])
+    manager.touch(entries[2])
+    manager.check()
+    assert manager.evict(3 * KIB64) == 3 * KIB64
+    assert log.offsets == [1, 3, 4]
+    manager.evict(MIB)
+    assert log.offsets == [1, 3, 4, 5, 0, 2]
+    manager.check()
+
+
+def test_h56_pinned_entries_are_never_found_by_eviction() -> None:
+    manager = manager_of(MIB)
+    log = EvictionLog()
+    entry = unflushed_entry(manager, log, 0)
+    assert manager.evict(MIB) == 0
+    manager.touch(entry)
+    assert entry.generation == PINNED
+    assert manager.unflushed_bytes == KIB64
+    manager.make_evictable(entry)
+    assert manager.unflushed_bytes == 0
+    assert manager.evict(1) == KIB64
+    assert log.offsets == [0]
+    assert entry.block is None
+
+
+def test_allocation_evicts_just_enough() -> None:
+    manager = manager_of(MIB)
+    log = EvictionLog()
+    for offset in range(16):
+        manager.make_evictable(unflushed_entry(manager, log, offset))
+    unflushed_entry(manager, log, 100)
+    assert log.offsets in ([0], [0, 1])
+    manager.check()
+
+
+def test_allocation_takes_smaller_blocks_when_memory_is_split_up() -> None:
+    manager = manager_of(MIB)
+    log = EvictionLog()
+    entries = [unflushed_entry(manager, log, offset, 4096) for offset in range(256)]
+    for entry in entries[::2]:
+        manager.release(entry)
+    block = manager.allocate_unflushed(MIB)
+    assert block.size_bytes == 4096
+
+
+def test_a_cache_full_of_unflushed_bytes_refuses_and_fetched_bytes_pass_by() -> None:
+    manager = manager_of(MIB)
+    log = EvictionLog()
+    for offset in range(16):
+        unflushed_entry(manager, log, offset)
+    with pytest.raises(CacheFullError):
+        manager.allocate_unflushed(4096)
+    assert manager.allocate_fetched(4096) is None
+    assert not manager.can_hold(4096)
+    assert manager.utilisation == 1.0
+
+
+def test_h38_appends_leave_room_that_only_recovery_may_use() -> None:
+    manager = CacheManager(
+        storage=CacheStorage(budget_bytes=MIB),
+        settings=CacheManagerSettings(unflushed_share_max=0.5),
+    )
+    log = EvictionLog()
+    for offset in range(8):
+        unflushed_entry(manager, log, offset)
+    with pytest.raises(CacheFullError):
+        manager.allocate_unflushed(4096)
+    assert manager.allocate_unflushed(KIB64, recovering=True).size_bytes == KIB64
+
+
+def test_above_the_high_mark_every_allocation_evicts_down_to_it() -> None:
+    manager = CacheManager(
+        storage=CacheStorage(budget_bytes=MIB),
+        settings=CacheManagerSettings(high_mark_share=0.5),
+    )
+    log = EvictionLog()
+    for offset in range(40):
+        manager.make_evictable(unflushed_entry(manager, log, offset))
+        assert manager.statistics().occupied_bytes <= MIB // 2
+    assert log.offsets == list(range(32))
+    manager.check()
+
+
+def test_those_who_wait_for_room_are_told_when_there_is_some() -> None:
+    manager = manager_of(MIB)
+    told: list[int] = []
+    manager.on_room.append(lambda: told.append(manager.statistics().occupied_bytes))
+    manager.make_evictable(unflushed_entry(manager, EvictionLog(), 0))
+    assert told == []
+    assert manager.evict(1) == KIB64
+    assert told == [0]
+    assert manager.evict(1) == 0
+    assert told == [0]
+
+
+def test_a_released_entry_may_be_released_again() -> None:
+    manager = manager_of(MIB)
+    entry = unflushed_entry(manager, EvictionLog(), 0)
+    manager.release(entry)
+    manager.release(entry)
+    assert manager.unflushed_bytes == 0
+    manager.check()

@@ -1,0 +1,62 @@
+from dataclasses import replace
+
+from aiohttp import ClientSession
+from prometheus_client.parser import text_string_to_metric_families
+
+from segmentstore.contracts.containers import ContainerState
+from tests.http.node import Node
+
+TEXT = {"Content-Type": "text/plain"}
+
+
+async def test_health_is_200_while_every_container_takes_appends_and_503_with_the_cause_if_not(
+    node: Node, client: ClientSession
+) -> None:
+    async with client.get(f"{node.url}/health") as answer:
+        assert answer.status == 200
+        assert (await answer.json())["ready"] is True
+    node.containers[0] = replace(
+        node.containers[0],
+        ready=False,
+        state=ContainerState.FAILED,
+        throttle="tier2_unavailable",
+        storage_state="unavailable",
+        cause="the log was fenced",
+    )
+    async with client.get(f"{node.url}/health") as answer:
+        assert answer.status == 503
+        health = await answer.json()
+    assert health["ready"] is False
+    assert health["throttle"] == "tier2_unavailable"
+    assert health["storage_state"] == "unavailable"
+    assert health["containers"][0]["cause"] == "the log was fenced"
+    assert health["containers"][0]["state"] == "failed"
+
+
+async def test_metrics_count_requests_by_verb_and_status(node: Node, client: ClientSession) -> None:
+    async with client.put(node.stream("s"), headers=TEXT):
+        pass
+    for _ in range(3):
+        async with client.post(node.stream("s"), data="12345", headers=TEXT):
+            pass
+    async with client.get(node.stream("none")):
+        pass
+    async with client.get(f"{node.url}/metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = await answer.text()
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    requests = "segmentstore_http_requests_total"
+    assert samples[requests, ("status", "204"), ("verb", "stream_append")] == 3
+    assert samples[requests, ("status", "404"), ("verb", "stream_read")] == 1
+    durations = "segmentstore_http_request_duration_seconds"
+    assert samples[f"{durations}_count", ("verb", "stream_append")] == 3
+    assert samples[f"{durations}_bucket", ("le", "+Inf"), ("verb", "stream_append")] == 3
+    assert samples["segmentstore_http_body_received_bytes_total",] == 15
+    assert samples["segmentstore_http_body_in_flight_bytes",] == 0
+    assert samples["segmentstore_http_requests_in_flight",] == 1
+    assert samples["segmentstore_container_append_bytes_total", ("container", "0")] == 12
+    assert samples["segmentstore_container_unflushed_bytes", ("container", "0")] == 3

@@ -1,0 +1,128 @@
+import asyncio
+
+from aiohttp import ClientSession
+
+from segmentstore.http.clock_watch import ClockWatch
+from segmentstore.http.settings import HttpSettings
+from tests.http.memory_segments import MemorySegments
+from tests.http.node import START_MS, TurnableClock, running_node
+
+TEXT = {"Content-Type": "text/plain"}
+IN_A_MINUTE = "2027-01-15T08:01:00Z"
+"""START_MS and a minute."""
+
+
+async def put(client: ClientSession, url: str, **headers: str) -> int:
+    async with client.put(url, headers={**TEXT, **headers}) as answer:
+        return answer.status
+
+
+async def status(client: ClientSession, url: str) -> int:
+    async with client.head(url) as answer:
+        return answer.status
+
+
+def watch(clock: TurnableClock, *, settle_seconds: float = 600.0) -> ClockWatch:
+    return ClockWatch(wall_clock=clock, difference_seconds_max=5.0, settle_seconds=settle_seconds)
+
+
+async def test_h77_a_jump_is_seen_before_anything_is_judged_by_it() -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock)
+    assert clock_watch.trusted()
+    clock.jump_seconds = 86_400 * 365
+    assert not clock_watch.trusted()
+    assert "jumped_seconds=31536000" in clock_watch.complaint()
+
+
+async def test_h77_a_jump_backwards_counts_too() -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock)
+    clock_watch.look()
+    clock.jump_seconds = -60
+    assert not clock_watch.trusted()
+
+
+async def test_h77_small_steps_of_the_clock_are_normal() -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock)
+    for _ in range(10):
+        clock.jump_seconds += 4
+        assert clock_watch.trusted()
+
+
+async def test_h77_a_clock_that_came_back_is_trusted_again() -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock)
+    clock_watch.look()
+    clock.jump_seconds = 3600
+    assert not clock_watch.trusted()
+    clock.jump_seconds = 1
+    assert clock_watch.trusted()
+
+
+async def test_h77_time_settles_a_jump() -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock, settle_seconds=0.0)
+    clock_watch.look()
+    clock.jump_seconds = 3600
+    assert clock_watch.trusted()
+    patient = watch(clock, settle_seconds=600.0)
+    patient.look()
+    clock.jump_seconds = 0
+    assert not patient.trusted()
+
+
+async def test_h77_nothing_expires_after_a_jump_until_a_person_settles_it(
+    segments: MemorySegments,
+) -> None:
+    settings = HttpSettings(port=0, tick_seconds=0.02, sweep_interval_seconds=0.02)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        assert await put(client, node.stream("s"), **{"Stream-Expires-At": IN_A_MINUTE}) == 201
+        assert await status(client, node.stream("s")) == 200
+        node.clock.jump_seconds = 3600
+        assert await status(client, node.stream("s")) == 200
+        async with client.get(f"{node.url}/health") as answer:
+            assert answer.status == 200
+            assert "jumped" in (await answer.json())["complaints"][0]
+        await asyncio.sleep(0.1)
+        assert segments.names() == ["s"]
+        async with client.post(f"{node.url}/v1/clocks/settle") as answer:
+            assert answer.status == 200
+        assert await status(client, node.stream("s")) == 404
+        assert segments.names() == []
+
+
+async def test_streams_nobody_asks_for_are_swept(segments: MemorySegments) -> None:
+    settings = HttpSettings(
+        port=0, tick_seconds=0.02, sweep_interval_seconds=0.02, sweep_page_segments=2
+    )
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        for number in range(5):
+            assert await put(client, node.stream(f"short/{number}"), **{"Stream-TTL": "0"}) == 201
+            assert await put(client, node.stream(f"long/{number}"), **{"Stream-TTL": "60"}) == 201
+        assert await put(client, node.stream("forever")) == 201
+        async with asyncio.timeout(5):
+            while any(name.startswith("short/") for name in segments.names()):
+                await asyncio.sleep(0.01)
+        assert len(segments.names()) == 6
+
+
+async def test_an_expired_stream_makes_room_for_a_fresh_one(segments: MemorySegments) -> None:
+    async with running_node(segments) as node, ClientSession() as client:
+        async with client.put(
+            node.stream("s"), data="old", headers={**TEXT, "Stream-TTL": "0"}
+        ) as answer:
+            assert answer.status == 201
+        async with client.post(node.stream("s"), data="x", headers=TEXT) as answer:
+            assert answer.status == 404
+        assert await put(client, node.stream("s")) == 201
+        assert segments.content("s") == b""
+
+
+async def test_a_restart_never_expires_a_stream_early(segments: MemorySegments) -> None:
+    async with running_node(segments) as node, ClientSession() as client:
+        assert await put(client, node.stream("s"), **{"Stream-TTL": "1"}) == 201
+    await asyncio.sleep(1.1)
+    async with running_node(segments.restarted()) as node, ClientSession() as client:
+        assert await status(client, node.stream("s")) == 200
