@@ -46,7 +46,9 @@ class Row(TypedDict):
 
 
 def row(name: str, value: float, unit: str, limit: float) -> Row:
-    return Row(name=name, value=value, unit=unit, limit=limit, ratio=value / limit if limit else 0.0)
+    return Row(
+        name=name, value=value, unit=unit, limit=limit, ratio=value / limit if limit else 0.0
+    )
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -90,7 +92,9 @@ class Tiers:
             random=Random(2),
         )
 
-    def storage(self, compression: Compression, objects: ObjectStore | None = None) -> TieredStorage:
+    def storage(
+        self, compression: Compression, objects: ObjectStore | None = None
+    ) -> TieredStorage:
         return TieredStorage(
             object_store=objects or self._objects,
             store_id=STORE_ID,
@@ -112,7 +116,9 @@ class Tiers:
 
 
 @asynccontextmanager
-async def tiers(*, log_on_disk: bool = False, objects_on_disk: bool = False) -> AsyncIterator[Tiers]:
+async def tiers(
+    *, log_on_disk: bool = False, objects_on_disk: bool = False
+) -> AsyncIterator[Tiers]:
     made = Tiers(log_on_disk=log_on_disk, objects_on_disk=objects_on_disk)
     if isinstance(made.objects, FilesystemObjectStore):
         await made.objects.start()
@@ -170,7 +176,9 @@ async def running(
 
 
 @asynccontextmanager
-async def segments(container: StreamSegmentContainer, count: int) -> AsyncIterator[list[SegmentHandle]]:
+async def segments(
+    container: StreamSegmentContainer, count: int
+) -> AsyncIterator[list[SegmentHandle]]:
     """`count` new segments, held open."""
     async with AsyncExitStack() as stack:
         handles: list[SegmentHandle] = []
@@ -187,7 +195,13 @@ def without_flush() -> ContainerSettings:
     settings = ContainerSettings()
     return replace(
         settings,
-        writer=replace(settings.writer, flush_age_seconds=1e9, flush_bytes=1 << 60),
+        writer=replace(
+            settings.writer,
+            flush_age_seconds=1e9,
+            prompt_age_seconds=1e9,
+            flush_bytes=1 << 60,
+            publication_bytes_max=1 << 60,
+        ),
         throttler=replace(
             settings.throttler,
             cache_begin_fraction=0.97,

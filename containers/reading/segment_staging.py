@@ -113,6 +113,8 @@ class SegmentStaging:
             position = offset - self._open.offset
             self._open_view[position : position + in_open_block] = view[:in_open_block]
             self._open.end = offset + in_open_block
+            if in_open_block == size:
+                return  # replay comes here for every append: the block stays open for the next one
         self._close_open_block()
         if offset != staged_end:
             self._run_start = offset

@@ -15,7 +15,6 @@ import asyncio
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.append_run import AppendRun
 from containers.operations.operation import (
-    DeleteOperation,
     MapSegmentOperation,
     MergeOperation,
     SegmentOperation,
@@ -35,8 +34,6 @@ class Backlog:
         self._source = source
         self._settings = settings
         self._aggregators: dict[SegmentId, SegmentAggregator] = {}
-        self._leaving: dict[str, SegmentAggregator] = {}
-        """The last segment of each name that is deleted or merged and may still be in Tier 2."""
         self.highest_segment_id = NO_SEGMENT
         self._tally = ByteTally()
         self._oldest = NEVER
@@ -78,10 +75,6 @@ class Backlog:
             return  # Replayed, and in Tier 2 since a former life (H32).
         aggregator = self._aggregator(segment)
         aggregator.add(item, now)
-        if isinstance(item, DeleteOperation):
-            self._leaving[segment.name] = aggregator
-        elif isinstance(item, MapSegmentOperation):
-            aggregator.predecessor = self._leaving.get(segment.name)
         self._note_marks(aggregator)
 
     def _consume_merge(self, merge: MergeOperation, now: float) -> None:
@@ -93,7 +86,6 @@ class Backlog:
         source = self._aggregator(merge.source)
         del self._aggregators[source_id]
         target.add_merge(merge, source, now)
-        self._leaving[merge.source.name] = source
         self._note_marks(target)
 
     def _forget_merged_before(self, merge: MergeOperation) -> None:
@@ -102,12 +94,12 @@ class Backlog:
         gone = [] if source is None else [*source.sources()]
         for other in reversed(gone):
             assert other.taken_by is not None, f"not merged {other.segment!r}"
-            self.finish(other)
+            other.finished = True
             self._source.merge_completed(other.taken_by.segment_id, other.segment_id)
             self._source.segment_removed(other.segment_id)
         if source is not None:
             source.discard()
-            self.finish(source)
+            source.finished = True
         source_id = SegmentId(merge.source.segment_id)
         self._source.merge_completed(SegmentId(merge.segment.segment_id), source_id)
         self._source.segment_removed(source_id)
@@ -127,17 +119,10 @@ class Backlog:
 
     # --- items go out -------------------------------------------------------------------------
 
-    def finish(self, aggregator: SegmentAggregator) -> None:
-        """The segment left Tier 2, or was never there: a successor of its name may follow."""
-        aggregator.finished = True
-        name = aggregator.segment.name
-        if self._leaving.get(name) is aggregator:
-            del self._leaving[name]
-
     def drop_if_empty(self, aggregator: SegmentAggregator) -> None:
         """An aggregator without work is not kept."""
         if not aggregator.items and aggregator.taken_by is None:
-            self.finish(aggregator)
+            aggregator.finished = True
             if self._aggregators.get(aggregator.segment_id) is aggregator:
                 del self._aggregators[aggregator.segment_id]
 
@@ -237,5 +222,3 @@ class Backlog:
             if aggregator.items and not aggregator.awaits_departure:
                 assert self._oldest <= aggregator.since, f"{self._oldest} > {aggregator.since}"
         assert total == self.total_bytes, f"{self.total_bytes} bytes noted, {total} held"
-        for name, aggregator in self._leaving.items():
-            assert not aggregator.finished, f"{name} has left: {aggregator.segment!r}"

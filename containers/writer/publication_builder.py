@@ -4,8 +4,9 @@ The plan of a segment is made and its bytes are fetched in one stretch, so that 
 segments other tasks run. Then every run's bytes are compared with the checksum taken when they were received, and only
 if all are right a publication comes out (H21).
 
-Order in a publication: segments that leave come first, so that a recreated name follows its predecessor (H20); the
-rest in the order of their oldest operation.
+Order in a publication: segments that leave come first, then the others in the order of their oldest operation. A
+recreated name may still be published before its predecessor has left (which may wait for a merge into this very
+segment); Tier 2's catalog names the newest segment of a name, and a departure leaves a newer one alone (H20).
 
 Memory: views of the cache, plus a copy of each run that lies in more than one cache block. At most one publication's
 bytes, outside the cache, so that a flush never waits for cache room (H36).
@@ -52,7 +53,6 @@ class PublicationBuilder:
         """
         settings = self._settings
         flushes: list[SegmentFlush] = []
-        leaving: set[SegmentId] = set()
         room = settings.publication_bytes_max
         for number, candidate in enumerate(candidates, 1):
             if number % settings.slice_count == 0:
@@ -63,7 +63,7 @@ class PublicationBuilder:
             aggregator = candidate.flush_subject(
                 bytes_max=settings.publication_bytes_max, depth_max=settings.merge_depth_max
             )
-            if not aggregator.base_known or self._must_follow(aggregator, leaving):
+            if not aggregator.base_known:
                 continue
             if min(aggregator.pending_bytes, settings.publication_bytes_max) > room:
                 continue
@@ -72,20 +72,9 @@ class PublicationBuilder:
                 continue
             flushes.append(flush)
             room -= sum(item.length for item in flush.slices())
-            leaving.update(_leaving_ids(flush))
             if len(flushes) == settings.publication_segments_max:
                 break
         return flushes
-
-    def _must_follow(self, aggregator: SegmentAggregator, leaving: set[SegmentId]) -> bool:
-        """Whether an earlier segment of its name is still in Tier 2 and does not leave in this publication."""
-        predecessor = aggregator.predecessor
-        if predecessor is None:
-            return False
-        if predecessor.finished:
-            aggregator.predecessor = None
-            return False
-        return predecessor.segment_id not in leaving
 
     def _plan_segment(
         self, aggregator: SegmentAggregator, up_to: SequenceNumber
@@ -189,10 +178,3 @@ def _filled(piece: RunPiece | MergePiece) -> DataPiece | MergePiece:
     if isinstance(piece, MergePiece):
         return piece
     return DataPiece(piece.offset, [view for item in piece.slices for view in item.views])
-
-
-def _leaving_ids(flush: SegmentFlush) -> Iterator[SegmentId]:
-    for absorbed in flush.absorbed:
-        yield absorbed.aggregator.segment_id
-    if flush.deleted:
-        yield flush.aggregator.segment_id

@@ -27,7 +27,6 @@ from crc32c import crc32c
 
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import MapSegmentOperation
-from containers.writer.backlog import Backlog
 from containers.writer.data_source import WriterDataSource
 from containers.writer.pending_items import PendingMerge
 from containers.writer.segment_aggregator import SegmentAggregator
@@ -58,11 +57,9 @@ class Reconciler:
         *,
         source: WriterDataSource,
         storage: Storage,
-        backlog: Backlog,
         settings: WriterSettings,
     ) -> None:
         self._source = source
-        self._backlog = backlog
         self._storage = storage
         self._settings = settings
         self._remembered: OrderedDict[SegmentId, SegmentRecord] = OrderedDict()
@@ -204,7 +201,7 @@ class Reconciler:
         for source in reversed(sources):
             taken_by = source.taken_by
             assert taken_by is not None, f"not merged {source.segment!r}"
-            self._backlog.finish(source)
+            source.finished = True
             self.forget(source.segment_id)
             self._source.merge_completed(taken_by.segment_id, source.segment_id)
             self._source.segment_removed(source.segment_id)

@@ -54,7 +54,6 @@ class SegmentAggregator:
         "in_flight",
         "items",
         "merges",
-        "predecessor",
         "prompt_since",
         "segment",
         "since",
@@ -84,8 +83,6 @@ class SegmentAggregator:
         """Longest chain of merges waiting in it."""
         self.taken_by: SegmentAggregator | None = None
         """The target that this segment was merged into."""
-        self.predecessor: SegmentAggregator | None = None
-        """A segment of the same name that has to leave Tier 2 first (H20)."""
         self.finished = False
         """Nothing of it is left to publish, and nothing will come."""
 

@@ -96,9 +96,7 @@ class StorageWriter:
         self._storage = storage
         self._settings = settings
         self._backlog = Backlog(source=source, settings=settings)
-        self.reconciler = Reconciler(
-            source=source, storage=storage, backlog=self._backlog, settings=settings
-        )
+        self.reconciler = Reconciler(source=source, storage=storage, settings=settings)
         """Recovery tells it which replayed bytes to compare, before run()."""
         self._executor = executor
         self._builder = self._new_builder()
@@ -289,8 +287,8 @@ class StorageWriter:
 
     async def _publish(self, publication: Publication) -> None:
         """Until it succeeds. Raises _GivenUpError if Tier 2 is full and there are deletions to publish first."""
-        if not publication.segments:
-            return
+        if not publication.segments and not self._relief_only:
+            return  # an empty one still settles what became of the one that was given up
         while True:
             try:
                 await self._hand_over(publication)
@@ -351,7 +349,7 @@ class StorageWriter:
             self._backlog.drop_if_empty(aggregator)
 
     def _remove(self, aggregator: SegmentAggregator) -> None:
-        self._backlog.finish(aggregator)
+        aggregator.finished = True
         self.reconciler.forget(aggregator.segment_id)
         self._source.segment_removed(aggregator.segment_id)
 

@@ -21,7 +21,7 @@ from segmentstore.cli.http_client import HttpClient, ServerError
 from segmentstore.cli.load_plan import SegmentPlan, plan_load
 from segmentstore.cli.loader import LoadedSegment, Loader
 from segmentstore.cli.server_process import ServerProcess
-from segmentstore.cli.tier2_reading import open_tier2, read_segment
+from segmentstore.cli.tier2_reading import open_tier2
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 
 LIVE = "demo/live"
@@ -184,18 +184,17 @@ class Demo:
         started = loop.time()
         plans = {plan.name: plan for plan in self._plans}
         checked = 0
-        async with open_tier2(self._data_directory) as containers:
-            for container in containers:
-                async with aclosing(container.list_segments("", "")) as records:
+        async with open_tier2(str(self._data_directory)) as tier2:
+            for container in tier2.containers:
+                async with aclosing(container.list_segments("", "")) as records:  # type: ignore[type-var] # an async generator
                     async for record in records:
-                        plan = plans.get(record.name)
-                        if plan is None:
+                        if record.name not in plans:
                             continue
                         digest = hashlib.sha256()
-                        async with aclosing(read_segment(container, record)) as pieces:
+                        async with aclosing(container.cat(record.name)) as pieces:
                             async for piece in pieces:
                                 digest.update(piece)
-                        self._compare(plan, record.length, digest.hexdigest())
+                        self._compare(plans[record.name], record.length, digest.hexdigest())
                         checked += 1
         expect(checked == len(plans), f"Tier 2 has {checked} of {len(plans)} segments")
         rate = self._total_bytes / (loop.time() - started) / 1e6

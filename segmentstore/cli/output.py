@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import click
 
+from segmentstore.contracts.identifiers import BufferView
+
 Field: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Field]
 
@@ -56,7 +58,7 @@ def print_record(record: Row, output: str) -> None:
         click.echo(f"{name.ljust(width)}  {_cell(value)}")
 
 
-def write_bytes(content: bytes) -> None:
+def write_bytes(content: BufferView) -> None:
     """Segment bytes to stdout, as they are."""
     sys.stdout.buffer.write(content)
 

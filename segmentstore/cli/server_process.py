@@ -26,9 +26,17 @@ class ServerProcessError(SegmentStoreError):
 class ServerProcess:
     """`segmentstore standalone` on a data directory, on any free port."""
 
-    def __init__(self, data_directory: Path, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data_directory: Path,
+        options: Sequence[str] = (),
+        *,
+        accept: Sequence[str] = ("ready",),
+    ) -> None:
+        """`accept`: first words of a line that will do; `partial` is a store with a container that did not recover."""
         self._data_directory = data_directory
         self._options = options
+        self._accept = accept
         self._process: subprocess.Popen[str] | None = None
         self.ready_line = ""
 
@@ -43,6 +51,10 @@ class ServerProcess:
     ) -> None:
         if self._process is not None:
             self.kill()
+
+    @property
+    def data_directory(self) -> Path:
+        return self._data_directory
 
     @property
     def is_running(self) -> bool:
@@ -72,7 +84,8 @@ class ServerProcess:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None, "stdout is a pipe"
         self.ready_line = process.stdout.readline().strip()
-        if not self.ready_line.startswith("ready "):
+        if self.ready_line.split(" ", 1)[0] not in self._accept:
+            process.kill()
             process.stdout.close()
             code = process.wait()
             last_words = self.log_path.read_text().strip().splitlines()[-1:]

@@ -1,8 +1,128 @@
 """`segmentstore tier2 ...`: Tier 2 as it is, with the service off."""
 
+import asyncio
+import sys
+from contextlib import aclosing
+
 import click
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.output import Row, flush_bytes, output_option, print_rows, write_bytes
+
+place_argument = click.argument("place", metavar="DIR|URL")
 
 
 @click.group()
 def tier2() -> None:
-    """List, read and verify Tier 2 without the service."""
+    """List, read and verify Tier 2 without the service.
+
+    DIR|URL is a data directory, a Tier 2 directory, or a file:// URL of either. Nothing is changed.
+    """
+
+
+@tier2.command("ls")
+@place_argument
+@click.argument("prefix", default="")
+@output_option
+def list_segments(place: str, prefix: str, output: str) -> None:
+    """List the segments in Tier 2 whose name starts with PREFIX, in name order."""
+    rows = asyncio.run(_segment_rows(place, prefix))
+    print_rows(sorted(rows, key=lambda row: str(row["name"])), output)
+
+
+@tier2.command()
+@place_argument
+@click.argument("name")
+@click.option("--offset", type=int, help="First byte; the first one there is if left out.")
+@click.option("--length", type=int, help="Number of bytes; up to the end if left out.")
+def cat(place: str, name: str, offset: int | None, length: int | None) -> None:
+    """Write the bytes of a segment, as far as they are in Tier 2, to stdout."""
+    asyncio.run(_write_segment(place, name, offset, length))
+
+
+@tier2.command()
+@place_argument
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@output_option
+def verify(place: str, quiet: bool, output: str) -> int:
+    """Read everything and prove checksums, layouts, catalog and references; 7 if anything is damaged.
+
+    Orphans (objects that no root names, left by a crash) are shown and are no damage: the owner sweeps them.
+    """
+    rows, damages = asyncio.run(_verify(place, quiet=quiet))
+    print_rows(rows, output)
+    for damage in damages:
+        click.echo(f"error: {damage}", err=True)
+    return ExitCode.CORRUPT if damages else ExitCode.OK
+
+
+async def _segment_rows(place: str, prefix: str) -> list[Row]:
+    from segmentstore.cli.tier2_reading import open_tier2
+
+    rows: list[Row] = []
+    async with open_tier2(place) as opened:
+        for container in opened.containers:
+            async with aclosing(container.list_segments(prefix, "")) as records:  # type: ignore[type-var] # an async generator
+                async for record in records:
+                    rows.append(
+                        {
+                            "name": record.name,
+                            "start_offset": record.start_offset,
+                            "length": record.length,
+                            "sealed": record.sealed,
+                            "container": container.container_id,
+                            "segment_id": record.segment_id,
+                        }
+                    )
+    return rows
+
+
+async def _write_segment(place: str, name: str, offset: int | None, length: int | None) -> None:
+    from segmentstore.cli.tier2_reading import open_tier2
+
+    async with open_tier2(place) as opened:
+        container = await opened.container_of(name)
+        end = None
+        if length is not None:
+            record = await container.find(name)
+            start = offset if offset is not None else record.start_offset if record else 0
+            end = min(start + length, record.length if record else 0)
+        async with aclosing(container.cat(name, start=offset, end=end)) as pieces:
+            async for piece in pieces:
+                write_bytes(piece)
+    flush_bytes()
+
+
+async def _verify(place: str, *, quiet: bool) -> tuple[list[Row], list[str]]:
+    from tqdm import tqdm
+
+    from segmentstore.cli.tier2_reading import open_tier2
+    from tier2.storage.verify import verify_container
+
+    rows: list[Row] = []
+    damages: list[str] = []
+    async with open_tier2(place) as opened:
+        for container in opened.containers:
+            label = f"container {container.container_id}"
+            with tqdm(unit="B", unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:
+
+                def progress(done: int, total: int, bar: "tqdm[None]" = bar) -> None:
+                    bar.total = total
+                    bar.update(done - bar.n)
+
+                report = await verify_container(container, progress=progress)
+            damages += report.damages
+            rows.append(
+                {
+                    "container": container.container_id,
+                    "root_version": report.root_version,
+                    "segments": report.segments,
+                    "segment_bytes": report.bytes_of_segments,
+                    "runs": report.runs,
+                    "chunks": report.chunks,
+                    "garbage": report.garbage,
+                    "orphans": report.orphan_count,
+                    "damages": report.damage_count,
+                }
+            )
+    return rows, damages

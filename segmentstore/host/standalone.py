@@ -54,17 +54,19 @@ def run_standalone(resolved: ResolvedSettings, announce: Callable[[str], None]) 
 async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
     """Start, announce, and stop on SIGTERM or SIGINT."""
     stopping = _stop_signals(resolved.settings.shutdown.grace_seconds)
-    async with open_service(resolved) as service, asyncio.TaskGroup() as group:
-        managing = group.create_task(service.manager.run(), name="container manager")
+    async with open_service(resolved) as service:
+        await _listen(service)
         try:
-            await _listen(service)
-            announcing = group.create_task(_announce_when_ready(service, announce))
-            await stopping.wait()
-            logger.info("stopping")
-            announcing.cancel()
+            async with asyncio.TaskGroup() as group:
+                managing = group.create_task(service.manager.run(), name="container manager")
+                announcing = group.create_task(_announce_when_ready(service, announce))
+                await stopping.wait()
+                logger.info("stopping")
+                announcing.cancel()
+                await service.http_server.close()
+                managing.cancel()
         finally:
             await service.http_server.close()
-            managing.cancel()
     logger.info("stopped")
 
 

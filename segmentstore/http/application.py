@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
 
 from aiohttp import web
@@ -39,6 +40,34 @@ from segmentstore.http.waiters import Waiters
 from segmentstore.runtime.clock import WallClock
 
 
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What several verbs use together."""
+
+    segments: SegmentApi
+    settings: HttpSettings
+    clock_watch: ClockWatch
+    pins: SegmentPins
+    directory: StreamDirectory
+    waiters: Waiters
+    bodies: BodyReader
+    cross_origin: CrossOrigin
+    statistics: RequestStatistics
+
+    def gauges(self) -> Mapping[str, float]:
+        """Numbers of this room for `/metrics`, apart from the requests."""
+        return {
+            "requests_in_flight": self.statistics.in_flight,
+            "body_received_bytes_total": self.bodies.bytes_received,
+            "body_in_flight_bytes": self.bodies.budget.bytes_held,
+            "waiting_readers": len(self.waiters),
+            "event_stream_connections": self.waiters.connections,
+            "pinned_segments": len(self.pins),
+            "expired_streams_total": self.directory.expired_count,
+            "clocks_trusted": 0 if self.clock_watch.complaint() else 1,
+        }
+
+
 def build_application(
     *,
     segments: SegmentApi,
@@ -54,7 +83,42 @@ def build_application(
     `health` and `metrics` give snapshots and are called per request of /health and /metrics. `executor` splits large
     JSON bodies (None: the loop's own). Does no I/O.
     """
-    settings = settings or HttpSettings()
+    shared = _shared_parts(segments, wall_clock, settings or HttpSettings())
+    settings = shared.settings
+    upkeep = Upkeep(
+        clock_watch=shared.clock_watch,
+        directory=shared.directory,
+        pins=shared.pins,
+        waiters=shared.waiters,
+        settings=settings,
+    )
+    dispatch = Dispatch(
+        directory=shared.directory,
+        create=_create(shared, executor),
+        append=StreamAppend(
+            directory=shared.directory,
+            bodies=shared.bodies,
+            settings=settings,
+            executor=executor,
+        ),
+        read=_read(shared, wall_clock, random),
+        verbs=_verbs(shared, health),
+        health=health,
+        exposition=MetricsExposition(
+            containers=metrics, requests=shared.statistics, gauges=shared.gauges
+        ),
+        statistics=shared.statistics,
+        clock_watch=shared.clock_watch,
+        upkeep=upkeep,
+        cross_origin=shared.cross_origin,
+        settings=settings,
+    )
+    return _serve(dispatch, upkeep)
+
+
+def _shared_parts(
+    segments: SegmentApi, wall_clock: WallClock, settings: HttpSettings
+) -> SharedParts:
     clock_watch = ClockWatch(
         wall_clock=wall_clock,
         difference_seconds_max=settings.clock_difference_seconds_max,
@@ -68,88 +132,69 @@ def build_application(
         count_max=settings.pinned_segments_max,
         idle_seconds=settings.pin_idle_seconds,
     )
-    directory = StreamDirectory(
-        segments=segments, pins=pins, expiry=expiry, forks=ForkRegistry(segments=segments)
-    )
-    waiters = Waiters(
-        waiters_max=settings.waiters_max,
-        connections_max=settings.sse_connections_max,
+    budget = BodyBudget(
+        bytes_max=settings.body_bytes_in_flight_max,
         retry_after_seconds=settings.retry_after_seconds,
     )
-    bodies = BodyReader(
-        budget=BodyBudget(
-            bytes_max=settings.body_bytes_in_flight_max,
+    return SharedParts(
+        segments=segments,
+        settings=settings,
+        clock_watch=clock_watch,
+        pins=pins,
+        directory=StreamDirectory(
+            segments=segments, pins=pins, expiry=expiry, forks=ForkRegistry(segments=segments)
+        ),
+        waiters=Waiters(
+            waiters_max=settings.waiters_max,
+            connections_max=settings.sse_connections_max,
             retry_after_seconds=settings.retry_after_seconds,
         ),
-        seconds_max=settings.body_seconds_max,
+        bodies=BodyReader(budget=budget, seconds_max=settings.body_seconds_max),
+        cross_origin=CrossOrigin(settings.cors_allow_origin),
+        statistics=RequestStatistics(),
     )
-    cross_origin = CrossOrigin(settings.cors_allow_origin)
-    statistics = RequestStatistics()
 
-    def gauges() -> Mapping[str, float]:
-        return {
-            "requests_in_flight": statistics.in_flight,
-            "body_received_bytes_total": bodies.bytes_received,
-            "body_in_flight_bytes": bodies.budget.bytes_held,
-            "waiting_readers": len(waiters),
-            "event_stream_connections": waiters.connections,
-            "pinned_segments": len(pins),
-            "expired_streams_total": directory.expired_count,
-            "clocks_trusted": 0 if clock_watch.complaint() else 1,
-        }
 
-    events = StreamEvents(
-        waiters=waiters,
-        settings=settings,
-        cross_origin=cross_origin,
-        wall_clock=wall_clock,
-        random=random,
+def _create(shared: SharedParts, executor: Executor | None) -> StreamCreate:
+    return StreamCreate(
+        directory=shared.directory,
+        forks=StreamForks(
+            directory=shared.directory, settings=shared.settings, stream_prefix=STREAM_PREFIX
+        ),
+        bodies=shared.bodies,
+        settings=shared.settings,
+        executor=executor,
     )
-    dispatch = Dispatch(
-        directory=directory,
-        create=StreamCreate(
-            directory=directory,
-            forks=StreamForks(directory=directory, settings=settings, stream_prefix=STREAM_PREFIX),
-            bodies=bodies,
-            settings=settings,
-            executor=executor,
-        ),
-        append=StreamAppend(
-            directory=directory, bodies=bodies, settings=settings, executor=executor
-        ),
-        read=StreamRead(
-            directory=directory,
-            events=events,
-            waiters=waiters,
-            settings=settings,
+
+
+def _read(shared: SharedParts, wall_clock: WallClock, random: Random) -> StreamRead:
+    return StreamRead(
+        directory=shared.directory,
+        events=StreamEvents(
+            waiters=shared.waiters,
+            settings=shared.settings,
+            cross_origin=shared.cross_origin,
             wall_clock=wall_clock,
             random=random,
         ),
-        verbs=SegmentVerbs(
-            segments=segments,
-            directory=directory,
-            bodies=bodies,
-            streaming=SegmentStreaming(
-                segments=segments, settings=settings, cross_origin=cross_origin
-            ),
-            health=health,
-            settings=settings,
+        waiters=shared.waiters,
+        settings=shared.settings,
+        wall_clock=wall_clock,
+        random=random,
+    )
+
+
+def _verbs(shared: SharedParts, health: Callable[[], NodeHealth]) -> SegmentVerbs:
+    return SegmentVerbs(
+        segments=shared.segments,
+        directory=shared.directory,
+        bodies=shared.bodies,
+        streaming=SegmentStreaming(
+            segments=shared.segments, settings=shared.settings, cross_origin=shared.cross_origin
         ),
         health=health,
-        exposition=MetricsExposition(containers=metrics, requests=statistics, gauges=gauges),
-        statistics=statistics,
-        clock_watch=clock_watch,
-        cross_origin=cross_origin,
-        settings=settings,
+        settings=shared.settings,
     )
-    upkeep = Upkeep(
-        clock_watch=clock_watch,
-        directory=directory,
-        pins=pins,
-        waiters=waiters,
-        settings=settings,
-    )
-    return _serve(dispatch, upkeep)
 
 
 def _serve(dispatch: Dispatch, upkeep: Upkeep) -> web.Application:

@@ -15,7 +15,7 @@ import logging
 
 from segmentstore.runtime.clock import WallClock
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ClockWatch:
@@ -43,7 +43,7 @@ class ClockWatch:
         if abs(difference) > self._difference_seconds_max:
             self._jumped_at = loop_seconds
             self._jumped_seconds += difference
-            _logger.warning("wall clock jumped by %.3f seconds; expiry stops", difference)
+            logger.warning("wall clock jumped by %.3f seconds; expiry stops", difference)
         if self._jumped_at is None:
             return
         came_back = abs(self._jumped_seconds) <= self._difference_seconds_max
@@ -58,7 +58,7 @@ class ClockWatch:
     def settle(self) -> None:
         """The present time is right: expiry goes on."""
         if self._jumped_at is not None:
-            _logger.info("clocks are trusted again; expiry goes on")
+            logger.info("clocks are trusted again; expiry goes on")
         self._jumped_at = None
         self._jumped_seconds = 0.0
 

@@ -37,6 +37,7 @@ from segmentstore.http.stream_append import StreamAppend
 from segmentstore.http.stream_create import StreamCreate
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_read import StreamRead
+from segmentstore.http.upkeep import Upkeep
 
 STREAM_PREFIX = "/v1/stream/"
 _SEGMENTS_PATH = "/v1/segments"
@@ -44,7 +45,7 @@ _SEGMENTS_PREFIX = _SEGMENTS_PATH + "/"
 _CLIENT_GONE = 499
 """The status under which requests are counted whose client went away first."""
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Work = Coroutine[None, None, web.StreamResponse]
 
@@ -64,6 +65,7 @@ class Dispatch:
         exposition: MetricsExposition,
         statistics: RequestStatistics,
         clock_watch: ClockWatch,
+        upkeep: Upkeep,
         cross_origin: CrossOrigin,
         settings: HttpSettings,
     ) -> None:
@@ -76,6 +78,7 @@ class Dispatch:
         self._exposition = exposition
         self._statistics = statistics
         self._clock_watch = clock_watch
+        self._upkeep = upkeep
         self._cross_origin = cross_origin
         self._settings = settings
         self._stream_verbs: Mapping[str, tuple[str, Callable[[web.Request, str], Work]]] = {
@@ -106,7 +109,7 @@ class Dispatch:
             except ConnectionError:
                 raise
             except Exception:
-                _logger.exception("request failed method=%s path=%r", request.method, request.path)
+                logger.exception("request failed method=%s path=%r", request.method, request.path)
                 response = refusal_response(Refusal(500, "internal error", kind="corrupt"))
             status = response.status
             if not response.prepared and (
@@ -175,8 +178,11 @@ class Dispatch:
     async def _answer_health(self, _request: web.Request) -> web.StreamResponse:
         health = self._health()
         self._clock_watch.look()
-        complaint = self._clock_watch.complaint()
-        complaints = [complaint] if complaint else []
+        complaints = [
+            complaint
+            for complaint in (self._clock_watch.complaint(), self._upkeep.complaint)
+            if complaint
+        ]
         return json_response(200 if health.ready else 503, health_as_json(health, complaints))
 
     async def _answer_metrics(self, _request: web.Request) -> web.StreamResponse:

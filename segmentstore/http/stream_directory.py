@@ -26,7 +26,7 @@ from segmentstore.http.stream_attributes import (
 )
 from segmentstore.http.stream_expiry import StreamExpiry
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class StreamDirectory:
         if not self.expiry.is_over(properties, configuration):
             return None
         self.expired_count += 1
-        _logger.info("stream expired name=%r", name)
+        logger.info("stream expired name=%r", name)
         return await self.remove(name, properties, configuration)
 
     async def delete(self, name: str) -> None:

@@ -14,7 +14,7 @@ from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.waiters import Waiters
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Upkeep:
@@ -36,9 +36,18 @@ class Upkeep:
         self._settings = settings
         self._sweep_due = 0.0
         self._sweep_position = ""
+        self.complaint = ""
+        """Why it does nothing any more, in a sentence; "" while it works."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled, or until something happens that should not: then it stops and `/health` says so."""
+        try:
+            await self._tick_for_ever()
+        except Exception as error:
+            logger.exception("upkeep stopped")
+            self.complaint = f"upkeep stopped, so nothing expires and no pin is released: {error}"
+
+    async def _tick_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
         self._sweep_due = loop.time() + self._settings.sweep_interval_seconds
         while True:
@@ -55,7 +64,7 @@ class Upkeep:
             )
         except SegmentStoreError as error:
             # A container that is away now is swept when it is back.
-            _logger.info("sweep of expired streams is put off: %s", error)
+            logger.info("sweep of expired streams is put off: %s", error)
             self._sweep_position = ""
         if not self._sweep_position:
             now = asyncio.get_running_loop().time()

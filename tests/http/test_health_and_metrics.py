@@ -1,10 +1,16 @@
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from segmentstore.contracts.containers import ContainerState
-from tests.http.node import Node
+from segmentstore.contracts.segments import SegmentProperties
+from segmentstore.http.settings import HttpSettings
+from tests.http.memory_segments import MemorySegments
+from tests.http.node import Node, running_node
 
 TEXT = {"Content-Type": "text/plain"}
 
@@ -60,3 +66,22 @@ async def test_metrics_count_requests_by_verb_and_status(node: Node, client: Cli
     assert samples["segmentstore_http_requests_in_flight",] == 1
     assert samples["segmentstore_container_append_bytes_total", ("container", "0")] == 12
     assert samples["segmentstore_container_unflushed_bytes", ("container", "0")] == 3
+
+
+async def test_upkeep_that_broke_says_so_and_the_server_goes_on(
+    client: ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    class BrokenList(MemorySegments):
+        async def list_segments(
+            self, prefix: str = "", start_after: str = "", limit: int = 1000
+        ) -> Sequence[SegmentProperties]:
+            raise ZeroDivisionError
+
+    settings = HttpSettings(port=0, tick_seconds=0.01, sweep_interval_seconds=0.01)
+    async with running_node(BrokenList(), settings) as node:
+        async with asyncio.timeout(5):
+            while "upkeep stopped" not in caplog.text:
+                await asyncio.sleep(0.01)
+        async with client.get(f"{node.url}/health") as answer:
+            assert answer.status == 200
+            assert "upkeep stopped" in (await answer.json())["complaints"][0]

@@ -182,6 +182,27 @@ async def test_a_client_that_goes_away_does_not_cancel_its_commit(
     assert segments.content("s") == b"kept+"
 
 
+async def test_h25_a_reconnecting_producer_learns_what_became_of_its_append_in_flight(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    await create(client, node.stream("s"))
+    segments.hold()
+    host, port = node.server.address
+    _, writer = await asyncio.open_connection(host, port)
+    headers = {name.replace("-", "_"): value for name, value in producer(0).items()}
+    writer.write(post("/v1/stream/s", b"once", **headers))
+    await submissions(segments, 1)
+    writer.close()
+    await writer.wait_closed()
+    retry = asyncio.ensure_future(append(client, node.stream("s"), "once", producer(0)))
+    following = asyncio.ensure_future(append(client, node.stream("s"), "+", producer(1)))
+    await submissions(segments, 2)
+    assert not retry.done()
+    segments.let_go()
+    assert [(await retry)[0], (await following)[0]] == [204, 200]
+    assert segments.content("s") == b"once+"
+
+
 async def test_a_close_and_an_append_race_to_one_outcome(
     node: Node, client: ClientSession, segments: MemorySegments
 ) -> None:

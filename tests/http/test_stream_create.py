@@ -142,3 +142,18 @@ async def test_registries_of_forks_are_gone_with_the_last_fork(
         async with client.get(node.stream("source")) as answer:
             assert answer.status == status
     assert segments.names() == []
+
+
+async def test_a_name_of_the_greatest_length_works_for_every_verb(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    url = node.stream("n" * 512)
+    async with client.get(url) as answer:
+        assert answer.status == 404
+    assert await put(client, url, "x") == 201
+    assert await put(client, node.stream("fork"), **{"Stream-Forked-From": url}) == 201
+    assert max(len(name) for name in segments.names()) == 512
+    async with client.delete(url) as answer:
+        assert answer.status == 204
+    async with client.get(url) as answer:
+        assert answer.status == 410

@@ -213,6 +213,10 @@ class OpenSegment:
         return self._client.owns(self._node)
 
     @property
+    def awake(self) -> bool:
+        return not self._node.paused
+
+    @property
     def pause_count(self) -> int:
         return self._node.pause_count
 

@@ -93,6 +93,7 @@ class SimulatedDisk:
         self.names: dict[str, Node] = {"/": None}
         self.durable_names: dict[str, Node] = {"/": None}
         self.name_changes: dict[str, list[NameChange]] = {}
+        self.writes_of_the_dead: list[Callable[[], None]] = []
         self._mounts: list[Mount] = []
 
     def mount(self, process: str) -> "Mount":
@@ -114,6 +115,13 @@ class SimulatedDisk:
         for mount in self._mounts:
             mount.kill(late_writes=0)
         self._mounts.clear()
+        self.writes_of_the_dead.clear()
+
+    def land_writes_of_the_dead(self) -> None:
+        """What processes had submitted when they died in a write reaches the files now (H79)."""
+        landing, self.writes_of_the_dead = self.writes_of_the_dead, []
+        for write in landing:
+            write()
 
     def used_bytes(self) -> int:
         """Pages that files occupy. O(files)."""
@@ -154,9 +162,15 @@ class SimulatedFile:
         self.open = True
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        content = b"".join(buffers)
+        if self._mount.dies_in_next_write:
+            self._mount.kill(late_writes=0)
+            self._disk.writes_of_the_dead.append(lambda: self._put(offset, content))
         self._mount.enter_write(self._path)
         assert self.open or not self._mount.alive, f"write to a closed file {self._path}"
-        content = b"".join(buffers)
+        self._put(offset, content)
+
+    def _put(self, offset: int, content: bytes) -> None:
         inode = self._inode
         self._disk.reserve(inode, offset + len(content))
         boundary = self._disk.boundaries + 1
@@ -240,6 +254,8 @@ class Mount:
         self.disk = disk
         self.process = process
         self.alive = True
+        self.dies_in_next_write = False
+        """Set it: the process dies in its next write, which stays on its way (`land_writes_of_the_dead`)."""
         self._late_writes = 0
         self._files: list[SimulatedFile] = []
 

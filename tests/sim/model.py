@@ -165,7 +165,6 @@ class Model:
         key = (info.container_id, int(info.segment_id))
         if creation in known.creations:
             known.creations.remove(creation)
-        _forget_creations(known, creation.began)
         life = Incarnation(
             name=creation.name,
             container_id=key[0],
@@ -181,6 +180,7 @@ class Model:
             if attempt.ended is None or creation.began < attempt.ended:
                 attempt.candidates.append(life)
                 self._mark(attempt, life)
+        _forget_creations(known, creation.began)
         known.incarnations.append(life)
         self.incarnations[key] = life
         return life

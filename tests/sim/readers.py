@@ -79,7 +79,11 @@ class TailReader(Actor):
             if await _done_within(read, self.random.expovariate(1.0)):
                 return read.result()
             pauses = segment.pause_count
-            if segment.life.length <= self._offset or self.random.random() < 0.5:
+            if (
+                not segment.awake
+                or segment.life.length <= self._offset
+                or self.random.random() < 0.5
+            ):
                 return None
             if not await _done_within(read, _WAKE_SECONDS_MAX):
                 if segment.owned and segment.pause_count == pauses:

@@ -209,6 +209,7 @@ class FrameWriter:
         """Fail everything un-acknowledged, now and later, with the first error given."""
         if self._failure is None:
             self._failure = error
+        self._pool.stop()
         if self._mark_timer is not None:
             self._mark_timer.cancel()
             self._mark_timer = None

@@ -9,7 +9,7 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from random import Random  # noqa: TID251 - the type; the builder hands one in
+from random import Random
 
 from segmentstore.contracts.errors import (
     InvalidRequestError,

@@ -1,24 +1,20 @@
-"""What the parts of one container's Tier 2 share: the store and its names, counters, caches, settings, threads."""
+"""What readers and the owner of one container's Tier 2 share: store and names, counters, caches, settings, threads."""
 
 from asyncio import get_running_loop
 from collections.abc import Callable
 from concurrent.futures import Executor
-from random import Random  # noqa: TID251 - the type; the builder hands one in
 from typing import ParamSpec, TypeVar
 
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.runtime.clock import WallClock
 from tier2.storage.chunk_reads import ChunkReads
 from tier2.storage.container_objects import ContainerObjects
 from tier2.storage.counters import StorageCounters
-from tier2.storage.identity_source import IdentitySource
 from tier2.storage.object_names import ObjectNames
 from tier2.storage.root import Root
 from tier2.storage.run_files import RunFiles
 from tier2.storage.run_view import RunView
 from tier2.storage.settings import StorageSettings
-from tier2.storage.upload import Uploader
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,14 +29,10 @@ class Components:
         object_store: ObjectStore,
         container_id: ContainerId,
         settings: StorageSettings,
-        wall_clock: WallClock,
-        random: Random,
         executor: Executor | None,
     ) -> None:
         self.object_store = object_store
         self.settings = settings
-        self.wall_clock = wall_clock
-        self.random = random
         self.executor = executor
         self.names = ObjectNames(container_id)
         self.counters = StorageCounters()
@@ -72,16 +64,6 @@ class Components:
 
     def view(self, root: Root) -> RunView:
         return RunView(root, self.files, self.executor)
-
-    def uploader(self, identities: IdentitySource) -> Uploader:
-        return Uploader(
-            objects=self.objects,
-            identities=identities,
-            settings=self.settings,
-            counters=self.counters,
-            wall_clock=self.wall_clock,
-            executor=self.executor,
-        )
 
     def check(self) -> None:
         self.files.check()

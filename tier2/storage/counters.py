@@ -1,6 +1,8 @@
 """What a container's Tier 2 counted since the process started: written all over this room, read by statistics()."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from segmentstore.contracts.storage import StorageStatistics
 
 
 @dataclass(slots=True)
@@ -14,3 +16,13 @@ class StorageCounters:
     stored_bytes_before_compression: int = 0
     stored_bytes_after_compression: int = 0
     checksum_failures: int = 0
+
+    def snapshot(
+        self, *, root_version: int, run_count: int, garbage_objects: int
+    ) -> StorageStatistics:
+        return StorageStatistics(
+            root_version=root_version,
+            run_count=run_count,
+            garbage_objects=garbage_objects,
+            **asdict(self),
+        )

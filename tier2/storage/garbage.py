@@ -71,6 +71,11 @@ async def is_named(view: RunView, reference: ObjectReference) -> bool:
     return await view.first(start, end, group=start) is not None
 
 
+async def is_known(view: RunView, reference: ObjectReference) -> bool:
+    """Whether the object is referred to, or waits as garbage."""
+    return await is_named(view, reference) or await view.get(garbage_key(*reference)) is not None
+
+
 def list_objects(store: ObjectStore, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
     """A listing as the generator that every store makes it, so that it can be closed."""
     return cast("AsyncGenerator[ObjectInfo, None]", store.list(prefix))
@@ -101,13 +106,8 @@ class OrphanSweep:
                         break
                     if len(found) == self._batch_max:
                         return found
-                    if not await self._is_known(view, (kind, identity)):
+                    await sleep(0)
+                    if not await is_known(view, (kind, identity)):
                         found.append((kind, identity))
         self.done = True
         return found
-
-    async def _is_known(self, view: RunView, reference: ObjectReference) -> bool:
-        await sleep(0)
-        if await is_named(view, reference):
-            return True
-        return await view.get(garbage_key(*reference)) is not None

@@ -23,7 +23,7 @@ CONTAINERS_PREFIX = "containers/"
 _IDENTITY_LAYOUT = struct.Struct(">QIQ")
 IDENTITY_BYTES = _IDENTITY_LAYOUT.size
 _LEAF = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})-([0-9a-f]{16})")
-_ROOT_KEY = re.compile(r"containers/([0-9]{4,})/root")
+_CONTAINER_KEY = re.compile(r"containers/([0-9]{4,})/.*")
 
 
 class ObjectKind(IntEnum):
@@ -82,7 +82,7 @@ class ObjectNames:
         return f"{self.prefix}probe-{nonce.hex()}"
 
 
-def container_of_root(key: str) -> ContainerId | None:
-    """The container whose root a listed key is; None if it is something else."""
-    match = _ROOT_KEY.fullmatch(key)
+def container_of_key(key: str) -> ContainerId | None:
+    """The container that a listed key belongs to; None for a stranger."""
+    match = _CONTAINER_KEY.fullmatch(key)
     return None if match is None else ContainerId(int(match.group(1)))

@@ -6,9 +6,11 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from random import Random
 
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import Publication
+from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.entropy import random_id
 from tier2.storage.claim import Claim
 from tier2.storage.components import Components
@@ -29,11 +31,19 @@ class OwnedRoot:
     """One claim of one container's root."""
 
     def __init__(
-        self, *, components: Components, segments: PublishedSegments, claim: Claim
+        self,
+        *,
+        components: Components,
+        segments: PublishedSegments,
+        claim: Claim,
+        wall_clock: WallClock,
+        random: Random,
     ) -> None:
         settings = components.settings
         self._components = components
         self._segments = segments
+        self._wall_clock = wall_clock
+        self._random = random
         self.lock = asyncio.Lock()
         self.view = components.view(claim.root)
         self._landed_late: Publication | None = None
@@ -44,9 +54,7 @@ class OwnedRoot:
             root=claim.root,
             tag=claim.tag,
         )
-        self._identities = IdentitySource(
-            epoch=claim.root.epoch, claim=components.random.getrandbits(32)
-        )
+        self._identities = IdentitySource(epoch=claim.root.epoch, claim=random.getrandbits(32))
         self.garbage = GarbageWatch(
             grace_seconds=settings.garbage_grace_seconds, batch_max=settings.garbage_batch_max
         )
@@ -62,7 +70,15 @@ class OwnedRoot:
         return self.publisher.root
 
     def uploader(self) -> Uploader:
-        return self._components.uploader(self._identities)
+        """A fresh one for each publication or merge."""
+        return Uploader(
+            objects=self._components.objects,
+            identities=self._identities,
+            settings=self._components.settings,
+            counters=self._components.counters,
+            wall_clock=self._wall_clock,
+            executor=self._components.executor,
+        )
 
     @property
     def garbage_count(self) -> int:
@@ -110,7 +126,7 @@ class OwnedRoot:
         highest_sequence_number: SequenceNumber | None = None,
     ) -> Root:
         return self.root.successor(
-            nonce=random_id(self._components.random),
+            nonce=random_id(self._random),
             runs=tuple(run for run in runs if run),
             highest_segment_id=highest_segment_id,
             highest_sequence_number=highest_sequence_number,

@@ -76,6 +76,10 @@ def layout_key(segment_id: SegmentId, end_offset: int) -> bytes:
     return _LAYOUT_KEY.pack(SEGMENT, segment_id, _LAYOUT, end_offset)
 
 
+def is_layout_key(key: bytes) -> bool:
+    return len(key) == _LAYOUT_KEY.size and key.startswith(SEGMENT) and key[9] == _LAYOUT
+
+
 def layout_range(
     segment_id: SegmentId, above: int, up_to: int | None = None
 ) -> tuple[bytes, bytes]:

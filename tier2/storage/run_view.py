@@ -36,6 +36,16 @@ class RunView:
 
     async def get(self, key: bytes) -> bytes | None:
         """O(runs) filter look-ups; usually at most one block is read."""
+        found = await self._look_up(key)
+        return None if found is None else found[1]
+
+    async def is_removed(self, key: bytes) -> bool:
+        """Whether the removal of the key is on record: it hides older runs and has not left with the oldest one."""
+        found = await self._look_up(key)
+        return found is not None and found[1] is None
+
+    async def _look_up(self, key: bytes) -> Entry | None:
+        """What the newest run that knows the key says of it."""
         group = group_of(key)
         for run in self.root.runs:
             for part in _overlapping(run, key, key + b"\0"):
@@ -46,7 +56,7 @@ class RunView:
                 (block,) = await self._files.blocks(part, index, (number,))
                 at = block.find(key)
                 if at is not None:
-                    return block.value(at)
+                    return key, block.value(at)
         return None
 
     async def get_many(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -6,9 +6,9 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
-from random import Random  # noqa: TID251 - the type; the builder hands one in
+from random import Random
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import (
@@ -59,10 +59,10 @@ class TieredStorage:
             object_store=object_store,
             container_id=container_id,
             settings=settings,
-            wall_clock=wall_clock,
-            random=random,
             executor=executor,
         )
+        self._wall_clock = wall_clock
+        self._random = random
         self._claimer = RootClaimer(
             object_store=object_store,
             names=self._components.names,
@@ -99,7 +99,13 @@ class TieredStorage:
         assert self._owned is None, f"claimed twice container={self._container_id} epoch={epoch}"
         claim = await self._claimer.claim(epoch=epoch, log_id=log_id)
         root = claim.root
-        self._owned = OwnedRoot(components=self._components, segments=self._segments, claim=claim)
+        self._owned = OwnedRoot(
+            components=self._components,
+            segments=self._segments,
+            claim=claim,
+            wall_clock=self._wall_clock,
+            random=self._random,
+        )
         return ClaimedRoot(
             created=claim.created,
             epoch=root.epoch,
@@ -148,19 +154,11 @@ class TieredStorage:
         return self._segments.list_segments(prefix, start_after)
 
     def statistics(self) -> StorageStatistics:
-        counters = self._components.counters
         owned = self._owned
-        return StorageStatistics(
+        return self._components.counters.snapshot(
             root_version=0 if owned is None else owned.root.version,
             run_count=0 if owned is None else len(owned.root.runs),
             garbage_objects=0 if owned is None else owned.garbage_count,
-            puts=counters.puts,
-            gets=counters.gets,
-            put_bytes=counters.put_bytes,
-            get_bytes=counters.get_bytes,
-            stored_bytes_before_compression=counters.stored_bytes_before_compression,
-            stored_bytes_after_compression=counters.stored_bytes_after_compression,
-            checksum_failures=counters.checksum_failures,
         )
 
     def check(self) -> None:

@@ -15,7 +15,6 @@ from tests.containers.reading.read_index_bench import (
     MIB,
     SMALL_FETCHES,
     ReadIndexBench,
-    append,
     read_all,
     truncate,
 )

@@ -158,10 +158,8 @@ class MemoryStorage:
             if self.catalog.get(name) == segment_id:
                 del self.catalog[name]
             return
-        holder = self.catalog.get(name)
-        if holder is not None and holder != segment_id:
-            raise ServiceHaltError(f"{name} is still segment {holder}, not {segment_id}")
-        self.catalog[name] = segment_id
+        if self.catalog.get(name, segment_id) <= segment_id:
+            self.catalog[name] = segment_id
         self.segments[segment_id] = stored
 
     def _check(self, change: SegmentPublication, publication: Publication) -> None:

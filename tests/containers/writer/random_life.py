@@ -1,4 +1,4 @@
-"""One seed, one life of a storage writer: random operations, settings, faults and crashes; then everything has to agree.
+"""One seed, one life of a writer: random operations, settings, faults and crashes; then everything has to agree.
 
 After every landing Tier 2 is compared with the history, after every acknowledgement too, and at the end, when the
 faults are off, Tier 2 must equal the container exactly.
@@ -10,8 +10,9 @@ from random import Random
 from containers.writer.settings import WriterSettings
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.identifiers import AttributeKey, Epoch, SegmentId
+from segmentstore.contracts.storage import ClaimedRoot, Storage
 from tests.containers.writer.memory_storage import Fault, MemoryStorage
-from tests.containers.writer.running_writer import make_writer
+from tests.containers.writer.running_writer import started_writer
 from tests.containers.writer.small_container import EVENTS, WRITER, SmallContainer, checksum_of
 from tests.sim.simulation import run_simulation
 
@@ -62,23 +63,35 @@ class RandomLife:
         return self.random.choice(_FAULTS)
 
     async def live(self) -> None:
-        for _ in range(20):
-            # Claimed twice, because what the container replays depends on what landed before the claim.
-            await self.storage.claim(epoch=Epoch(self.storage.epoch + 1), log_id=b"log")
+        for life_number in range(20):
+            if life_number == 10:
+                self.crash_probability = 0.0
+            storage, claimed = await self.new_owner()
             if self.container.steps:
                 self.container = self.container.recovered(self.storage, refreshed=self.refreshed)
             self._watch()
-            writer = await make_writer(self.container, self.storage, self.settings, kind=self.kind)
+            writer = started_writer(self.container, storage, claimed, self.settings, self.kind)
             self._expect_replayed_bytes(writer)
-            crashed = await self._run_until_crash(writer)
-            if not crashed:
+            if not await self._run_until_crash(writer):
                 return
         raise AssertionError("more crashes than a life should have")
 
+    async def new_owner(self) -> tuple[Storage, ClaimedRoot]:
+        """Tier 2 as the next owner claims it; `storage` then shows what is in it."""
+        epoch = Epoch(self.storage.epoch + 1)
+        return self.storage, await self.storage.claim(epoch=epoch, log_id=b"log")
+
+    async def look_at_tier_2(self) -> None:
+        """Make `storage` show what is in Tier 2 now."""
+
     def _watch(self) -> None:
-        container = self.container
-        container.acknowledge_delay = self.random.choice([0.0, 0.2])
-        container.on_acknowledge = lambda number: container.check_acknowledged(self.storage, number)
+        self.container.acknowledge_delay = self.random.choice([0.0, 0.2])
+        self.container.on_acknowledge = self._check_acknowledged
+
+    async def _check_acknowledged(self, number: int) -> None:
+        await self.look_at_tier_2()
+        self.container.check_stored(self.storage)
+        self.container.check_acknowledged(self.storage, number)
 
     def _expect_replayed_bytes(self, writer: StorageWriter) -> None:
         for segment_id, stored in self.storage.segments.items():
@@ -108,8 +121,12 @@ class RandomLife:
             task.cancel()
         return crashed
 
-    async def _calm_down(self, writer: StorageWriter) -> None:
+    def calm(self) -> None:
+        """No more faults."""
         self.fault_probability = 0.0
+
+    async def _calm_down(self, writer: StorageWriter) -> None:
+        self.calm()
         try:
             async with asyncio.timeout(3000):
                 await writer.flush(self.container.metadata.committed_sequence_number)
@@ -117,6 +134,7 @@ class RandomLife:
             raise AssertionError(f"never caught up: {writer.describe()}") from None
         writer.check()
         await asyncio.sleep(30)
+        await self.look_at_tier_2()
         self.container.check_equal(self.storage)
         statistics = writer.statistics()
         assert statistics.state == "ok", f"{statistics}"

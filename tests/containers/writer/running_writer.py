@@ -8,6 +8,7 @@ from random import Random
 from containers.writer.settings import WriterSettings
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.identifiers import ContainerId, Epoch, SequenceNumber
+from segmentstore.contracts.storage import ClaimedRoot, Storage
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.small_container import SmallContainer
 
@@ -16,16 +17,24 @@ async def make_writer(
     container: SmallContainer,
     storage: MemoryStorage,
     settings: WriterSettings | None = None,
-    *,
-    kind: type[StorageWriter] = StorageWriter,
 ) -> StorageWriter:
     """A writer with Tier 2 claimed, not running yet."""
     claimed = await storage.claim(epoch=Epoch(storage.epoch + 1), log_id=b"log")
+    return started_writer(container, storage, claimed, settings or WriterSettings())
+
+
+def started_writer(
+    container: SmallContainer,
+    storage: Storage,
+    claimed: ClaimedRoot,
+    settings: WriterSettings,
+    kind: type[StorageWriter] = StorageWriter,
+) -> StorageWriter:
     writer = kind(
         container_id=ContainerId(1),
         source=container,
         storage=storage,
-        settings=settings or WriterSettings(),
+        settings=settings,
         executor=None,
         random=Random(1),
     )

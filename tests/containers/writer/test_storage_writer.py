@@ -31,9 +31,12 @@ def simulate(scenario: Callable[[SmallContainer, MemoryStorage], Awaitable[None]
     """Run it in virtual time; everything that lands in Tier 2 is compared with the history."""
     container, storage = SmallContainer(), MemoryStorage()
 
+    async def check_acknowledged(number: int) -> None:
+        container.check_acknowledged(storage, number)
+
     async def main(_: object) -> None:
         storage.after_change = lambda: container.check_stored(storage)
-        container.on_acknowledge = lambda number: container.check_acknowledged(storage, number)
+        container.on_acknowledge = check_acknowledged
         await scenario(container, storage)
 
     run_simulation(1, main)
@@ -581,9 +584,9 @@ def test_h20_a_recreated_name_follows_its_predecessor() -> None:
     simulate(scenario)
 
 
-def test_h20_a_recreated_name_waits_for_the_merge_of_its_predecessor() -> None:
-    """The predecessor leaves with its target, which is not due and too large to go along at once."""
-
+def test_h20_a_name_recreated_while_its_predecessor_waits_in_a_merge_is_found_under_the_new_id() -> (
+    None
+):
     async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
         settings = WriterSettings(publication_bytes_max=100)
         async with running(container, storage, settings) as writer:

@@ -11,28 +11,19 @@ import json
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from segmentstore.contracts.segments import SegmentApi
 from segmentstore.http.settings import HttpSettings
-from tests.http.memory_segments import MemorySegments
 from tests.http.node import running_node
+from tests.integration.durable_streams.stores import STORES
 
 HERE = Path(__file__).parent
 FILES = ("package.json", "package-lock.json", "conformance.test.mjs")
 PASSED, SKIPPED, TOTAL = 332, 6, 338
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-
-@asynccontextmanager
-async def segments_under_test() -> AsyncIterator[SegmentApi]:
-    """The one place that says what is behind the HTTP server."""
-    yield MemorySegments()
 
 
 def require_node() -> None:
@@ -79,14 +70,17 @@ async def installed_suite() -> Path:
     return directory
 
 
-async def test_the_public_conformance_suite_of_durable_streams_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", sorted(STORES))
+async def test_the_public_conformance_suite_of_durable_streams_passes(
+    store: str, tmp_path: Path
+) -> None:
     require_node()
     directory = await installed_suite()
     report_path = tmp_path / "report.json"
     # Expires-At is sent by the suite's own clock, and two tests wait out a long poll within five seconds.
     settings = HttpSettings(port=0, long_poll_seconds=0.7)
     async with (
-        segments_under_test() as segments,
+        STORES[store](tmp_path / "data") as segments,
         running_node(segments, settings, start_ms=time.time_ns() // 1_000_000) as node,
     ):
         output = await call(

@@ -77,6 +77,7 @@ class History:
 async def work(log: DurableDataLog, history: History, random: Random, *, rounds: int) -> None:
     """Appends of all sizes, several in flight, with truncations and idle times between."""
     largest = log.write_settings.entry_bytes_max
+    own: list[LogAddress] = []
     for _ in range(rounds):
         futures = []
         for _ in range(random.choice((1, 1, 2, 5))):
@@ -87,11 +88,12 @@ async def work(log: DurableDataLog, history: History, random: Random, *, rounds:
             if random.random() < 0.3:
                 await asyncio.sleep(0)
         for result in await asyncio.gather(*futures, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, LogFullError):
+            if isinstance(result, int):
+                own.append(result)
+            elif not isinstance(result, LogFullError):
                 raise result
-        if random.random() < 0.25 and history.acknowledged:
-            newest = sorted(history.acknowledged)[-12:]
-            await history.truncate(log, random.choice(newest))
+        if random.random() < 0.25 and own:
+            await history.truncate(log, random.choice(own[-12:]))
         if random.random() < 0.15:
             await asyncio.sleep(log_idle_seconds(log))
 

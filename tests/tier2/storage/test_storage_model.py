@@ -18,13 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import SegmentTruncatedError, StorageError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId, SegmentId
 from segmentstore.contracts.storage import DataPiece, Piece, Publication, SegmentPublication
 from tests.contracts.storage_suite import change, data, listed, merge, read_all, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage.reader import ContainerReader
 from tier2.storage.tiered_storage import TieredStorage
+from tier2.storage.verify import verify_container
 
 NAMES = ["a", "a/b", "b", "c", "d"]
 
@@ -199,6 +201,7 @@ class World:
         else:
             await self.reopen()
             await self.compare()
+            await self.verify()
         self.storage.check()
 
     async def publish(self, fault: Fault, *, late_upload: bool) -> None:
@@ -249,6 +252,15 @@ class World:
             except SegmentTruncatedError:
                 pass
 
+    async def verify(self) -> None:
+        reader = ContainerReader(
+            object_store=self.store, container_id=ContainerId(3), settings=SMALL, executor=None
+        )
+        await reader.refresh()
+        report = await verify_container(reader)
+        assert report.damages == []
+        assert report.segments == len(self.model.published)
+
     async def empty_and_count_what_is_left(self) -> list[str]:
         for segment in list(self.model.pending.values()):
             do_delete(self.model, segment, 0, 0)
@@ -275,7 +287,9 @@ async def play(steps: Iterable[tuple[str, int, int, int]]) -> World:
     await world.compare()
     await world.reopen()
     await world.compare()
+    await world.verify()
     assert await world.empty_and_count_what_is_left() == []
+    await world.verify()
     return world
 
 
@@ -294,7 +308,12 @@ def test_tier2_shows_exactly_what_was_published_and_frees_the_rest(
 def test_long_histories_keep_the_model_through_merges_of_runs(seed: int) -> None:
     random = Random(seed)
     steps = [
-        (random.choice(WEIGHTED), random.randrange(21), random.randrange(301), random.randrange(301))
+        (
+            random.choice(WEIGHTED),
+            random.randrange(21),
+            random.randrange(301),
+            random.randrange(301),
+        )
         for _ in range(400)
     ]
     world = asyncio.run(play(steps))

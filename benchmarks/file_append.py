@@ -1,0 +1,123 @@
+"""64 KB appends through a container on the file log, 32 in flight: beside the disk itself, and over many segments.
+
+The limit is a raw loop that writes and fdatasyncs the same bytes, in groups as large as the log's frames were, into a
+zero-filled file. Rounds alternate; medians are compared. Tier 2 is in memory, so that the disk is the log's alone.
+"""
+
+import asyncio
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from benchmarks.container_append import append_rate
+from benchmarks.workbench import Row, Tiers, median, print_rows, row, running, segments, tiers
+from containers.segment_handle import SegmentHandle
+
+LARGE = os.urandom(64 * 1024)
+SMALL = b"x" * 100
+IN_FLIGHT = 32
+
+
+async def large_rate(handles: list[SegmentHandle], count: int) -> float:
+    """Bytes per second of 64 KB appends, round robin, 32 in flight."""
+    begin = time.perf_counter()
+    waiting: deque[asyncio.Future[int]] = deque()
+    for number in range(count):
+        waiting.append(handles[number % len(handles)].append(LARGE))
+        if len(waiting) >= IN_FLIGHT:
+            await waiting.popleft()
+    while waiting:
+        await waiting.popleft()
+    return count * len(LARGE) / (time.perf_counter() - begin)
+
+
+def raw_rate(path: Path, *, count: int, group: int) -> float:
+    """Bytes per second of a loop that does nothing but write `group` pieces and sync."""
+    size = 64 << 20
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        for at in range(0, size, 4 << 20):
+            os.pwrite(descriptor, bytes(4 << 20), at)
+        os.fsync(descriptor)
+        position = 0
+        begin = time.perf_counter()
+        for first in range(0, count, group):
+            pieces = [LARGE] * min(group, count - first)
+            length = len(LARGE) * len(pieces)
+            if position + length > size:
+                position = 0
+            os.pwritev(descriptor, pieces, position)
+            os.fdatasync(descriptor)
+            position += length
+        return count * len(LARGE) / (time.perf_counter() - begin)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+async def measure(on: Tiers, *, count: int, rounds: int) -> list[Row]:
+    one: list[float] = []
+    many: list[float] = []
+    raw: list[float] = []
+    small_one: list[float] = []
+    small_many: list[float] = []
+    async with running(on, cache_bytes=1 << 30) as container:
+        async with segments(container, 1) as single, segments(container, 1000) as thousand:
+            await large_rate(single, count)
+            for _ in range(rounds):
+                frames = container.metrics()["frames_total"]
+                one.append(await large_rate(single, count))
+                group = max(
+                    1, round(count / max(1.0, container.metrics()["frames_total"] - frames))
+                )
+                loop = asyncio.get_running_loop()
+                # One sync of the log covers several frames: everything that came while the last one ran.
+                raw.append(
+                    await loop.run_in_executor(
+                        on.executor,
+                        lambda: raw_rate(
+                            Path(on.directory) / "raw", count=count, group=min(16, max(16, group))
+                        ),
+                    )
+                )
+                many.append(await large_rate(thousand, count))
+                small_one.append(await append_rate(single, SMALL, 50_000))
+                small_many.append(await append_rate(thousand, SMALL, 50_000))
+            await container.flush()
+    mega = 1e6
+    return [
+        row(
+            "file log, 64 KB, 32 in flight, beside raw write+sync",
+            median(one) / mega,
+            "MB/s",
+            median(raw) / mega,
+        ),
+        row(
+            "file log, 64 KB over 1,000 segments beside one",
+            median(many) / mega,
+            "MB/s",
+            median(one) / mega,
+        ),
+        row(
+            "file log, 100 B over 1,000 segments beside one",
+            median(small_many),
+            "/s",
+            median(small_one),
+        ),
+    ]
+
+
+async def run(*, count: int = 4000, rounds: int = 3) -> list[Row]:
+    async with tiers(log_on_disk=True) as on:
+        return await measure(on, count=count, rounds=rounds)
+
+
+def main() -> list[Row]:
+    rows = asyncio.run(run())
+    print_rows(rows)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

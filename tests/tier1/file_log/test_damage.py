@@ -1,0 +1,179 @@
+"""Bits flip on the platter: what was known to be synced is never served altered, and never silently missing (H45)."""
+
+import asyncio
+import logging
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import ErrorKind, LogCorruptedError
+from tests.contracts.durable_data_log_suite import entries
+from tests.sim.disk import PAGE_BYTES, SimulatedDisk
+from tests.sim.loop import SimLoop
+from tests.sim.power_cuts import Persistence, power_cut_image
+from tests.sim.simulation import run_simulation
+from tests.tier1.file_log.history import History, work
+from tests.tier1.file_log.worlds import TINY, SimulatedLogWorld
+from tier1.file_log.frames import FrameKind
+from tier1.file_log.inspection import InspectedFrame, inspect_files
+
+FLIPS = 6000
+
+
+def flip(disk: SimulatedDisk, path: str, bit: int) -> None:
+    """Turn one bit over; on the platter and in every cache."""
+    inode = disk.names[path]
+    assert inode is not None
+    page, bit_in_page = divmod(bit, PAGE_BYTES * 8)
+    content = bytearray(inode.pages[page])
+    content[bit_in_page // 8] ^= 1 << bit_in_page % 8
+    inode.pages[page] = inode.durable_pages[page] = bytes(content)
+
+
+async def filled_world(seed: int) -> tuple[SimulatedLogWorld, History]:
+    """A log of three epochs, truncated now and then, ended by a mark."""
+    world, history, random = SimulatedLogWorld(TINY, seed=seed), History(), Random(seed)
+    for _ in range(3):
+        log = world.log()
+        await log.initialize()
+        await work(log, history, random, rounds=6)
+        await log.close()
+    world.disk = power_cut_image(world.disk, Persistence.EVERYTHING, random)
+    return world, history
+
+
+def live_frames(disk: SimulatedDisk) -> list[InspectedFrame]:
+    """Frames whose entries are needed and lie nowhere else; the mark at the end vouches for all of them."""
+    files = inspect_files(disk.mount("inspector"), SimulatedLogWorld.path)
+    frames = [frame for file in files for frame in file.frames if frame.current]
+    frames.sort(key=lambda frame: frame.number)
+    newest = frames[-1]
+    assert newest.kind is FrameKind.MARK
+    assert newest.synced_number == frames[-2].number
+    needed = [
+        frame
+        for frame in frames
+        if frame.entry_count and frame.last_address > newest.truncated_up_to
+    ]
+    for later in [frame for frame in frames if frame.kind is FrameKind.EPOCH]:
+        kept = later.previous_number
+        needed = [f for f in needed if f.epoch >= later.epoch or f.number <= kept]
+    return needed
+
+
+async def judge_flip(disk: SimulatedDisk, history: History) -> str:
+    """What the next owner makes of it."""
+    world = SimulatedLogWorld(TINY, disk=disk)
+    log = world.log()
+    try:
+        await log.initialize()
+        found = await entries(log)
+    except LogCorruptedError as error:
+        assert error.kind is ErrorKind.CORRUPT
+        return "refused"
+    finally:
+        await world.kill(log)
+    history.judge(found)
+    return "harmless"
+
+
+@pytest.mark.slow
+@pytest.mark.simulation
+def test_h45_no_flipped_bit_up_to_the_last_mark_is_ever_served() -> None:
+    async def main(loop: SimLoop) -> dict[str, int]:
+        outcomes = {"refused": 0, "harmless": 0}
+        world, history = await filled_world(4)
+        random = Random(5)
+        frames = live_frames(world.disk)
+        bits = [
+            (frame, frame.offset * 8 + bit) for frame in frames for bit in range(frame.length * 8)
+        ]
+        headers = [(frame, frame.offset * 8 + bit) for frame in frames for bit in range(116 * 8)]
+        for frame, bit in random.sample(headers, FLIPS // 3) + random.sample(bits, FLIPS * 2 // 3):
+            damaged = power_cut_image(world.disk, Persistence.EVERYTHING, random)
+            flip(damaged, f"{world.path}/{frame.file}", bit)
+            outcomes[await judge_flip(damaged, history)] += 1
+        return outcomes
+
+    outcomes = run_simulation(1, main).result
+    assert outcomes == {"refused": FLIPS, "harmless": 0}
+
+
+def test_h45_a_flip_in_the_mark_itself_costs_nothing() -> None:
+    async def main(loop: SimLoop) -> None:
+        world, history = await filled_world(4)
+        files = inspect_files(world.disk.mount("inspector"), world.path)
+        frames = [frame for file in files for frame in file.frames if frame.current]
+        mark = max(frames, key=lambda frame: frame.number)
+        for bit in range(0, mark.length * 8, 97):
+            damaged = power_cut_image(world.disk, Persistence.EVERYTHING, Random(bit))
+            flip(damaged, f"{world.path}/{mark.file}", mark.offset * 8 + bit)
+            assert await judge_flip(damaged, history) == "harmless"
+
+    run_simulation(1, main)
+
+
+def test_h45_a_cut_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The frame after the last mark is damaged: that cannot be told from a torn tail, so it must at least be seen."""
+
+    async def main(loop: SimLoop) -> int:
+        world = SimulatedLogWorld(TINY)
+        log = world.log()
+        await log.initialize()
+        address = await log.append([b"before"])
+        await log.append([b"last"])
+        await world.kill(log)
+        files = list(inspect_files(world.disk.mount("inspector"), world.path))
+        last = max((f for file in files for f in file.frames), key=lambda frame: frame.number)
+        flip(world.disk, f"{world.path}/{last.file}", last.offset * 8 + 500)
+        successor = world.log()
+        await successor.initialize()
+        assert await entries(successor) == [(address, b"before")]
+        await successor.close()
+        return successor.statistics().cut_frames
+
+    with caplog.at_level(logging.WARNING):
+        assert run_simulation(1, main).result == 1
+    assert "cut a torn tail" in caplog.text
+
+
+def test_an_idle_log_vouches_for_its_last_entry_within_a_second() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld()
+        log = world.log()
+        await log.initialize()
+        await log.append([b"x"])
+        await asyncio.sleep(1)
+        await world.kill(log)
+        files = inspect_files(world.disk.mount("inspector"), world.path)
+        frames = sorted((f for file in files for f in file.frames), key=lambda frame: frame.number)
+        assert frames[-1].kind is FrameKind.MARK
+        assert frames[-1].synced_number == frames[-2].number
+
+    run_simulation(1, main)
+
+
+def test_a_lost_identity_is_corruption_not_a_new_log() -> None:
+    async def main(loop: SimLoop) -> None:
+        world, _ = await filled_world(1)
+        flip(world.disk, f"{world.path}/identity", 70)
+        log = world.log()
+        with pytest.raises(LogCorruptedError):
+            await log.initialize()
+
+    run_simulation(1, main)
+
+
+def test_a_missing_file_in_the_middle_is_corruption() -> None:
+    async def main(loop: SimLoop) -> None:
+        world, _ = await filled_world(4)
+        names = sorted({frame.file for frame in live_frames(world.disk)})
+        for name in names[:-1]:
+            damaged = power_cut_image(world.disk, Persistence.EVERYTHING, Random(1))
+            del damaged.names[f"{world.path}/{name}"]
+            log = SimulatedLogWorld(TINY, disk=damaged).log()
+            with pytest.raises(LogCorruptedError):
+                await log.initialize()
+        assert len(names) > 1
+
+    run_simulation(1, main)

@@ -1,0 +1,275 @@
+"""The disk fails: nothing that was acknowledged is lost, and every failure has a name (H48, H51, H52, H79)."""
+
+import asyncio
+import errno
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import DurableDataLogError, LogFullError
+from segmentstore.contracts.identifiers import LogAddress
+from tests.contracts.durable_data_log_suite import entries
+from tests.sim.disk import SimulatedDisk
+from tests.sim.loop import SimLoop
+from tests.sim.power_cuts import Persistence, power_cut_image
+from tests.sim.simulation import run_simulation
+from tests.tier1.file_log.history import Entries, History, work
+from tests.tier1.file_log.worlds import SMALL, TINY, SimulatedLogWorld
+from tier1.file_log.log import FileDurableDataLog
+
+KIB = 1024
+FIRST_JOURNAL = "journal-0000000001-000001"
+CALLS = ("open", "create", "write", "sync", "sync_directory", "remove", "list", "free", "read", "link")
+
+
+async def recover(world: SimulatedLogWorld) -> Entries:
+    log = world.log()
+    await log.initialize()
+    found = await entries(log)
+    await world.kill(log)
+    return found
+
+
+def test_h48_after_a_failed_sync_nothing_is_acknowledged_although_the_next_sync_would_say_ok() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld()
+        log = world.log()
+        await log.initialize()
+        kept = await log.append([b"kept"])
+        await asyncio.sleep(1)
+        world.disk.faults.plan("sync", errno.EIO, path_part=FIRST_JOURNAL)
+        failed = [log.append([b"in the failed sync"]), log.append([b"too"])]
+        results = await asyncio.gather(*failed, return_exceptions=True)
+        assert all(isinstance(result, DurableDataLogError) for result in results)
+        boundaries = world.disk.boundaries
+        with pytest.raises(DurableDataLogError):
+            await log.append([b"later"])
+        with pytest.raises(DurableDataLogError):
+            await log.truncate(kept)
+        await log.close()
+        assert world.disk.boundaries == boundaries, "a failed log wrote again"
+
+    run_simulation(1, main)
+
+
+def test_h48_h39_frames_of_a_failed_sync_that_recovery_serves_survive_the_next_power_cut() -> None:
+    """They read back from the page cache although the platter never got them."""
+
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld()
+        log = world.log()
+        await log.initialize()
+        await log.append([b"kept"])
+        world.disk.faults.plan("sync", errno.EIO, path_part=FIRST_JOURNAL)
+        with pytest.raises(DurableDataLogError):
+            await log.append([b"in the failed sync"])
+        await world.kill(log)
+        served = await recover(world)
+        assert [payload for _, payload in served] == [b"kept", b"in the failed sync"]
+        image = power_cut_image(world.disk, Persistence.NOTHING, Random(1))
+        assert await recover(SimulatedLogWorld(disk=image)) == served
+
+    run_simulation(1, main)
+
+
+def test_h51_entries_in_flight_behind_a_failed_one_fail_too() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(TINY)
+        log = world.log()
+        await log.initialize()
+        world.disk.faults.plan("write", errno.EIO, path_part=FIRST_JOURNAL, skip=1)
+        futures = [log.append([bytes(8 * KIB)]) for _ in range(5)]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        good = [isinstance(result, int) for result in results]
+        assert good == sorted(good, reverse=True)
+        assert not good[-1]
+        await log.close()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC])
+def test_an_error_in_any_call_is_translated_and_loses_nothing(kind: str, error_number: int) -> None:
+    """Every call of that kind fails once, in a run of its own: while opening, while working, in the background."""
+
+    async def one(skip: int) -> bool:
+        world, history = SimulatedLogWorld(TINY, seed=skip), History()
+        world.disk.faults.plan(kind, error_number, path_part="/data/log", skip=skip)
+        for number in range(3):
+            log: FileDurableDataLog = world.log()
+            try:
+                await log.initialize()
+                history.served = await entries(log)
+                await work(log, history, Random(number), rounds=6)
+                log.check()
+            except (DurableDataLogError, LogFullError):
+                pass
+            await world.kill(log)
+        history.judge(await recover(world))
+        return world.disk.faults.struck > 0
+
+    async def main(loop: SimLoop) -> int:
+        skip = 0
+        while await one(skip) and skip < 60:
+            skip += 1
+        return skip
+
+    assert run_simulation(1, main).result > 0
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+FULL = replace(SMALL, entry_bytes_max=16 * KIB, batch_bytes_max=16 * KIB, space_poll_seconds=0.5)
+
+
+async def fill(log: FileDurableDataLog) -> list[LogAddress]:
+    """Append until ordinary entries are refused."""
+    addresses = []
+    for _ in range(10_000):
+        try:
+            addresses.append(await log.append([bytes(4 * KIB)]))
+        except LogFullError:
+            return addresses
+    raise AssertionError("the log never became full")
+
+
+def test_h52_on_a_full_disk_internal_entries_and_truncation_go_on_and_free_the_log() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(FULL, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        addresses = await fill(log)
+        assert log.statistics().full
+        refusals = [log.append([b"x" * 4000]) for _ in range(3)]
+        results = await asyncio.gather(*refusals, return_exceptions=True)
+        assert all(isinstance(result, LogFullError) for result in results)
+        checkpoints = [await log.append([bytes(8 * KIB)], internal=True) for _ in range(3)]
+        await log.truncate(addresses[-1])
+        again = await log.append([b"room again, without waiting"])
+        assert again > checkpoints[-1]
+        log.check()
+        await log.close()
+        found = await recover(world)
+        assert [address for address, _ in found] == [*checkpoints, again]
+
+    run_simulation(1, main)
+
+
+def test_h52_the_reserve_is_really_there() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(FULL, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        await fill(log)
+        internal = 0
+        try:
+            while True:
+                await log.append([bytes(4 * KIB)], internal=True)
+                internal += 4 * KIB
+        except LogFullError:
+            pass
+        assert internal >= FULL.reserve_bytes // 2
+        await log.close()
+
+    run_simulation(1, main)
+
+
+def test_h52_a_truncation_is_recorded_even_when_the_last_reserve_is_used_up() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(FULL, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        addresses = await fill(log)
+        try:
+            while True:
+                addresses.append(await log.append([bytes(16 * KIB)], internal=True))
+        except LogFullError:
+            pass
+        for address in addresses[:3]:
+            await log.truncate(address)
+        await log.truncate(addresses[-1])
+        addresses.append(await log.append([b"y"]))
+        await log.close()
+        assert await recover(world) == [(addresses[-1], b"y")]
+
+    run_simulation(1, main)
+
+
+def test_h52_a_full_log_opens_again_after_a_crash() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(FULL, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        addresses = await fill(log)
+        await world.kill(log)
+        for _ in range(3):
+            log = world.log()
+            await log.initialize()
+            assert [address for address, _ in await entries(log)] == addresses
+            await world.kill(log)
+
+    run_simulation(1, main)
+
+
+def test_h52_service_returns_by_itself_when_somebody_else_frees_space() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(FULL, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        await fill(log)
+        world.disk.capacity_bytes = 4096 * KIB
+        await asyncio.sleep(1)
+        await log.append([b"welcome back"])
+        assert not log.statistics().full
+        await log.close()
+
+    run_simulation(1, main)
+
+
+def test_h52_space_that_flushes_need_is_left_free() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = replace(FULL, free_bytes_min=300 * KIB)
+        world = SimulatedLogWorld(settings, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        await fill(log)
+        assert world.disk.free_bytes() >= 300 * KIB
+        await log.close()
+
+    run_simulation(1, main)
+
+
+def test_accepted_entries_wait_for_a_file_rather_than_fail() -> None:
+    """More is accepted in one go than the files ahead can hold: the rest waits for the filler."""
+
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(TINY)
+        log = world.log()
+        await log.initialize()
+        addresses = await asyncio.gather(*[log.append([bytes(8 * KIB)]) for _ in range(30)])
+        assert addresses == sorted(addresses)
+        await log.close()
+
+    run_simulation(1, main)
+
+
+def test_files_are_recycled_up_to_a_bound_and_the_rest_is_removed() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(TINY)
+        log = world.log()
+        await log.initialize()
+        inspector = world.disk.mount("inspector")
+        created: set[str] = set()
+        for _ in range(40):
+            addresses = await asyncio.gather(*[log.append([bytes(8 * KIB)]) for _ in range(12)])
+            created.update(inspector.list(world.path))
+            await log.truncate(addresses[-1])
+            journals = [name for name in inspector.list(world.path) if "journal" in name]
+            assert len(journals) <= 1 + max(TINY.spare_journals, TINY.recycled_journals_max) + 1
+        assert len(created) < 40, "files are made anew instead of being recycled"
+        await log.close()
+
+    run_simulation(1, main)

@@ -1,0 +1,175 @@
+"""Tier 2 without its owner: every container of a store, read from its root. Nothing is ever written here.
+
+- Existence is concluded from roots only, never from a listing (H3).
+- The owner may go on publishing meanwhile: a missing object means that the root moved on (H8).
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    ObjectNotFoundError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    ContainerId,
+    SegmentId,
+)
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import SegmentRecord, StorageRead, StorageStatistics
+from tier2.storage.components import Components
+from tier2.storage.garbage import list_objects
+from tier2.storage.object_names import CONTAINERS_PREFIX, ObjectNames, container_of_key
+from tier2.storage.published_segments import PublishedSegments
+from tier2.storage.root import Root, decode_root
+from tier2.storage.run_view import RunView
+from tier2.storage.settings import StorageSettings
+
+
+class ContainerReader:
+    """ReadOnlyStorage over one container's root as it was when it was opened, or at the last missing object."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        container_id: ContainerId,
+        settings: StorageSettings,
+        executor: Executor | None,
+    ) -> None:
+        self.container_id = container_id
+        self.components = Components(
+            object_store=object_store,
+            container_id=container_id,
+            settings=settings,
+            executor=executor,
+        )
+        self._segments = PublishedSegments(
+            source=self,
+            chunk_reads=self.components.chunk_reads,
+            record_cache_bytes=settings.record_cache_bytes,
+            layout_cache_bytes=settings.chunk_index_cache_bytes // 2,
+        )
+        self._view: RunView | None = None
+
+    @property
+    def view(self) -> RunView:
+        assert self._view is not None, f"reader is not open container={self.container_id}"
+        return self._view
+
+    @property
+    def root(self) -> Root:
+        return self.view.root
+
+    async def refresh(self) -> RunView:
+        """Read the root; also opens the reader. Raises ObjectNotFoundError if the container never had one."""
+        self.components.counters.gets += 1
+        found = await self.components.object_store.get(self.components.names.root)
+        root = decode_root(found.content)
+        if self._view is None or root.version != self._view.root.version:
+            self._segments.forget_everything()
+            self._view = self.components.view(root)
+        return self._view
+
+    async def find(self, name: str) -> SegmentRecord | None:
+        return await self._segments.find(name)
+
+    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
+        return await self._segments.load(segment_ids)
+
+    async def load_attributes(
+        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        return await self._segments.load_attributes(segment_id, keys)
+
+    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
+        return await self._segments.read(segment_id, offset, length)
+
+    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+        return self._segments.list_segments(prefix, start_after)
+
+    def statistics(self) -> StorageStatistics:
+        return self.components.counters.snapshot(
+            root_version=0 if self._view is None else self._view.root.version,
+            run_count=0 if self._view is None else len(self._view.root.runs),
+            garbage_objects=0,
+        )
+
+    async def cat(
+        self, name: str, *, start: int | None = None, end: int | None = None, step: int = 4 << 20
+    ) -> AsyncGenerator[memoryview, None]:
+        """The published bytes [start, end) piece by piece; from the first to the last one without bounds.
+
+        Raises SegmentNotFoundError, SegmentTruncatedError, BadOffsetError. Hold it in `aclosing`.
+        """
+        record = await self.find(name)
+        if record is None:
+            raise SegmentNotFoundError(name)
+        offset = record.start_offset if start is None else start
+        last = record.length if end is None else end
+        if offset < record.start_offset:
+            raise SegmentTruncatedError(name, start_offset=record.start_offset)
+        if last > record.length or offset > last:
+            raise BadOffsetError(name, expected=record.length, given=max(offset, last))
+        while offset < last:
+            found = await self.read(record.segment_id, offset, min(step, last - offset))
+            piece = found.content[offset - found.offset : last - found.offset]
+            offset += len(piece)
+            yield piece
+
+
+class StoreReader:
+    """All containers of one store."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        settings: StorageSettings,
+        executor: Executor | None,
+    ) -> None:
+        self._store = object_store
+        self._settings = settings
+        self._executor = executor
+
+    async def open(self, container_id: ContainerId) -> ContainerReader:
+        """Raises ObjectNotFoundError if that container has no root."""
+        reader = ContainerReader(
+            object_store=self._store,
+            container_id=container_id,
+            settings=self._settings,
+            executor=self._executor,
+        )
+        await reader.refresh()
+        return reader
+
+    async def containers(self) -> list[ContainerId]:
+        """Containers that have a root, in order. Reads one root to learn their number, then asks for each."""
+        count = await self._container_count()
+        names = [(ContainerId(number), ObjectNames(ContainerId(number))) for number in range(count)]
+        found: list[ContainerId] = []
+        for container_id, name in names:
+            try:
+                await self._store.size(name.root)
+            except ObjectNotFoundError:
+                continue
+            found.append(container_id)
+        return found
+
+    async def _container_count(self) -> int:
+        async with aclosing(list_objects(self._store, CONTAINERS_PREFIX)) as listing:
+            async for info in listing:
+                container_id = container_of_key(info.key)
+                if container_id is None:
+                    continue
+                try:
+                    found = await self._store.get(ObjectNames(container_id).root)
+                except ObjectNotFoundError:
+                    continue
+                return decode_root(found.content).container_count
+        return 0

@@ -1,0 +1,298 @@
+"""Proves one container's Tier 2 without its owner: runs, chunks, and that they tell one story. Changes nothing.
+
+    1  every part of every run: each byte under its checksums, entries in order, filters complete
+    2  every segment: its record readable and named by the catalog, its layout without a hole from start offset to
+       length, each entry with its reference, each chunk image sound and the one that the entry means
+    3  every catalog name leads to a record, every reference to a layout entry, no garbage record names what is
+       referred to, and no key outlives the removal of its segment
+    4  every object in the listing is named by the root, or is garbage, or is reported as an orphan (and left alone, H5)
+
+An object that is missing counts as lost only if the root, read again, still names it (H8). Memory is bounded by the
+number of objects; a finding is a sentence, and findings beyond a limit are only counted.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.contracts.storage import SegmentRecord
+from tier2.format.chunk_reader import ChunkIdentity
+from tier2.format.chunk_verification import verify_chunk
+from tier2.storage import run_keys
+from tier2.storage.garbage import is_known, is_named, list_objects
+from tier2.storage.object_names import ObjectKind
+from tier2.storage.reader import ContainerReader
+from tier2.storage.root import RunPart
+from tier2.storage.run_part import verify_part
+from tier2.storage.run_values import LayoutEntry, decode_attribute, decode_id, decode_record
+
+FINDINGS_MAX = 1_000
+_PAGE = 512
+_ATTEMPTS_MAX = 4
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with bytes read so far and the bytes that the container's objects have in all."""
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was looked at and what was found."""
+
+    root_version: int = 0
+    segments: int = 0
+    bytes_of_segments: int = 0
+    runs: int = 0
+    chunks: int = 0
+    garbage: int = 0
+    damages: list[str] = field(default_factory=list)
+    damage_count: int = 0
+    orphans: list[str] = field(default_factory=list)
+    orphan_count: int = 0
+
+    @property
+    def sound(self) -> bool:
+        return self.damage_count == 0
+
+    def add_damage(self, what: str) -> None:
+        self.damage_count += 1
+        if len(self.damages) < FINDINGS_MAX:
+            self.damages.append(what)
+
+    def add_orphan(self, key: str) -> None:
+        self.orphan_count += 1
+        if len(self.orphans) < FINDINGS_MAX:
+            self.orphans.append(key)
+
+
+class _RootMovedOnError(Exception):
+    """A run of the view is gone because the owner merged it: begin again."""
+
+
+async def verify_container(
+    reader: ContainerReader, *, progress: Progress | None = None
+) -> VerifyReport:
+    """O(everything the container holds). Raises StorageError if the store does not answer, or if an owner that is
+    at work merges runs faster than they can be verified."""
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            return await _Verification(reader, progress).run()
+        except _RootMovedOnError:
+            continue
+    raise StorageError(
+        f"the owner replaces runs faster than they can be verified container={reader.container_id}"
+    )
+
+
+class _Verification:
+    """One pass over one root version."""
+
+    def __init__(self, reader: ContainerReader, progress: Progress | None) -> None:
+        self._reader = reader
+        self._view = reader.view
+        self._progress = progress
+        self._report = VerifyReport(root_version=reader.root.version, runs=len(reader.root.runs))
+        self._done_bytes = 0
+        self._all_bytes = 0
+        self._record: SegmentRecord | None = None
+        self._end_offset: int | None = None
+
+    async def run(self) -> VerifyReport:
+        listed = await self._list()
+        for run in self._view.root.runs:
+            for part in run:
+                await self._verify_part(part)
+        if not self._report.sound:
+            # A damaged run cannot be scanned; it is the first thing to repair.
+            return self._report
+        try:
+            await self._each_page(run_keys.CATALOG, self._verify_catalog)
+            await self._each_page(run_keys.GARBAGE, self._verify_garbage)
+            await self._each_page(run_keys.REFERENCE, self._verify_references)
+            await self._each_page(run_keys.SEGMENT, self._verify_segments)
+            self._finish_segment()
+            await self._report_orphans(listed)
+        except ObjectNotFoundError as error:
+            await self._expect_move(str(error))
+        except CorruptedDataError as error:
+            self._report.add_damage(str(error))
+        return self._report
+
+    async def _list(self) -> list[str]:
+        keys: list[str] = []
+        components = self._reader.components
+        listing = list_objects(components.object_store, components.names.prefix)
+        async with aclosing(listing):
+            async for info in listing:
+                keys.append(info.key)
+                self._all_bytes += info.size
+        return keys
+
+    def _advance(self, size: int) -> None:
+        self._done_bytes += size
+        if self._progress is not None:
+            self._progress(self._done_bytes, max(self._all_bytes, self._done_bytes))
+
+    async def _verify_part(self, part: RunPart) -> None:
+        components = self._reader.components
+        try:
+            content = await components.objects.get_range(
+                ObjectKind.RUN, part.identity, 0, part.size + 1
+            )
+            await components.offload(verify_part, content, part)
+        except ObjectNotFoundError:
+            await self._expect_move(f"run is missing identity={part.identity}")
+        except CorruptedDataError as error:
+            self._report.add_damage(str(error))
+        self._advance(part.size)
+
+    async def _expect_move(self, damage: str) -> None:
+        """Something that the root names is missing: the root moved on, or it is lost."""
+        newer = await self._reader.refresh()
+        if newer.root.version != self._view.root.version:
+            raise _RootMovedOnError
+        self._report.add_damage(damage)
+
+    async def _each_page(
+        self, keyspace: bytes, verify: Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
+    ) -> None:
+        start, end = run_keys.range_of(keyspace)
+        following: bytes | None = start
+        while following is not None:
+            page, following = await self._view.scan(following, end, limit=_PAGE)
+            await verify([(key, value) for key, value in page if value is not None])
+
+    async def _verify_catalog(self, page: Sequence[tuple[bytes, bytes]]) -> None:
+        ids = [decode_id(value) for _, value in page]
+        values = await self._view.get_many([run_keys.record_key(number) for number in ids])
+        for (key, _), segment_id in zip(page, ids, strict=True):
+            name = run_keys.name_of(key)
+            value = values.get(run_keys.record_key(segment_id))
+            if value is None:
+                self._report.add_damage(f"name leads nowhere name={name!r} id={segment_id}")
+            elif decode_record(segment_id, value).name != name:
+                self._report.add_damage(f"name leads to another segment {name=} id={segment_id}")
+
+    async def _verify_garbage(self, page: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, _ in page:
+            kind, identity = run_keys.garbage_of(key)
+            self._report.garbage += 1
+            if await is_named(self._view, (kind, identity)):
+                self._report.add_damage(f"garbage is still referred to {kind.name} {identity}")
+
+    async def _verify_references(self, page: Sequence[tuple[bytes, bytes]]) -> None:
+        wanted = {key: run_keys.reference_of(key) for key, _ in page}
+        entries = await self._view.get_many(
+            [run_keys.layout_key(segment_id, end) for _, segment_id, end in wanted.values()]
+        )
+        for key, (identity, segment_id, end) in wanted.items():
+            value = entries.get(run_keys.layout_key(segment_id, end))
+            if value is None or LayoutEntry.decode(end, value).identity != identity:
+                self._report.add_damage(f"reference without a layout entry key={key.hex()}")
+
+    async def _verify_segments(self, page: Sequence[tuple[bytes, bytes]]) -> None:
+        records = [
+            (key, decode_record(run_keys.segment_of(key), value))
+            for key, value in page
+            if run_keys.is_record_key(key)
+        ]
+        names = await self._view.get_many(
+            [run_keys.catalog_key(record.name) for _, record in records]
+        )
+        by_key = dict(records)
+        for key, value in page:
+            if key in by_key:
+                self._finish_segment()
+                self._begin_segment(by_key[key], names)
+            elif self._record is None or run_keys.segment_of(key) != self._record.segment_id:
+                await self._expect_removal(key)
+            elif run_keys.is_layout_key(key):
+                entry = LayoutEntry.decode(run_keys.end_offset_of(key), value)
+                await self._verify_entry(self._record, entry)
+            else:
+                decode_attribute(value)
+
+    async def _expect_removal(self, key: bytes) -> None:
+        """A key without a record: it waits for a merge to take it along with its removed record."""
+        if not await self._view.is_removed(run_keys.record_key(run_keys.segment_of(key))):
+            self._report.add_damage(f"key of a segment that does not exist key={key.hex()}")
+
+    def _begin_segment(self, record: SegmentRecord, names: Mapping[bytes, bytes]) -> None:
+        self._record, self._end_offset = record, None
+        self._report.segments += 1
+        self._report.bytes_of_segments += record.length - record.start_offset
+        value = names.get(run_keys.catalog_key(record.name))
+        if value is None or decode_id(value) < record.segment_id:
+            self._report.add_damage(
+                f"segment is not in the catalog name={record.name!r} id={record.segment_id}"
+            )
+
+    def _finish_segment(self) -> None:
+        record, self._record = self._record, None
+        if record is None:
+            return
+        end = record.start_offset if self._end_offset is None else self._end_offset
+        if end != record.length:
+            self._report.add_damage(
+                f"layout ends at {end} name={record.name!r} id={record.segment_id}"
+                f" start_offset={record.start_offset} length={record.length}"
+            )
+
+    async def _verify_entry(self, record: SegmentRecord, entry: LayoutEntry) -> None:
+        follows = (
+            entry.start_offset <= record.start_offset < entry.end_offset
+            if self._end_offset is None
+            else entry.start_offset == self._end_offset
+        )
+        if not follows:
+            self._report.add_damage(
+                f"layout has a hole or an overlap name={record.name!r} id={record.segment_id}"
+                f" at={entry.start_offset} expected={self._end_offset}"
+            )
+        self._end_offset = entry.end_offset
+        reference = run_keys.reference_key(entry.identity, record.segment_id, entry.end_offset)
+        if await self._view.get(reference) is None:
+            self._report.add_damage(f"layout entry without a reference key={reference.hex()}")
+        await self._verify_chunk(record, entry, reference)
+
+    async def _verify_chunk(
+        self, record: SegmentRecord, entry: LayoutEntry, reference: bytes
+    ) -> None:
+        place = f"name={record.name!r} id={record.segment_id} offset={entry.start_offset}"
+        source = f"{entry.identity}+{entry.position}"
+        components = self._reader.components
+        try:
+            image = await components.objects.get_range(
+                ObjectKind.CHUNKS, entry.identity, entry.position, entry.size
+            )
+        except ObjectNotFoundError:
+            newer = await self._reader.refresh()
+            if await newer.get(reference) is not None:
+                self._report.add_damage(f"chunk is missing {place} source={source}")
+            return
+        identity = ChunkIdentity(
+            size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset
+        )
+        report = await components.offload(verify_chunk, image, identity=identity, source=source)
+        for damage in report.damages:
+            self._report.add_damage(f"{damage} {place}")
+        if report.index is not None and (
+            report.index.end_offset - report.index.start_offset != entry.length
+        ):
+            self._report.add_damage(f"chunk has another length than recorded {place}")
+        self._report.chunks += 1
+        self._advance(entry.size)
+
+    async def _report_orphans(self, listed: Sequence[str]) -> None:
+        names = self._reader.components.names
+        for key in listed:
+            if key == names.root:
+                continue
+            known = False
+            for kind in ObjectKind:
+                identity = names.identity(kind, key)
+                if identity is not None:
+                    known = await is_known(self._view, (kind, identity))
+            if not known:
+                self._report.add_orphan(key)
