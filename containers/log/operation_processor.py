@@ -234,6 +234,10 @@ class OperationProcessor:
     def update_attributes(
         self, segment: SegmentMetadata, updates: Sequence[AttributeUpdate]
     ) -> "Future[int]":
+        if self._log_full:
+            future: Future[int] = self._loop.create_future()
+            future.set_exception(_full())
+            return future
         return self._process(segment, lambda: self._updater.accept_attributes(segment, updates))
 
     def map(

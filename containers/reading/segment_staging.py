@@ -115,7 +115,6 @@ class SegmentStaging:
             self._open.end = offset + in_open_block
             if in_open_block == size:
                 return  # replay comes here for every append: the block stays open for the next one
-        self._close_open_block()
         if offset != staged_end:
             self._run_start = offset
         written = in_open_block

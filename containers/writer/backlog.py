@@ -11,13 +11,16 @@ items from the log's list to these, and adds nothing to them.
 """
 
 import asyncio
+from enum import Enum
 
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.append_run import AppendRun
 from containers.operations.operation import (
+    DeleteOperation,
     MapSegmentOperation,
     MergeOperation,
     SegmentOperation,
+    TruncateOperation,
 )
 from containers.writer.ack_calculator import AckCalculator
 from containers.writer.data_source import LogItem, WriterDataSource
@@ -25,6 +28,16 @@ from containers.writer.pending_items import PendingItem, last_number
 from containers.writer.segment_aggregator import NEVER, ByteTally, SegmentAggregator
 from containers.writer.settings import WriterSettings
 from segmentstore.contracts.identifiers import NO_SEGMENT, SegmentId, SequenceNumber
+
+
+class RoundKind(Enum):
+    """What a round may publish, after Tier 2 said that it is full."""
+
+    NORMAL = "normal"
+    DELETIONS = "deletions"
+    """Deletions alone: hardly any bytes to store, and they free the most."""
+    FRUGAL = "frugal"
+    """Segments with something that may free space, those with the fewest bytes first, few bytes in all."""
 
 
 class Backlog:
@@ -35,6 +48,8 @@ class Backlog:
         self._settings = settings
         self._aggregators: dict[SegmentId, SegmentAggregator] = {}
         self.highest_segment_id = NO_SEGMENT
+        self.space_freeing_items = 0
+        """Deletions and truncations consumed so far."""
         self._tally = ByteTally()
         self._oldest = NEVER
         self._oldest_prompt = NEVER
@@ -75,6 +90,8 @@ class Backlog:
             return  # Replayed, and in Tier 2 since a former life (H32).
         aggregator = self._aggregator(segment)
         aggregator.add(item, now)
+        if isinstance(item, DeleteOperation | TruncateOperation):
+            self.space_freeing_items += 1
         self._note_marks(aggregator)
 
     def _consume_merge(self, merge: MergeOperation, now: float) -> None:
@@ -145,12 +162,12 @@ class Backlog:
         )
 
     async def select(
-        self, now: float, *, pressure: float, forced_up_to: SequenceNumber, relief_only: bool
+        self, now: float, *, pressure: float, forced_up_to: SequenceNumber, kind: RoundKind
     ) -> list[SegmentAggregator]:
         """The aggregators to publish now, the one with the oldest operation first. O(n log n), in slices.
 
         Whoever is due takes along everything at least half as old as the age limit, and everything that wants
-        to be published soon, so that many small segments go in few rounds. `relief_only`: only deletions.
+        to be published soon, so that many small segments go in few rounds.
         """
         patience = 1.0 - pressure
         bytes_min = self._settings.flush_bytes * patience
@@ -162,29 +179,25 @@ class Backlog:
                 await asyncio.sleep(0)
             if aggregator.taken_by is not None or aggregator.awaits_departure:
                 continue
-            if relief_only and not aggregator.deleted:
-                continue
             lowest = aggregator.lowest_number()
             if lowest is None:
                 continue
-            if (
-                relief_only
-                or everything
+            if kind is RoundKind.FRUGAL:
+                if aggregator.prompt_since != NEVER:
+                    chosen.append((aggregator.pending_bytes, aggregator.segment_id, aggregator))
+            elif kind is RoundKind.DELETIONS:
+                if aggregator.deleted:
+                    chosen.append((lowest, aggregator.segment_id, aggregator))
+            elif (
+                everything
                 or aggregator.pending_bytes >= bytes_min
                 or aggregator.prompt_since != NEVER
                 or aggregator.since <= aged_since
                 or lowest <= forced_up_to
             ):
                 chosen.append((lowest, aggregator.segment_id, aggregator))
-        chosen.sort(key=lambda entry: entry[:2])
+        chosen.sort()  # ids differ, so aggregators are never compared
         return [aggregator for _, _, aggregator in chosen]
-
-    def has_new_deletions(self) -> bool:
-        """Whether a segment was deleted that the publication under way does not delete. O(n)."""
-        return any(
-            aggregator.deleted and aggregator.in_flight < len(aggregator.items)
-            for aggregator in self._aggregators.values()
-        )
 
     async def survey(self, acknowledgement: AckCalculator) -> None:
         """Look at every aggregator: drop the empty, tell the calculator what is held back, renew the marks. In slices.

@@ -45,7 +45,7 @@ class PublicationBuilder:
     # --- which segments, and how much of each -------------------------------------------------
 
     async def plan(
-        self, candidates: Sequence[SegmentAggregator], up_to: SequenceNumber
+        self, candidates: Sequence[SegmentAggregator], *, up_to: SequenceNumber, bytes_max: int
     ) -> list[SegmentFlush]:
         """Fold what fits, in the order given, and mark it as in flight. Segments without their base are left out.
 
@@ -53,7 +53,7 @@ class PublicationBuilder:
         """
         settings = self._settings
         flushes: list[SegmentFlush] = []
-        room = settings.publication_bytes_max
+        room = bytes_max
         for number, candidate in enumerate(candidates, 1):
             if number % settings.slice_count == 0:
                 await asyncio.sleep(0)
@@ -61,13 +61,13 @@ class PublicationBuilder:
             if candidate.finished or candidate.taken_by is not None or candidate.awaits_departure:
                 continue
             aggregator = candidate.flush_subject(
-                bytes_max=settings.publication_bytes_max, depth_max=settings.merge_depth_max
+                bytes_max=bytes_max, depth_max=settings.merge_depth_max
             )
             if not aggregator.base_known:
                 continue
-            if min(aggregator.pending_bytes, settings.publication_bytes_max) > room:
+            if min(aggregator.pending_bytes, bytes_max) > room:
                 continue
-            flush = self._plan_segment(aggregator, up_to)
+            flush = self._plan_segment(aggregator, up_to, bytes_max)
             if flush is None:
                 continue
             flushes.append(flush)
@@ -77,12 +77,10 @@ class PublicationBuilder:
         return flushes
 
     def _plan_segment(
-        self, aggregator: SegmentAggregator, up_to: SequenceNumber
+        self, aggregator: SegmentAggregator, up_to: SequenceNumber, bytes_max: int
     ) -> SegmentFlush | None:
         count = aggregator.count_to_take(
-            up_to=up_to,
-            bytes_max=self._settings.publication_bytes_max,
-            depth_max=self._settings.merge_depth_max,
+            up_to=up_to, bytes_max=bytes_max, depth_max=self._settings.merge_depth_max
         )
         if count == 0:
             return None

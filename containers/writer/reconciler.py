@@ -19,6 +19,7 @@ Invariants:
 - every DataCorruptionError is raised before anything of the segment is published.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,7 +102,12 @@ class Reconciler:
 
         Raises StorageError, DataCorruptionError.
         """
-        wanted = [aggregator for aggregator in aggregators if not self._is_resolved(aggregator)]
+        wanted: list[SegmentAggregator] = []
+        for number, aggregator in enumerate(aggregators, 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
+            if not self._is_resolved(aggregator):
+                wanted.append(aggregator)
         # Targets first: their record may cover a merge, and then its source is not looked for.
         while wanted:
             await self._resolve_level(wanted)
@@ -123,7 +129,7 @@ class Reconciler:
 
     def _answer_from_memory(self, aggregator: SegmentAggregator) -> None:
         segment_id = aggregator.segment_id
-        if aggregator.base_known or segment_id in self._expected:
+        if aggregator.base_known or aggregator.finished or segment_id in self._expected:
             return
         record = self._remembered.get(segment_id)
         if record is not None:

@@ -19,14 +19,16 @@ class WriterSettings:
     """Pause after a round that could take nothing, unless something new comes."""
     publication_bytes_max: int = 256 * _MEBIBYTE
     """Bytes of one publication, unless a single item is larger. The rest goes with the next one."""
+    frugal_bytes_max: int = _MEBIBYTE
+    """The same in the round after Tier 2 was full and something was deleted or truncated."""
     publication_segments_max: int = 50_000
     """Segments of one publication. The rest goes with the next one."""
     merge_depth_max: int = 32
     """Sources merged into sources that may be pending at once; a deeper one is flushed by itself first."""
     read_items_max: int = 1000
     """Items taken from the log at once."""
-    slice_count: int = 200
-    """Items or segments handled between two turns of the event loop, about a millisecond's worth."""
+    slice_count: int = 128
+    """Items or segments handled between two turns of the event loop: one to two milliseconds' worth."""
     inline_check_bytes_max: int = 64 * 1024
     """Checksums of fewer bytes are computed on the loop, of more in the executor."""
     check_batch_bytes: int = 4 * _MEBIBYTE

@@ -13,9 +13,9 @@ Invariants:
 - one publication at a time, and neither garbage collection nor maintenance beside it.
 
 When Tier 2 fails: a publication whose outcome may be unknown is handed in again, unchanged, until it succeeds, with
-growing pauses. When it is full and segments were deleted meanwhile, the publication is given up, the deletions go alone
-until one succeeds (which settles what became of the given-up one), and then Tier 2 is asked where everybody
-stands before anything else is published. So a disk that is full of one segment is freed by deleting it (H52).
+growing pauses. When it is full and segments were deleted or truncated meanwhile, the publication is given up, the
+deletions go alone until that succeeds (which settles what became of the given-up one), then small things that may free
+space, all on top of what Tier 2 says when asked anew. So a disk full of one segment is freed by deleting it (H52).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from random import Random
 
 from containers.writer.ack_calculator import AckCalculator
 from containers.writer.alarm import Alarm
-from containers.writer.backlog import Backlog
+from containers.writer.backlog import Backlog, RoundKind
 from containers.writer.data_source import WriterDataSource
 from containers.writer.publication_builder import PublicationBuilder
 from containers.writer.reconciler import Reconciler
@@ -75,7 +75,7 @@ class WriterStatistics:
 
 
 class _GivenUpError(Exception):
-    """The publication will not be tried again: deletions have to go first."""
+    """The publication will not be tried again: what may free space has to go first."""
 
 
 class StorageWriter:
@@ -112,7 +112,7 @@ class StorageWriter:
         self._wake_ups = 0
         self._not_before = 0.0
         """Loop time before which another round would find nothing new, unless the alarm rings."""
-        self._relief_only = False
+        self._kind = RoundKind.NORMAL
         self._publications_since_maintenance = 0
         self._maintained_at = 0.0
         self._publications = 0
@@ -189,7 +189,7 @@ class StorageWriter:
 
     def describe(self) -> str:
         """Everything pending, for the message of a failed check. O(n)."""
-        return f"{self.statistics()} relief_only={self._relief_only}\n{self._backlog.describe()}"
+        return f"{self.statistics()} {self._kind}\n{self._backlog.describe()}"
 
     def check(self) -> None:
         """Prove the invariants; O(pending items). Between two rounds or during one."""
@@ -240,7 +240,7 @@ class StorageWriter:
                 await self._alarm.wait(min(due_at, maintenance_at))
 
     def _round_due_at(self) -> float:
-        if self._waiters or self._relief_only:
+        if self._waiters or self._kind is not RoundKind.NORMAL:
             return 0.0
         if not len(self._backlog) and self._acknowledged_up_to < self._consumed_up_to:
             return 0.0
@@ -250,18 +250,19 @@ class StorageWriter:
         assert self._claimed is not None, "not started"
         started = asyncio.get_running_loop().time()
         wake_ups = self._wake_ups
+        space_freeing_items = self._backlog.space_freeing_items
         up_to = self._consumed_up_to
         candidates = await self._backlog.select(
             started,
             pressure=self._pressure,
             forced_up_to=max(self._waiters.values(), default=NO_SEQUENCE_NUMBER),
-            relief_only=self._relief_only,
+            kind=self._kind,
         )
         flushes: list[SegmentFlush] = []
         if candidates:
             await self.reconciler.resolve(candidates)
-            flushes = await self._builder.plan(candidates, up_to)
-        if flushes:
+            flushes = await self._builder.plan(candidates, up_to=up_to, bytes_max=self._bytes_max())
+        if flushes or self._kind is RoundKind.DELETIONS:
             publication = await self._builder.build(
                 flushes,
                 highest_segment_id=max(
@@ -272,23 +273,32 @@ class StorageWriter:
                 ),
             )
             try:
-                await self._publish(publication)
+                await self._publish(publication, space_freeing_items)
             except _GivenUpError:
                 self._give_up(flushes)
                 return
             await self._complete(flushes, started)
         elif wake_ups == self._wake_ups:
-            # Nothing could be taken: what is due waits for items still in the log, or for a predecessor.
+            # Nothing could be taken: the rest of what is due is still in the log.
             self._not_before = started + self._settings.look_again_seconds
-        self._relief_only = False
+        deletions = self._kind is RoundKind.DELETIONS
+        self._kind = RoundKind.FRUGAL if deletions else RoundKind.NORMAL
         await self._acknowledge()
+
+    def _bytes_max(self) -> int:
+        settings = self._settings
+        is_frugal = self._kind is RoundKind.FRUGAL
+        return settings.frugal_bytes_max if is_frugal else settings.publication_bytes_max
 
     # --- publishing ---------------------------------------------------------------------------
 
-    async def _publish(self, publication: Publication) -> None:
-        """Until it succeeds. Raises _GivenUpError if Tier 2 is full and there are deletions to publish first."""
-        if not publication.segments and not self._relief_only:
-            return  # an empty one still settles what became of the one that was given up
+    async def _publish(self, publication: Publication, space_freeing_items: int) -> None:
+        """Until it succeeds. Raises _GivenUpError if Tier 2 is full and there is something to publish first.
+
+        Even an empty one settles what became of one that was given up.
+        """
+        if not publication.segments and self._kind is RoundKind.NORMAL:
+            return
         while True:
             try:
                 await self._hand_over(publication)
@@ -298,7 +308,8 @@ class StorageWriter:
                 await self._pause(error)
                 if self._health.state is StorageState.FULL:
                     await self._try(self._storage.collect_garbage)
-                    if self._relief_only or self._backlog.has_new_deletions():
+                    freed = self._backlog.space_freeing_items > space_freeing_items
+                    if freed or self._kind is RoundKind.DELETIONS:
                         raise _GivenUpError from error
             else:
                 break
@@ -316,7 +327,7 @@ class StorageWriter:
             self.reconciler.doubt(flush.aggregator.segment_id)
             for absorbed in flush.absorbed:
                 self.reconciler.doubt(absorbed.aggregator.segment_id)
-        self._relief_only = True
+        self._kind = RoundKind.DELETIONS
 
     async def _complete(self, flushes: Sequence[SegmentFlush], started: float) -> None:
         """Tell the container of each segment in one stretch, of all of them in slices."""

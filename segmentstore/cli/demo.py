@@ -64,8 +64,9 @@ class Demo:
             await self._check_from_tier2()
             self._server.start()
             say("restart", self._server.ready_line)
+            await self._with_client(self._check_truncated_and_sealed)
 
-    async def _with_client(self, step: Callable[[HttpClient], Awaitable[None]]) -> None:
+    async def _with_client(self, step: Callable[[HttpClient], Awaitable[object]]) -> None:
         async with HttpClient(self._server.address) as client:
             await step(client)
 
@@ -92,6 +93,8 @@ class Demo:
     async def _load_until_killed(self) -> None:
         """Load with an eye on the amount, and kill -9 in the middle."""
         loaded = 0
+        loop = asyncio.get_running_loop()
+        started = loop.time()
 
         def progress(count: int) -> None:
             nonlocal loaded
@@ -105,7 +108,8 @@ class Demo:
         except ServerError as error:
             expect(error.kind is ErrorKind.UNAVAILABLE, f"the load ended with {error}")
         expect(not self._server.is_running, "the load ended before the server was killed")
-        say("kill -9", f"after {megabytes(loaded)} were acknowledged")
+        rate = loaded / (loop.time() - started) / 1e6
+        say("kill -9", f"after {megabytes(loaded)} were acknowledged, durable, at {rate:.1f} MB/s")
 
     async def _finish_load(self, client: HttpClient) -> None:
         loop = asyncio.get_running_loop()
@@ -153,15 +157,19 @@ class Demo:
     async def _truncate_and_seal(self, client: HttpClient) -> None:
         length = (await client.info(LIVE)).length
         await client.truncate(LIVE, length // 2)
-        final = await client.seal(LIVE)
+        expect(await client.seal(LIVE) == length, f"sealed at another length than {length}")
+        await self._check_truncated_and_sealed(client)
+        say("truncate", f"{LIVE} at {length // 2}: a read below is refused")
+        say("seal", f"{LIVE} at {length}: an append is refused")
+
+    async def _check_truncated_and_sealed(self, client: HttpClient) -> None:
         info = await client.info(LIVE)
         expect(
-            (final, info.start_offset, info.sealed) == (length, length // 2, True),
+            (info.start_offset, info.sealed) == (info.length // 2, True),
             f"not truncated and sealed as asked: {info}",
         )
         await expect_refusal(client.append(LIVE, b"x"), "an append to a sealed segment")
         await expect_refusal(client.read(LIVE, 0, 1), "a read below the truncation")
-        say("seal", f"{LIVE} truncated at {length // 2}, sealed at {length}; more is refused")
 
     async def _flush(self, client: HttpClient) -> None:
         loop = asyncio.get_running_loop()

@@ -16,6 +16,7 @@ from segmentstore.cli.config import config
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of
 from segmentstore.cli.load import load
 from segmentstore.cli.log import log
+from segmentstore.cli.recover import recover
 from segmentstore.cli.segment import segment
 from segmentstore.cli.standalone import standalone
 from segmentstore.cli.tier2 import tier2
@@ -33,7 +34,7 @@ def cli() -> None:
     """
 
 
-for command in (standalone, segment, load, log, tier2, bench, config):
+for command in (standalone, segment, load, log, tier2, recover, bench, config):
     cli.add_command(command)
 
 

@@ -8,6 +8,7 @@ import click
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, flush_bytes, output_option, print_rows, write_bytes
+from segmentstore.contracts.storage import SegmentRecord
 
 place_argument = click.argument("place", metavar="DIR|URL")
 
@@ -63,18 +64,19 @@ async def _segment_rows(place: str, prefix: str) -> list[Row]:
     async with open_tier2(place) as opened:
         for container in opened.containers:
             async with aclosing(container.list_segments(prefix, "")) as records:  # type: ignore[type-var] # an async generator
-                async for record in records:
-                    rows.append(
-                        {
-                            "name": record.name,
-                            "start_offset": record.start_offset,
-                            "length": record.length,
-                            "sealed": record.sealed,
-                            "container": container.container_id,
-                            "segment_id": record.segment_id,
-                        }
-                    )
+                rows += [_row(container.container_id, record) async for record in records]
     return rows
+
+
+def _row(container_id: int, record: SegmentRecord) -> Row:
+    return {
+        "name": record.name,
+        "start_offset": record.start_offset,
+        "length": record.length,
+        "sealed": record.sealed,
+        "container": container_id,
+        "segment_id": record.segment_id,
+    }
 
 
 async def _write_segment(place: str, name: str, offset: int | None, length: int | None) -> None:

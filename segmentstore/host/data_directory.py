@@ -123,6 +123,22 @@ class DataDirectory:
 
         return await self._blocking(locked_open)
 
+    async def restore(self, identity: DirectoryIdentity) -> None:
+        """Lock the directory and give it an identity that is known from elsewhere, unless it has that one already.
+
+        For recovery from Tier 2 alone. Raises as `open` does; then nothing stays locked.
+        """
+
+        def locked_restore() -> None:
+            self._take_lock()
+            try:
+                self._restore(identity)
+            except BaseException:
+                self._release_lock()
+                raise
+
+        await self._blocking(locked_restore)
+
     async def close(self) -> None:
         """Give the directory to the next process. Idempotent."""
         await self._blocking(self._release_lock)
@@ -158,14 +174,9 @@ class DataDirectory:
             lock.close()
 
     def _read_or_create(self, container_count: int | None, default_count: int) -> DirectoryIdentity:
-        identity_path = f"{self._path}/{IDENTITY_NAME}"
-        if not self._files.exists(identity_path):
-            return self._create(identity_path, container_count or default_count)
-        file = self._files.open(identity_path)
-        try:
-            identity = decode_identity(file.read_at(0, _IDENTITY_BYTES_MAX), identity_path)
-        finally:
-            file.close()
+        if not self._has_identity():
+            return self._create(container_count or default_count)
+        identity = self._read()
         if container_count is not None and container_count != identity.container_count:
             raise DataDirectoryError(
                 "the container count of a store is fixed when it is created, because segments are placed by it: "
@@ -174,7 +185,29 @@ class DataDirectory:
             )
         return identity
 
-    def _create(self, identity_path: str, container_count: int) -> DirectoryIdentity:
+    def _restore(self, identity: DirectoryIdentity) -> None:
+        if not self._has_identity():
+            self._write(identity)
+            return
+        found = self._read()
+        if (found.store_id, found.container_count) != (identity.store_id, identity.container_count):
+            raise DataDirectoryError(
+                "the data directory belongs to another store than its Tier 2; use an empty one "
+                f"store_id={found.store_id.hex()} tier2={identity.store_id.hex()} path={self._path}"
+            )
+
+    def _has_identity(self) -> bool:
+        return self._files.exists(f"{self._path}/{IDENTITY_NAME}")
+
+    def _read(self) -> DirectoryIdentity:
+        path = f"{self._path}/{IDENTITY_NAME}"
+        file = self._files.open(path)
+        try:
+            return decode_identity(file.read_at(0, _IDENTITY_BYTES_MAX), path)
+        finally:
+            file.close()
+
+    def _create(self, container_count: int) -> DirectoryIdentity:
         strangers = [
             name
             for name in self._files.list(self._path)
@@ -190,6 +223,10 @@ class DataDirectory:
             container_count=container_count,
             created_ms=self._wall_clock.now_ms(),
         )
+        self._write(identity)
+        return identity
+
+    def _write(self, identity: DirectoryIdentity) -> None:
         new_path = f"{self._path}/{_NEW_IDENTITY_NAME}"
         file = self._files.open(new_path, create=True)
         try:
@@ -198,9 +235,8 @@ class DataDirectory:
             file.sync_data()
         finally:
             file.close()
-        self._files.rename(new_path, identity_path)
+        self._files.rename(new_path, f"{self._path}/{IDENTITY_NAME}")
         self._files.sync_directory(self._path)
-        return identity
 
 
 def encode_identity(identity: DirectoryIdentity) -> bytes:

@@ -24,7 +24,6 @@ from contextlib import suppress
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.host.log_lines import configure_logging
-from segmentstore.host.quantities import format_bytes
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
 
@@ -89,7 +88,7 @@ async def _announce_when_ready(service: Service, announce: Callable[[str], None]
     announce(
         f"{word} http://{shown_host}:{port} containers={len(running)}/{len(containers)} "
         f"active_segments={sum(each.active_segments for each in running)} "
-        f"unflushed={format_bytes(sum(each.unflushed_bytes for each in running))} "
+        f"unflushed={sum(each.unflushed_bytes for each in running) / 1e6:.1f}MB "
         f"recovered_in={seconds:.2f}s data={service.data_directory or 'memory'}"
     )
 

@@ -2,8 +2,8 @@
 
 A fork copies its inherited bytes, so it needs nothing of its source. What remains is the source's name: it stays taken.
 The registry of a source is a small segment of its own (under a prefix that users cannot reach), because the source
-itself may be sealed when it is forked and is really removed when it is deleted. Its name is `__ds/forks/` and the SHA-256
-of the source's name in hexadecimal digits, so that a name of the greatest length has room for one.
+itself may be sealed when it is forked and is really removed when it is deleted. Its name is `__ds/forks/` and the
+SHA-256 of the source's name in hexadecimal digits, so that a name of the greatest length has room for one.
 
 - The registry exists from the first fork on; it counts forks up before the copy begins and down after a fork is gone.
 - A crash in between leaves the count too high: the name of a deleted source then stays taken. Never data.

@@ -10,7 +10,9 @@ from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.object_stores.memory import MemoryObjectStore
@@ -34,13 +36,15 @@ def make_container(
     *,
     settings: ContainerSettings | None = None,
     cache_bytes: int = 64 << 20,
+    log: DurableDataLog | None = None,
+    object_store: ObjectStore | None = None,
 ) -> StreamSegmentContainer:
     """A container that is not started."""
     return StreamSegmentContainer(
         container_id=ContainerId(0),
-        log=MemoryDurableDataLog(tiers.log_store),
+        log=log or MemoryDurableDataLog(tiers.log_store),
         storage=TieredStorage(
-            object_store=tiers.object_store,
+            object_store=object_store or tiers.object_store,
             store_id=STORE_ID,
             container_id=ContainerId(0),
             container_count=1,
@@ -63,9 +67,13 @@ async def running(
     *,
     settings: ContainerSettings | None = None,
     cache_bytes: int = 64 << 20,
+    log: DurableDataLog | None = None,
+    object_store: ObjectStore | None = None,
 ) -> AsyncIterator[StreamSegmentContainer]:
     """A running container; closed in order at the end."""
-    container = make_container(tiers, settings=settings, cache_bytes=cache_bytes)
+    container = make_container(
+        tiers, settings=settings, cache_bytes=cache_bytes, log=log, object_store=object_store
+    )
     await container.start()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(container.run())

@@ -80,7 +80,11 @@ class Client:
         except SegmentNotFoundError:
             self.model.not_found(name, began)
             raise
-        life = self.model.opened(name, info, began)
+        try:
+            life = self.model.opened(name, info, began)
+        except ModelBreachError:
+            self.loop.bury(manager)  # so that the breach is not overtaken by a complaint about it
+            raise
         return OpenSegment(self, node, manager, segment, life)
 
     async def info(self, name: str) -> SegmentProperties:
@@ -342,7 +346,7 @@ async def _load(
 
 
 async def _read(segment: Segment, offset: int, max_length: int, *, wait: bool) -> list[Piece]:
-    pieces = []
+    pieces: list[Piece] = []
     async with aclosing(segment.read(offset, max_length)) as cursor:  # type: ignore[type-var]
         async for entry in cursor:
             blocked = entry.kind is ReadResultEntryKind.FUTURE and (bool(pieces) or not wait)

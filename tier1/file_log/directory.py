@@ -5,6 +5,7 @@
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
     disabled                    present while the log refuses to be initialised
+    ballast                     zeros; removed when the disk is so full that a new owner finds no room for its first journal
 
 Invariants:
 - An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
@@ -92,6 +93,10 @@ class LogDirectory:
         self._owner = owner
         self._lock: File | None = None
         self._epoch = 0
+
+    @property
+    def ballast_path(self) -> str:
+        return self.join("ballast")
 
     def join(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -199,7 +204,7 @@ class LogDirectory:
         # A journal outlives its epoch's file when someone tidies up by hand: its name counts too.
         return max([0, *self._epochs(), *(name.epoch for name in self.journals())])
 
-    # --- journals ----------------------------------------------------------------------------
+    # --- files -----------------------------------------------------------------------------------
 
     def journals(self) -> list[JournalName]:
         """By creator's epoch and serial number."""
@@ -207,7 +212,8 @@ class LogDirectory:
         found = [name for name in names if name is not None]
         return sorted(found, key=lambda name: (name.epoch, name.serial))
 
-    def remove_journal(self, path: str) -> None:
+    def remove_file(self, path: str) -> None:
+        """Not durable by itself: whether a file that nothing needs is still there after a crash makes no difference."""
         self._remove_if_present(path)
 
     def _remove_if_present(self, path: str) -> None:

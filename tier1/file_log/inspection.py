@@ -114,7 +114,11 @@ def inspect_files(files: FileSystem, path: str) -> Iterator[InspectedFile]:
         journal = parse_journal_name(name)
         assert journal is not None, f"only journals are listed: {name}"
         yield InspectedFile(
-            name, journal.epoch, scanned.size_bytes, tuple(frames), tuple(sorted(scanned.damaged_pages))
+            name,
+            journal.epoch,
+            scanned.size_bytes,
+            tuple(frames),
+            tuple(sorted(scanned.damaged_pages)),
         )
 
 

@@ -234,8 +234,9 @@ class FileDurableDataLog:
         assert self._pool is not None, "an open log has a pool"
         async with self._releasing:
             for journal in await self._writer.truncate(up_to):
-                if not self._pool.offer(journal):
-                    self._discarded.append(journal)
+                self._discarded.append(journal)
+                if await self._pool.offer(journal):
+                    self._discarded.pop()
             while self._discarded:
                 with self._translated():
                     await self._steps.run(self._discard, self._discarded[0])
@@ -244,7 +245,7 @@ class FileDurableDataLog:
 
     def _discard(self, journal: Journal) -> None:
         journal.close()
-        self._directory.remove_journal(journal.path)
+        self._directory.remove_file(journal.path)
 
     def statistics(self) -> LogStatistics:
         writer, pool = self._writer, self._pool

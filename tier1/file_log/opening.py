@@ -100,14 +100,11 @@ class LogOpening:
         entries = await self._steps.run(self._copies, plan, chain)
         body = body_bytes(len(entries), sum(entry.length for entry in entries))
         size_bytes_min = frame_bytes(len(entries), sum(entry.length for entry in entries))
+        size_bytes_min += (MARK_PAGES + 2) * PAGE_BYTES
         try:
-            journal = await pool.make_first(
-                size_bytes_min=size_bytes_min + (MARK_PAGES + 2) * PAGE_BYTES
-            )
-        except NoJournalSpaceError as error:
-            raise LogFullError(
-                f"no space for the epoch's first journal; free some of the disk path={self._directory.path!r}"
-            ) from error
+            journal = await pool.make_first(size_bytes_min=size_bytes_min)
+        except NoJournalSpaceError:
+            journal = await self._make_first_on_a_full_disk(scanned, plan, pool, size_bytes_min)
         first = self._epoch_header(log_id, epoch, chain, plan, entry_count=len(entries), body=body)
         try:
             first = await self._steps.run(self._write_first, journal, first, entries)
@@ -133,6 +130,23 @@ class LogOpening:
             truncated_up_to=chain.truncated_up_to,
             cut_frames=chain.cut_frames,
         )
+
+    async def _make_first_on_a_full_disk(
+        self,
+        scanned: list[ScannedJournal],
+        plan: RecoveryPlan,
+        pool: JournalPool,
+        size_bytes_min: int,
+    ) -> Journal:
+        needed = {frame.path for frame in (*plan.in_place, *plan.copied)}
+        idle = [journal.path for journal in scanned if journal.path not in needed]
+        await self._steps.run(self._remove, [*idle, self._directory.ballast_path])
+        try:
+            return await pool.make_first(size_bytes_min=size_bytes_min)
+        except NoJournalSpaceError as error:
+            raise LogFullError(
+                f"no space for the epoch's first journal; free some of the disk path={self._directory.path!r}"
+            ) from error
 
     # --- blocking steps ----------------------------------------------------------------------
 
@@ -197,7 +211,7 @@ class LogOpening:
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
-            self._directory.remove_journal(path)
+            self._directory.remove_file(path)
 
 
 def _journals_in_place(plan: RecoveryPlan, scanned: list[ScannedJournal]) -> list[Journal]:

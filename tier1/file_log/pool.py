@@ -73,21 +73,22 @@ class JournalPool:
         self._wake.set()
         return self._spares.popleft()
 
-    def offer(self, journal: Journal) -> bool:
+    async def offer(self, journal: Journal) -> bool:
         """Take a freed journal of this epoch back; False if it is one too many and should be removed."""
-        if journal.file is None or self._stopping:
-            return False
-        enough = len(self._spares) >= self._settings.spare_journals
-        small = journal.size_bytes < self._settings.journal_bytes_max
-        if (
-            not self._full
-            and enough
-            and (small or len(self._spares) >= self._settings.recycled_journals_max)
-        ):
+        if journal.file is None or self._stopping or not await self._is_wanted(journal):
             return False
         self._spares.append(journal)
         self._on_change()
         return True
+
+    async def _is_wanted(self, journal: Journal) -> bool:
+        if self._full or len(self._spares) < self._settings.spare_journals:
+            return True
+        if journal.size_bytes < self._settings.journal_bytes_max:
+            return False
+        # Files beyond need are kept only while the disk has plenty of space.
+        few = len(self._spares) < self._settings.recycled_journals_max
+        return few and await self._has_room(0)
 
     async def make_first(self, *, size_bytes_min: int) -> Journal:
         """The journal an epoch starts with. Raises NoJournalSpaceError."""
@@ -99,6 +100,7 @@ class JournalPool:
     async def run(self) -> None:
         """Keep enough spares until stop(). Raises OSError when something else than space is in the way of one."""
         loop = asyncio.get_running_loop()
+        await self._keep_ballast()
         while not self._stopping:
             self._wake.clear()
             if len(self._spares) >= self._settings.spare_journals:
@@ -117,6 +119,19 @@ class JournalPool:
             self._spares.append(journal)
             self._set_full(full=False)
             self._on_change()
+
+    async def _keep_ballast(self) -> None:
+        # A file that is good for nothing but to be removed: the next owner opens with its space on a disk that is full.
+        path, size_bytes = self._directory.ballast_path, self._settings.journal_bytes_first
+        if await self._steps.run(self._files.exists, path):
+            if await self._steps.run(self._files.size, path) >= size_bytes:
+                return
+            await self._steps.run(self._directory.remove_file, path)
+        try:
+            ballast = await self._fill(path, size_bytes)
+        except NoJournalSpaceError:
+            return
+        await self._steps.run(ballast.close)
 
     def look_again(self) -> None:
         """Space may have come back."""
@@ -149,11 +164,14 @@ class JournalPool:
         if free_bytes_min and not await self._has_room(size_bytes):
             raise NoJournalSpaceError
         self._serial += 1
+        name = JournalName(self._epoch, self._serial)
+        journal = await self._fill(self._directory.join(str(name)), size_bytes)
+        self._next_bytes = min(self._settings.journal_bytes_max, 2 * size_bytes)
+        return journal
+
+    async def _fill(self, path: str, size_bytes: int) -> Journal:
         filler = JournalFiller(
-            self._directory.join(str(JournalName(self._epoch, self._serial))),
-            size_bytes,
-            step_bytes=self._settings.fill_step_bytes,
-            files=self._files,
+            path, size_bytes, step_bytes=self._settings.fill_step_bytes, files=self._files
         )
         journal = None
         try:
@@ -167,5 +185,4 @@ class JournalPool:
         except asyncio.CancelledError:
             filler.close()
             raise
-        self._next_bytes = min(self._settings.journal_bytes_max, 2 * size_bytes)
         return journal

@@ -23,8 +23,8 @@ class FileLogSettings:
     """Each further file is twice as large as the one before, up to this."""
     spare_journals: int = 2
     """Files filled ahead of need. Once there are recycled files nothing is filled any more."""
-    recycled_journals_max: int = 4
-    """Freed files beyond this many spares are unlinked instead of recycled."""
+    recycled_journals_max: int = 16
+    """Freed files beyond this many spares are unlinked instead of recycled; fewer are kept when space is scarce."""
     fill_step_bytes: int = 4 * MIB
     """Zeros written and synced by one executor job, so that filling never holds a thread for long."""
     reserve_bytes: int = 32 * MIB

@@ -117,7 +117,7 @@ class RunMerge:
         for entry in entries:
             key, value = entry
             if key.startswith(SEGMENT):
-                if removed_group is not None and False:
+                if removed_group is not None and key.startswith(removed_group):
                     assert not is_record_key(key), f"a segment id came back key={key!r}"
                     continue
                 if value is None and is_record_key(key):

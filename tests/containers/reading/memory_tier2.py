@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from random import Random
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
@@ -18,6 +19,8 @@ class MemoryTier2:
         self.running = 0
         self.running_most = 0
         self.error: Exception | None = None
+        self.delays: Random | None = None
+        """Makes every read take a while, if set."""
         self._block_bytes = block_bytes
         self._gate = asyncio.Event()
         self._gate.set()
@@ -33,7 +36,7 @@ class MemoryTier2:
         self.running += 1
         self.running_most = max(self.running_most, self.running)
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.delays.random() / 50 if self.delays else 0)
             await self._gate.wait()
         finally:
             self.running -= 1

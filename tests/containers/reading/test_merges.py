@@ -16,6 +16,7 @@ from tests.containers.reading.read_index_bench import (
     read_all,
     seal,
     stage,
+    truncate,
 )
 
 DATA = Random(11).randbytes(50_000)
@@ -210,6 +211,24 @@ def test_bytes_staged_before_a_merge_stay_readable_behind_its_redirect() -> None
     stage(target, b"b" * 10)
     merge(target, source)
     assert target.read_cached(0, 100) == b"a" * 10 + b"b" * 10 + b"S" * 10
+    bench.container.check()
+
+
+def test_a_truncation_past_a_merged_stretch_leaves_it_until_the_merge_is_complete() -> None:
+    bench = ReadIndexBench()
+    source, target = bench.open(), bench.open()
+    append(source, b"S" * 10)
+    seal(source)
+    append(target, b"a" * 10)
+    merge(target, source)
+    append(target, b"z" * 10)
+    truncate(bench, target, 25)
+    flush(bench, target)
+    bench.container.check()
+    assert target.read_cached(25, 5) == b"z" * 5
+    target.complete_merge(source)
+    assert source.copy_cached(0, 10) == b""
+    target.truncated(25)
     bench.container.check()
 
 

@@ -1,3 +1,4 @@
+import sys
 from random import Random
 
 import pytest
@@ -129,6 +130,42 @@ def test_replayed_bytes_below_the_storage_length_are_left_out() -> None:
     assert b"".join(index.views(100, 20)) == b"b" * 10 + b"c" * 10
     assert index.first_missing_offset() is None
     bench.container.check()
+
+
+def test_h38_replayed_appends_share_blocks_like_new_ones() -> None:
+    bench = ReadIndexBench()
+    index = bench.open()
+    for offset in range(0, 40_000, 100):
+        index.insert_recovered(offset, b"r" * 100)
+        assert bench.container.unflushed_bytes <= max(2 * (offset + 100), BLOCK_BYTES_MIN)
+    index.metadata.set_length(40_000)
+    index.metadata.reset_pending()
+    append(index, b"n" * 100)
+    assert index.read_cached(39_950, 150) == b"r" * 50 + b"n" * 100
+    bench.container.check()
+
+
+def test_replayed_bytes_may_not_lie_in_a_merged_stretch() -> None:
+    bench = ReadIndexBench()
+    source, target = bench.open(), bench.open()
+    append(source, b"source")
+    seal(source)
+    merge(target, source)
+    with pytest.raises(DataCorruptionError):
+        target.insert_recovered(3, b"x")
+    target.insert_recovered(6, b"x")
+    assert target.staged_end == 7
+
+
+def test_an_index_without_cached_bytes_is_small() -> None:
+    bench = ReadIndexBench()
+    index = bench.open(published=bytes(100))
+    assert not hasattr(index, "__dict__")
+    assert sys.getsizeof(index) <= 200
+    append(index, b"x")
+    flush(bench, index)
+    bench.cache.evict(4096)
+    assert index._entries is None
 
 
 def test_replayed_bytes_that_overlap_are_corruption() -> None:

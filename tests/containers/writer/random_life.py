@@ -45,6 +45,7 @@ class RandomLife:
             flush_age_seconds=random.choice([0.5, 5.0]),
             prompt_age_seconds=random.choice([0.0, 1.0]),
             publication_bytes_max=random.choice([1, 40, 300, 100_000]),
+            frugal_bytes_max=random.choice([1, 100]),
             publication_segments_max=random.choice([1, 3, 1000]),
             merge_depth_max=random.choice([1, 2, 32]),
             read_items_max=random.choice([1, 3, 1000]),

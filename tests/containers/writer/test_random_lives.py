@@ -71,9 +71,9 @@ class WriterThatPublishesLiveAttributes(StorageWriter):
 class WriterThatPublishesAnAppendWithoutItsSeal(StorageWriter):
     class Builder(PublicationBuilder):
         def _plan_segment(
-            self, aggregator: SegmentAggregator, up_to: SequenceNumber
+            self, aggregator: SegmentAggregator, up_to: SequenceNumber, bytes_max: int
         ) -> SegmentFlush | None:
-            return super()._plan_segment(aggregator, SequenceNumber(up_to + 1_000_000))
+            return super()._plan_segment(aggregator, SequenceNumber(10**9), bytes_max)
 
     def _new_builder(self) -> PublicationBuilder:
         return self.Builder(source=self._source, settings=self._settings, executor=None)

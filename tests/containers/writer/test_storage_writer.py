@@ -851,6 +851,38 @@ def test_h52_deleting_a_segment_frees_a_full_tier_2(fault: Fault) -> None:
     simulate(scenario)
 
 
+def test_h52_truncating_a_segment_frees_a_full_tier_2() -> None:
+    """The truncated segment has a few bytes pending, others have more than fits."""
+
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        settings = WriterSettings(frugal_bytes_max=50)
+        async with running(container, storage, settings) as writer:
+            full_of = container.create("full of it")
+            container.append(full_of, b"x" * 1000)
+            await flush_all(container, writer)
+
+            def is_full() -> Fault:
+                start = storage.segments[full_of].record.start_offset
+                return Fault.FULL if start == 0 and _added_bytes(storage) > 50 else Fault.NONE
+
+            storage.next_fault = is_full
+            for number in range(5):
+                container.append(container.create(f"w{number}"), b"y" * 100, seal=True)
+            container.append(full_of, b"z" * 20)
+            await asyncio.sleep(30)
+            assert writer.statistics().state == "full"
+            container.truncate(full_of, 900)
+            await flush_all(container, writer)
+            container.check_equal(storage)
+
+    simulate(scenario)
+
+
+def _added_bytes(storage: MemoryStorage) -> int:
+    pieces = [piece for change in storage.attempts[-1].segments for piece in change.pieces]
+    return sum(len(run) for piece in pieces if isinstance(piece, DataPiece) for run in piece.runs)
+
+
 def _adds_bytes(storage: MemoryStorage) -> bool:
     return any(change.pieces for change in storage.attempts[-1].segments)
 

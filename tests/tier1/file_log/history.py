@@ -81,7 +81,9 @@ async def work(log: DurableDataLog, history: History, random: Random, *, rounds:
     for _ in range(rounds):
         futures = []
         for _ in range(random.choice((1, 1, 2, 5))):
-            length = random.choice((8, 100, 3000, 4096 - 128, largest, random.randrange(8, largest)))
+            length = random.choice(
+                (8, 100, 3000, 4096 - 128, largest, random.randrange(8, largest))
+            )
             internal = random.random() < 0.1
             payload = history.payload(length, random)
             futures.append(history.submit(log, payload, internal=internal))

@@ -64,7 +64,9 @@ class Recorder:
             try:
                 await self._own(self._owner, rounds)
             except DurableDataLogError:
-                assert not self._world.mount_of(self._owner).alive, "it failed, but not of its death"
+                assert not self._world.mount_of(self._owner).alive, (
+                    "it failed, but not of its death"
+                )
             await self._world.kill(self._owner)
         disk.on_boundary = None
 

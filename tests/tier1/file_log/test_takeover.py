@@ -42,7 +42,9 @@ async def own(world: SimulatedLogWorld, history: History, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.simulation
 @pytest.mark.parametrize("seed", range(60))
-def test_h47_a_paused_owner_acknowledges_nothing_that_its_successor_does_not_have(seed: int) -> None:
+def test_h47_a_paused_owner_acknowledges_nothing_that_its_successor_does_not_have(
+    seed: int,
+) -> None:
     """Owners are paused, taken over and resumed at any moment; every recovery must hold all that was acknowledged before."""
 
     async def main(loop: SimLoop) -> None:
@@ -202,7 +204,9 @@ def test_h47_an_epoch_claimed_while_the_owner_writes_or_syncs_takes_its_ack(mome
         owner = world.log()
         await owner.initialize()
         await owner.append([b"x"])
-        other = LogDirectory(world.path, files=world.disk.mount("other"), random=Random(9), owner="")
+        other = LogDirectory(
+            world.path, files=world.disk.mount("other"), random=Random(9), owner=""
+        )
         claimed = False
 
         def claim(boundary: Boundary) -> None:

@@ -146,7 +146,11 @@ class DirectoryLogWorld:
     def _log(self, settings: FileLogSettings) -> FileDurableDataLog:
         files = _TrackingFileSystem(self)
         log = FileDurableDataLog(
-            self.path, files=files, executor=None, random=Random(len(self._files)), settings=settings
+            self.path,
+            files=files,
+            executor=None,
+            random=Random(len(self._files)),
+            settings=settings,
         )
         self._files[id(log)] = files
         return log

@@ -1,0 +1,128 @@
+"""Makes a data directory whose Tier 1 is lost usable again, from Tier 2 alone (H7).
+
+Everything that Tier 2 holds is there afterwards; what was acknowledged and not yet flushed went with Tier 1.
+
+Invariants:
+
+- Epochs continue above those in the roots, so whoever held the lost logs is fenced; segment ids and sequence numbers
+  continue above the highest that a root knows.
+- A log that still belongs to its root is left as it is. One that does not is set aside, never deleted.
+- Nothing in Tier 2 is changed; the next start of the store claims the roots as after any restart.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from segmentstore.cli.tier2_reading import open_tier2
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.host.data_directory import DataDirectory, DirectoryIdentity
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import random_id, system_random
+from segmentstore.runtime.files import SystemFileSystem
+from tier1.file_log.directory import decode_identity, encode_identity
+from tier1.file_log.log import FileDurableDataLog
+from tier2.storage.root import Root
+
+_IDENTITY_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """What was done for one container."""
+
+    container: int
+    action: str
+    """kept: its log was there; made: it has a new, empty log."""
+    epoch: int
+    set_aside: str
+    """Where a log that belonged to nothing was moved; empty if there was none."""
+
+
+class Tier2Recovery:
+    """One recovery of one data directory."""
+
+    def __init__(self, data_directory: Path) -> None:
+        self._path = data_directory.absolute()
+        self._files = SystemFileSystem()
+        self._random = system_random()
+
+    async def run(self) -> list[RecoveredLog]:
+        """Raises InvalidRequestError, DataDirectoryInUseError, DataDirectoryError, StorageError."""
+        async with open_tier2(str(self._path)) as tier2:
+            roots = [container.root for container in tier2.containers]
+        _check_one_store(roots)
+        directory = DataDirectory(
+            str(self._path),
+            files=self._files,
+            executor=None,
+            random=self._random,
+            wall_clock=SystemWallClock(),
+            process_id=os.getpid(),
+        )
+        await directory.restore(
+            DirectoryIdentity(
+                store_id=roots[0].store_id,
+                container_count=roots[0].container_count,
+                created_ms=SystemWallClock().now_ms(),
+            )
+        )
+        try:
+            return [
+                await self._recover_log(root, directory.log_path(root.container_id))
+                for root in roots
+            ]
+        finally:
+            await directory.close()
+
+    async def _recover_log(self, root: Root, path: str) -> RecoveredLog:
+        set_aside = ""
+        if self._files.exists(path):
+            if self._log_id(path) == root.log_id:
+                return RecoveredLog(root.container_id, "kept", root.epoch, "")
+            set_aside = f"{path}.set-aside-{random_id(self._random).hex()[:8]}"
+            self._files.rename(path, set_aside)
+        self._write_log_identity(path, root.log_id)
+        log = FileDurableDataLog(
+            path,
+            files=self._files,
+            executor=None,
+            random=self._random,
+            owner=f"recovery process_id={os.getpid()}",
+            epoch_floor=root.epoch,
+        )
+        epoch = await log.initialize()
+        await log.close()
+        return RecoveredLog(root.container_id, "made", epoch, set_aside)
+
+    def _log_id(self, path: str) -> bytes | None:
+        identity = f"{path}/identity"
+        if not self._files.exists(identity):
+            return None
+        file = self._files.open(identity)
+        try:
+            return decode_identity(file.read_at(0, _IDENTITY_BYTES_MAX))
+        finally:
+            file.close()
+
+    def _write_log_identity(self, path: str, log_id: bytes) -> None:
+        """Durable before the log is opened: a log without it would make an id of its own."""
+        self._files.make_directories(path)
+        file = self._files.open(f"{path}/identity", create=True, exclusive=True)
+        try:
+            file.write_at(0, [encode_identity(log_id)])
+            file.sync_data()
+        finally:
+            file.close()
+        self._files.sync_directory(path)
+        self._files.sync_directory(str(Path(path).parent))
+
+
+def _check_one_store(roots: list[Root]) -> None:
+    first = roots[0]
+    for root in roots:
+        if (root.store_id, root.container_count) != (first.store_id, first.container_count):
+            raise InvalidRequestError(
+                f"the roots in Tier 2 belong to different stores container={root.container_id} "
+                f"store_id={root.store_id.hex()} other={first.store_id.hex()}"
+            )

@@ -1,0 +1,99 @@
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.server_process import ServerProcess
+from tests.cli.command_line import CommandLine
+
+pytestmark = pytest.mark.integration
+
+CONTENT = {f"t/{number}": bytes([number]) * (number * 10_000 + 1) for number in range(12)}
+
+
+@pytest.fixture(scope="module")
+def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store with some segments, flushed and stopped."""
+    directory = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context(), ServerProcess(directory / "data") as server:
+        for name, content in CONTENT.items():
+            (directory / "content").write_bytes(content)
+            for command in (["create", name], ["append", name, str(directory / "content")]):
+                run_quietly("segment", *command, "--server", server.address)
+        run_quietly("segment", "flush", "--server", server.address)
+        assert server.terminate() == 0
+        yield directory / "data"
+        server.start()
+
+
+def run_quietly(*arguments: str) -> None:
+    from segmentstore.cli.main import run
+
+    assert run([*arguments]) == ExitCode.OK, arguments
+
+
+@pytest.mark.parametrize("place", ["{}", "{}/tier2", "file://{}", "file://{}/tier2"])
+def test_tier2_is_listed_with_the_service_off(
+    offline: CommandLine, data_directory: Path, place: str
+) -> None:
+    rows = offline("tier2", "ls", place.format(data_directory), "-o", "json").rows
+    assert {row["name"]: row["length"] for row in rows} == {
+        name: len(content) for name, content in CONTENT.items()
+    }
+    assert [row["name"] for row in rows] == sorted(CONTENT)
+
+
+def test_tier2_ls_takes_a_prefix(offline: CommandLine, data_directory: Path) -> None:
+    rows = offline("tier2", "ls", str(data_directory), "t/1", "-o", "json").rows
+    assert [row["name"] for row in rows] == ["t/1", "t/10", "t/11"]
+
+
+def test_tier2_cat_gives_the_bytes_or_a_stretch_of_them(
+    offline: CommandLine, data_directory: Path
+) -> None:
+    for name, content in CONTENT.items():
+        found = offline("tier2", "cat", str(data_directory), name).content
+        assert hashlib.sha256(found).digest() == hashlib.sha256(content).digest()
+    cat = ("tier2", "cat", str(data_directory), "t/3")
+    assert offline(*cat, "--offset", "30000").content == b"\3"
+    assert offline(*cat, "--length", "5").content == b"\3" * 5
+    assert offline(*cat, "--offset", "29999", "--length", "9").content == b"\3\3"
+
+
+def test_what_is_not_there_is_not_found(offline: CommandLine, data_directory: Path) -> None:
+    assert offline("tier2", "cat", str(data_directory), "no").exit_code == ExitCode.NOT_FOUND
+    assert offline("tier2", "ls", str(data_directory / "tier1")).exit_code == ExitCode.USAGE
+    assert offline("tier2", "ls", "s3://bucket").exit_code == ExitCode.USAGE
+
+
+def test_the_logs_are_shown_frame_by_frame_and_operation_by_operation(
+    offline: CommandLine, data_directory: Path
+) -> None:
+    frames = offline("log", "inspect", str(data_directory), "-o", "json")
+    assert {row["log"] for row in frames.rows} == {f"container-000{n}" for n in range(4)}
+    one_log = data_directory / "tier1" / "container-0000"
+    operations = offline("log", "inspect", str(one_log), "--operations", "-o", "json").rows
+    assert {row["log"] for row in operations} == {"container-0000"}
+    sequences = [row["sequence"] for row in operations]
+    assert sequences == sorted(set(sequences))
+    assert "metadata_checkpoint" in {row["operation"] for row in operations}
+    assert offline("log", "inspect", str(data_directory / "tier2")).exit_code == ExitCode.USAGE
+
+
+def test_verify_finds_nothing_in_a_sound_tier_2_and_names_what_is_damaged(
+    offline: CommandLine, data_directory: Path
+) -> None:
+    sound = offline("tier2", "verify", str(data_directory), "--quiet", "-o", "json")
+    assert sound.exit_code == ExitCode.OK
+    assert sum(row["segments"] for row in sound.rows) == len(CONTENT)
+    assert sum(row["damages"] for row in sound.rows) == 0
+    chunk = max(data_directory.glob("tier2/**/chunks/*"), key=lambda path: path.stat().st_size)
+    whole = chunk.read_bytes()
+    chunk.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    damaged = offline("tier2", "verify", str(data_directory), "--quiet", "-o", "json")
+    chunk.write_bytes(whole)
+    assert damaged.exit_code == ExitCode.CORRUPT
+    assert damaged.errors.startswith("error: ")
+    assert sum(row["damages"] for row in damaged.rows) > 0

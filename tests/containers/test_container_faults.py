@@ -1,0 +1,374 @@
+"""One container when its tiers misbehave: it stops whole, loses nothing, and comes back as it was."""
+
+import asyncio
+from asyncio import Future
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from containers.container_settings import ContainerSettings
+from containers.log.checkpoint_policy import CheckpointPolicy, CheckpointSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.containers import ContainerState
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    DurableDataLogError,
+    LogFullError,
+    LogNotPrimaryError,
+    SegmentStoreError,
+    StorageError,
+    TooManyActiveSegmentsError,
+)
+from segmentstore.contracts.identifiers import AttributeKey, BufferView, LogAddress
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
+from tests.containers.test_segment_container import append, read_all
+from tier1.memory_log import MemoryDurableDataLog
+from tier2.object_stores.memory import MemoryObjectStore
+
+
+class FailingLog(MemoryDurableDataLog):
+    """Fails every append after `successes` more."""
+
+    successes = 1 << 60
+
+    def append(self, entry: Sequence[BufferView], *, internal: bool = False) -> Future[LogAddress]:
+        self.successes -= 1
+        if self.successes < 0:
+            future: Future[LogAddress] = asyncio.get_running_loop().create_future()
+            future.set_exception(DurableDataLogError("the disk said no"))
+            return future
+        return super().append(entry, internal=internal)
+
+
+class FlakyObjectStore(MemoryObjectStore):
+    """Answers nothing while `down`."""
+
+    down = False
+
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        self._require_up()
+        await super().put(key, content)
+
+    async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+        self._require_up()
+        return await super().put_if_match(key, content, tag)
+
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
+        self._require_up()
+        return await super().put_if_absent(key, content)
+
+    def _require_up(self) -> None:
+        if self.down:
+            raise StorageError("tier 2 is down")
+
+
+@asynccontextmanager
+async def abandoned(
+    tiers: MemoryTiers, settings: ContainerSettings | None = None
+) -> AsyncIterator[StreamSegmentContainer]:
+    """A running container that is never closed: its tasks just end, as with kill -9."""
+    container = make_container(tiers, settings=settings)
+    await container.start()
+    task = asyncio.ensure_future(container._writer.run())
+    try:
+        yield container
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_container_that_was_never_closed_comes_back_with_every_acked_byte() -> None:
+    tiers = MemoryTiers()
+    async with abandoned(tiers) as container:
+        await container.create("a")
+        await append(container, "a", b"one", b"two")
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"onetwo"
+
+
+async def test_h51_when_one_frame_fails_everything_behind_it_fails_and_the_container_stops() -> (
+    None
+):
+    tiers = MemoryTiers()
+    log = FailingLog(tiers.log_store)
+    small_frames = replace(
+        ContainerSettings(writer=FAST_FLUSH),
+        processor=replace(
+            ContainerSettings().processor,
+            pipeline=replace(ContainerSettings().processor.pipeline, frame_operations_max=1),
+        ),
+    )
+    container = make_container(tiers, settings=small_frames, log=log)
+    await container.start()
+    running_task = asyncio.ensure_future(container.run())
+    await container.create("a")
+    async with container.open_segment("a") as segment:
+        log.successes = 3
+        futures = [segment.append(b"%d" % number) for number in range(10)]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+    with pytest.raises(DurableDataLogError):
+        await running_task
+    acked = [result for result in results if isinstance(result, int)]
+    assert acked == [1, 2, 3]
+    assert all(isinstance(result, ContainerStoppedError) for result in results[3:])
+    assert container.health().state is ContainerState.FAILED
+    assert "the disk said no" in container.health().cause
+    with pytest.raises(SegmentStoreError):
+        await container.create("b")
+    async with running(tiers) as container:
+        assert (await read_all(container, "a")).startswith(b"012")
+
+
+async def test_g1_a_new_owner_ends_the_old_one() -> None:
+    tiers = MemoryTiers()
+    old = make_container(tiers)
+    await old.start()
+    old_task = asyncio.ensure_future(old.run())
+    await old.create("a")
+    async with running(tiers) as new:
+        with pytest.raises(SegmentStoreError):
+            await append(old, "a", b"from the grave")
+        with pytest.raises(LogNotPrimaryError):
+            await old_task
+        assert await read_all(new, "a") == b""
+
+
+async def test_h32_recovering_twice_gives_the_same_state() -> None:
+    tiers = MemoryTiers()
+    counter = AttributeKey(b"counter")
+    async with abandoned(tiers) as container:
+        await container.create("a")
+        for _ in range(3):
+            update = AttributeUpdate(counter, 5, AttributeUpdateType.ACCUMULATE)
+            await container.update_attributes("a", [update])
+        await append(container, "a", b"x" * 1000)
+    for _ in range(3):
+        async with abandoned(tiers) as container:
+            assert await container.attributes("a") == {counter: 15}
+            assert (await container.info("a")).length == 1000
+            container.check()
+
+
+async def test_h33_numbers_never_return_after_a_restart() -> None:
+    tiers = MemoryTiers()
+    seen: list[tuple[int, int]] = []
+    for round_number in range(3):
+        async with abandoned(tiers) as container:
+            properties = await container.create(f"s{round_number}")
+            metadata = container.container_metadata
+            seen.append((properties.segment_id, metadata.sequence_number))
+    assert seen == sorted(set(seen))
+
+
+async def test_h29_checkpoints_alone_never_make_one_due() -> None:
+    policy = CheckpointPolicy(CheckpointSettings(bytes_min=100, operations_max=10))
+    policy.checkpoint_taken(50)
+    policy.committed(length=50, operations=1)
+    assert not policy.is_due()
+    assert not policy.has_new_operations()
+    policy.committed(length=499, operations=1)
+    assert not policy.is_due()
+    policy.committed(length=1, operations=1)
+    assert policy.is_due()
+
+
+async def test_h30_the_log_shrinks_once_everything_is_in_tier_2() -> None:
+    tiers = MemoryTiers()
+    settings = ContainerSettings(
+        writer=FAST_FLUSH, checkpoints=CheckpointSettings(bytes_min=10_000, operations_max=100)
+    )
+    async with running(tiers, settings=settings) as container:
+        await container.create("a")
+        for _ in range(20):
+            await append(container, "a", *[b"x" * 1000] * 20)
+            await container.flush()
+        for _ in range(100):
+            if tiers.log_store.stored_bytes < 50_000:
+                break
+            await asyncio.sleep(0.01)
+        assert tiers.log_store.stored_bytes < 50_000
+    async with running(tiers, settings=settings) as container:
+        assert (await container.info("a")).length == 400_000
+        assert await read_all(container, "a") == b"x" * 400_000
+
+
+async def test_h41_with_tier_2_down_at_start_known_segments_are_served_and_appended_to() -> None:
+    tiers = MemoryTiers()
+    store = FlakyObjectStore()
+    async with running(tiers, object_store=store) as container:
+        await container.create("a")
+        await append(container, "a", b"before")
+    store.down = True
+    settings = ContainerSettings(writer=FAST_FLUSH, claim_retry_seconds=0.02)
+    container = make_container(tiers, settings=settings, object_store=store)
+    await container.start()
+    task = asyncio.ensure_future(container.run())
+    assert container.health().storage_state == "unclaimed"
+    assert await append(container, "a", b" and after") == 16
+    assert await read_all(container, "a") == b"before and after"
+    with pytest.raises(SegmentStoreError):
+        await container.create("cannot be checked")
+    store.down = False
+    # Tier 2 answers again: the container ends, to be assigned again and recover with it.
+    with pytest.raises(ContainerStoppedError):
+        await task
+    async with running(tiers, object_store=store) as container:
+        assert await read_all(container, "a") == b"before and after"
+        await container.flush()
+
+
+async def test_h36_writers_wait_while_tier_2_is_down_and_go_on_by_themselves() -> None:
+    tiers = MemoryTiers()
+    store = FlakyObjectStore()
+    settings = ContainerSettings(
+        writer=replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.05),
+        housekeeping_seconds=0.01,
+    )
+    async with running(
+        tiers, settings=settings, cache_bytes=4 << 20, object_store=store
+    ) as container:
+        await container.create("a")
+        store.down = True
+        async with container.open_segment("a") as segment:
+            futures = [segment.append(bytes([number]) * 65536) for number in range(128)]
+            for _ in range(200):
+                await asyncio.sleep(0.005)
+                if container.health().throttle:
+                    break
+            assert container.health().throttle in ("tier2_unavailable", "cache_full")
+            assert not futures[-1].done()
+            # What frees space, and reads, go on.
+            await container.truncate("a", 65536)
+            async with aclosing(segment.read(65536, 10)) as entries:  # type: ignore[type-var]
+                assert await (await anext(aiter(entries))).content() == b"\x01" * 10
+            store.down = False
+            assert await futures[-1] == 128 * 65536
+        await container.flush()
+        assert await read_all(container, "a", 65536) == b"".join(
+            bytes([number]) * 65536 for number in range(1, 128)
+        )
+
+
+async def test_h35_a_seal_never_overtakes_appends_that_wait() -> None:
+    tiers = MemoryTiers()
+    store = FlakyObjectStore()
+    settings = ContainerSettings(
+        writer=replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.05),
+        housekeeping_seconds=0.01,
+    )
+    async with running(
+        tiers, settings=settings, cache_bytes=2 << 20, object_store=store
+    ) as container:
+        await container.create("a")
+        store.down = True
+        async with container.open_segment("a") as segment:
+            futures = [segment.append(b"z" * 65536) for _ in range(64)]
+            sealing = asyncio.ensure_future(container.seal("a"))
+            await asyncio.sleep(0.05)
+            assert not sealing.done()
+            store.down = False
+            assert await sealing == 64 * 65536
+            assert [await future for future in futures][-1] == 64 * 65536
+
+
+async def test_h52_a_full_log_refuses_appends_in_words_and_lets_deletes_through() -> None:
+    tiers = MemoryTiers()
+    async with running(tiers) as container:
+        for name in ("a", "b"):
+            await container.create(name)
+        await append(container, "a", b"x" * 1000)
+        await container.flush()
+        tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes
+        container._processor.refresh_throttle()
+        with pytest.raises(LogFullError, match="deletes and truncates work"):
+            await append(container, "a", b"y")
+        with pytest.raises(LogFullError):
+            await container.create("c")
+        with pytest.raises(LogFullError):
+            await container.update_attributes("a", [AttributeUpdate(AttributeKey(b"k"), 1)])
+        assert container.health().throttle == "tier1_full"
+        await container.truncate("a", 500)
+        await container.delete("b")
+        assert await read_all(container, "a", 500) == b"x" * 500
+        tiers.log_store.capacity_bytes = None
+        container._processor.refresh_throttle()
+        assert await append(container, "a", b"y") == 1001
+
+
+async def test_h27_a_pinned_segment_is_not_evicted_and_an_idle_one_comes_back_as_it_was() -> None:
+    tiers = MemoryTiers()
+    settings = ContainerSettings(
+        writer=FAST_FLUSH, mapper=replace(ContainerSettings().mapper, active_segments_max=10)
+    )
+    writer = AttributeKey(b"writer")
+    async with running(tiers, settings=settings) as container:
+        ids: dict[str, int] = {}
+        for number in range(50):
+            name = f"s{number:02}"
+            ids[name] = (await container.create(name)).segment_id
+            async with container.open_segment(name) as segment:
+                await segment.append(
+                    b"%d" % number, attribute_updates=[AttributeUpdate(writer, number)]
+                )
+            assert container.health().active_segments <= 10
+        for name, segment_id in ids.items():
+            async with container.open_segment(name) as segment:
+                assert segment.segment_id == segment_id
+                assert await segment.load_attributes([writer]) == {writer: int(name[1:])}
+            assert await read_all(container, name) == b"%d" % int(name[1:])
+        async with container.open_segment("s00") as pinned:
+            for name in list(ids)[1:]:
+                async with container.open_segment(name) as segment:
+                    await segment.append(b"!")
+            assert await pinned.append(b"still here") == 11
+
+
+async def test_more_pinned_segments_than_may_be_active_are_refused_with_a_sentence() -> None:
+    settings = ContainerSettings(
+        writer=FAST_FLUSH, mapper=replace(ContainerSettings().mapper, active_segments_max=3)
+    )
+    async with running(MemoryTiers(), settings=settings) as container:
+        for name in "abc":
+            await container.create(name)
+        async with (
+            container.open_segment("a"),
+            container.open_segment("b"),
+            container.open_segment("c"),
+        ):
+            with pytest.raises(TooManyActiveSegmentsError, match="busy"):
+                await container.create("d")
+        await container.create("d")
+
+
+async def test_h26_an_append_waits_for_an_attribute_that_left_memory_and_nothing_overtakes_it() -> (
+    None
+):
+    tiers = MemoryTiers()
+    writer = AttributeKey(b"writer")
+    async with running(tiers) as container:
+        await container.create("a")
+        async with container.open_segment("a") as segment:
+            await segment.append(b"1", attribute_updates=[AttributeUpdate(writer, 1)])
+        await container.flush()
+        container._mapper.evict(10)
+        async with container.open_segment("a") as segment:
+            with pytest.raises(KeyError):
+                segment.pending_attribute(writer)
+            update = AttributeUpdate(writer, 2, AttributeUpdateType.REPLACE_IF_EQUALS, comparison=1)
+            second = segment.append(b"2", attribute_updates=[update])
+            third = segment.append(b"3")
+            assert [await second, await third] == [2, 3]
+        assert await read_all(container, "a") == b"123"
+
+
+async def test_cancelling_a_waiter_never_cancels_the_append() -> None:
+    async with running(MemoryTiers()) as container:
+        await container.create("a")
+        async with container.open_segment("a") as segment:
+            future = segment.append(b"kept")
+            future.cancel()
+            assert await segment.barrier() == 4
+        assert await read_all(container, "a") == b"kept"

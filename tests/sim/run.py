@@ -1,0 +1,78 @@
+"""Run seeds from the command line: `python -m tests.sim.run --seed N [--count M] [--verbose]`.
+
+Prints one block per failing seed: what was wrong, the last lines of its trace, and the command that replays it. Exits
+with 1 if any failed.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+
+from tests.sim.loop import SimLoop
+from tests.sim.reference_machine import ReferenceMachine
+from tests.sim.scenario import MakeMachine, Story, play
+from tests.sim.settings import Swarm
+from tests.sim.simulation import Run, run_simulation
+
+_FAILURES_MAX = 3
+
+
+def _reference(loop: SimLoop, swarm: Swarm) -> ReferenceMachine:
+    return ReferenceMachine(loop, swarm)
+
+
+MACHINES: dict[str, MakeMachine] = {"reference": _reference}
+"""What a world can be made of, by name."""
+
+DEFAULT_MACHINE = "reference"
+
+
+def run_seed(
+    seed: int, *, machine: str = DEFAULT_MACHINE, verbose: bool = False, shuffled: bool = False
+) -> Run[Story]:
+    """One world from boot to audit."""
+    make = MACHINES[machine]
+    return run_simulation(seed, lambda loop: play(loop, make), verbose=verbose, shuffled=shuffled)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.run", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="first seed")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds")
+    parser.add_argument("--step", type=int, default=1, help="distance between two seeds")
+    parser.add_argument("--machine", choices=sorted(MACHINES), default=DEFAULT_MACHINE)
+    parser.add_argument("--shuffled", action="store_true", help="ready callbacks in random order")
+    parser.add_argument("--verbose", action="store_true", help="print the whole trace")
+    arguments = parser.parse_args()
+    failures = 0
+    began = time.process_time()
+    seeds = range(arguments.seed, arguments.seed + arguments.count * arguments.step, arguments.step)
+    for seed in seeds:
+        failures += not _try_seed(seed, arguments)
+        if failures >= _FAILURES_MAX:
+            break
+    print(f"{len(seeds)} seeds, {failures} failed, {time.process_time() - began:.1f} CPU seconds")  # noqa: T201
+    return 1 if failures else 0
+
+
+def _try_seed(seed: int, arguments: argparse.Namespace) -> bool:
+    try:
+        run = run_seed(
+            seed,
+            machine=arguments.machine,
+            verbose=arguments.verbose,
+            shuffled=arguments.shuffled,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what this seed found
+        print(f"\nseed {seed} failed, replay with: make replay SEED={seed}")  # noqa: T201
+        traceback.print_exception(error, file=sys.stdout)
+        return False
+    if arguments.count == 1:
+        print(f"seed {seed}: {run}")  # noqa: T201
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
