@@ -21,13 +21,16 @@ help:
 
 setup: $(READY)
 
-# Rebuilt only when the dependencies change. pip is quiet unless something goes wrong.
+# Rebuilt only when the dependencies change. What pip says is shown only if it fails.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
+SETUP_LOG := $(VENV)/setup.log
+
 $(READY): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]' 2>/dev/null \
-		|| echo "uvloop cannot be installed here; the store runs without it"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || { echo "setting up $(VENV), about a minute"; $(PYTHON) -m venv $(VENV); }
+	@$(PIP) '.[test]' > $(SETUP_LOG) 2>&1 || { cat $(SETUP_LOG); exit 1; }
+	@$(PIP) '.[fast]' >> $(SETUP_LOG) 2>&1 || echo "uvloop cannot be installed here; the store runs without it"
 	@touch $@
 
 run: setup
@@ -55,7 +58,10 @@ demo: setup
 	@$(BIN)/python -m segmentstore.cli.demo
 
 bench: setup
-	@if test -f benchmarks/__main__.py; then $(BIN)/python -m benchmarks; else $(BIN)/segmentstore bench; fi
+	@for file in $$(grep -l __main__ benchmarks/*.py 2>/dev/null); do \
+		echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; \
+	done
+	@echo "== over HTTP"; $(BIN)/segmentstore bench
 
 sim: setup
 	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n auto -m simulation tests/sim

@@ -1,7 +1,7 @@
 """100,000 segments in one container, and 25,000 un-flushed one-byte segments in a 256 MB budget.
 
-What must hold: active segments and memory stay bounded, creating and the first read after eviction work, a restart takes
-under 10 s, and writers are not stopped for ever by bytes that occupy more than they are.
+What must hold: active segments and memory stay bounded, creating and the first read after eviction work, a restart
+takes under 10 s, and writers are not stopped for ever by bytes that occupy more than they are.
 """
 
 import asyncio

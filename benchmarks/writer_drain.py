@@ -1,7 +1,8 @@
 """The storage writer's sustained drain: incompressible bytes through a whole container to a filesystem Tier 2.
 
-64 KB appends keep the writer busy without a pause; what Tier 2 took per second is measured while they go on. The effect
-on writers is the p99 of small appends beside the drain, and without it. Tier 1 is in memory: the disk is Tier 2's alone.
+64 KB appends keep the writer busy without a pause; what Tier 2 took per second is measured while they go on. The
+effect on writers is the p99 of small appends beside the drain, and without it. Tier 1 is in memory: the disk is
+Tier 2's alone.
 """
 
 import asyncio

@@ -96,6 +96,7 @@ class StreamSegmentContainer:
         self._state = ContainerState.CREATED
         self._cause: BaseException | None = None
         self._storage_claimed = False
+        self._room_noted = False
         self._metadata = ContainerMetadata(container_id=container_id)
         self._memory_log = MemoryLog(metadata=self._metadata)
         self._markers = TruncationMarkers()
@@ -456,7 +457,15 @@ class StreamSegmentContainer:
         self._writer.set_pressure(1.0)
 
     def _room_made(self) -> None:
-        self._processor.refresh_throttle()
+        """Comes once per segment of a flush round: looked at once per turn of the loop."""
+        if not self._room_noted:
+            self._room_noted = True
+            asyncio.get_running_loop().call_soon(self._look_at_room)
+
+    def _look_at_room(self) -> None:
+        self._room_noted = False
+        if self._state is ContainerState.RUNNING:
+            self._processor.refresh_throttle()
 
     def _gauges(self) -> ThrottleGauges:
         return ThrottleGauges(

@@ -4,7 +4,8 @@ A fetch belongs to the container, not to the reader that caused it. Readers that
 for wait for that one; one that goes away leaves it running for the others (H59).
 
 Invariants:
-- at most `fetches_max` reads of Tier 2 are under way; read-ahead waits for no slot and takes none from readers;
+- at most `fetches_max` reads of Tier 2 are under way; read-ahead begins only while some of them are free;
+- Tier 2 owes a fetch its first byte and no more; a reader that joined one and got nothing asks for its own byte;
 - a fetch ends every one of its waiters exactly once: with bytes, with Tier 2's error, or with ContainerStoppedError;
 - no task outlives close().
 """
@@ -31,7 +32,7 @@ class StorageFetchSettings:
     fetch_bytes_max: int = 1024 * 1024
     """Bytes asked for at once; whole blocks come back, so a little more."""
     alignment_bytes: int = 64 * 1024
-    """Fetches begin and end on multiples of it, so that neighbours meet in one fetch."""
+    """Fetches end on multiples of it, so that small reads in order do not become a fetch each."""
     read_ahead_bytes_max: int = 4 * 1024 * 1024
     """How far sequential readers are read ahead of."""
     sequences_max: int = 256
@@ -77,17 +78,19 @@ class StorageFetches:
         """
         segment_id = index.metadata.segment_id
         fetch = self._find(segment_id, offset)
-        if fetch is not None:
+        if fetch is not None and fetch.begin != offset:
             self.joined_count += 1
-            read = await self._wait(fetch)
-            content = _piece(read, offset, length)
+            content = _piece(await self._wait(fetch), offset, length)
             if content:
                 return content
-        # Found again after the wait: another waiter of the same short fetch may have begun the next one.
-        fetch = self._find(segment_id, offset) or self._start(index, offset, offset + length)
+            # Tier 2 may answer with one block, and this one ended before our byte: only a fetch of it will do.
+            fetch = self._find(segment_id, offset, exact=True)
+        if fetch is None:
+            fetch = self._start(index, offset, offset + length)
+        else:
+            self.joined_count += 1
         self._read_ahead(index, offset, fetch)
-        read = await self._wait(fetch)
-        content = _piece(read, offset, length)
+        content = _piece(await self._wait(fetch), offset, length)
         if not content:
             raise CorruptedDataError(
                 f"tier 2 did not give the byte asked for segment={segment_id} offset={offset}"
@@ -106,9 +109,12 @@ class StorageFetches:
         for fetch in fetches:
             self._finish(fetch, ContainerStoppedError("container stopped during a read"))
 
-    def _find(self, segment_id: SegmentId, offset: int) -> StorageFetch | None:
+    def _find(
+        self, segment_id: SegmentId, offset: int, *, exact: bool = False
+    ) -> StorageFetch | None:
+        """A running fetch that was asked for the byte at `offset`; with `exact`, for it before all others."""
         for fetch in self._running.get(segment_id, ()):
-            if fetch.begin <= offset < fetch.end:
+            if fetch.begin == offset or (not exact and fetch.begin <= offset < fetch.end):
                 return fetch
         return None
 
@@ -119,10 +125,9 @@ class StorageFetches:
         alignment = self._settings.alignment_bytes
         # Tier 2 answers with the whole block around the first byte asked for, and promises no more: so it is asked for
         # the very byte that is wanted, not for an aligned one before it.
-        begin = offset
-        end = min(end, begin + self._settings.fetch_bytes_max)
+        end = min(end, offset + self._settings.fetch_bytes_max)
         end = max(end, min(end + -end % alignment, metadata.storage_length), offset + 1)
-        fetch = StorageFetch(segment_id=metadata.segment_id, begin=begin, end=end)
+        fetch = StorageFetch(segment_id=metadata.segment_id, begin=offset, end=end)
         self._running.setdefault(fetch.segment_id, []).append(fetch)
         self.running_count += 1
         self.fetch_count += 1

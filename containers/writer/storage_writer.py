@@ -29,6 +29,7 @@ from containers.writer.ack_calculator import AckCalculator
 from containers.writer.alarm import Alarm
 from containers.writer.backlog import Backlog, RoundKind
 from containers.writer.data_source import WriterDataSource
+from containers.writer.flush_waiters import FlushWaiters
 from containers.writer.publication_builder import PublicationBuilder
 from containers.writer.reconciler import Reconciler
 from containers.writer.segment_aggregator import NEVER, SegmentAggregator
@@ -105,7 +106,7 @@ class StorageWriter:
         self._claimed: ClaimedRoot | None = None
         self._stopped = False
         self._pressure = 0.0
-        self._waiters: dict[asyncio.Future[None], SequenceNumber] = {}
+        self._waiters = FlushWaiters()
         self._consumed_up_to = NO_SEQUENCE_NUMBER
         self._published_up_to = NO_SEQUENCE_NUMBER
         self._acknowledged_up_to = NO_SEQUENCE_NUMBER
@@ -139,9 +140,7 @@ class StorageWriter:
             raise failures.exceptions[0] from None
         finally:
             self._stopped = True
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_exception(ContainerStoppedError("storage writer has stopped"))
+            self._waiters.fail(ContainerStoppedError("storage writer has stopped"))
 
     async def flush(self, up_to: SequenceNumber) -> None:
         """Returns when everything of every operation at or below `up_to` is in Tier 2.
@@ -152,13 +151,9 @@ class StorageWriter:
             raise ContainerStoppedError("storage writer has stopped")
         if up_to <= self._published_up_to:
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[waiter] = up_to
+        waiter = self._waiters.add(up_to)
         self._wake_up()
-        try:
-            await waiter
-        finally:
-            del self._waiters[waiter]
+        await self._waiters.wait(waiter)
 
     def set_pressure(self, level: float) -> None:
         """How badly the cache needs room, 0 to 1: limits of size and age shrink in proportion; at 1 all is due."""
@@ -240,7 +235,7 @@ class StorageWriter:
                 await self._alarm.wait(min(due_at, maintenance_at))
 
     def _round_due_at(self) -> float:
-        if self._waiters or self._kind is not RoundKind.NORMAL:
+        if len(self._waiters) or self._kind is not RoundKind.NORMAL:
             return 0.0
         if not len(self._backlog) and self._acknowledged_up_to < self._consumed_up_to:
             return 0.0
@@ -255,7 +250,7 @@ class StorageWriter:
         candidates = await self._backlog.select(
             started,
             pressure=self._pressure,
-            forced_up_to=max(self._waiters.values(), default=NO_SEQUENCE_NUMBER),
+            forced_up_to=self._waiters.highest,
             kind=self._kind,
         )
         flushes: list[SegmentFlush] = []
@@ -372,9 +367,7 @@ class StorageWriter:
         up_to = calculator.result
         assert up_to >= self._published_up_to, f"{up_to} < {self._published_up_to}"
         self._published_up_to = up_to
-        for waiter, wanted in self._waiters.items():
-            if wanted <= up_to and not waiter.done():
-                waiter.set_result(None)
+        self._waiters.reached(up_to)
         if up_to > self._acknowledged_up_to:
             await self.reconciler.compare_rest()
             await self._source.acknowledge(up_to)

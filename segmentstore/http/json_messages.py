@@ -26,11 +26,11 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-# Numbers stay text: int() refuses more than 4300 digits, float() turns 1e400 into infinity.
+# Only the ends of values matter. Integers stay text because int() refuses more than 4300 digits.
 _scan_value = cast(
     "Callable[[str, int], tuple[object, int]]",  # typeshed leaves the scanner untyped
     make_scanner(
-        json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)  # type: ignore[arg-type]
+        json.JSONDecoder(parse_int=str, parse_constant=_refuse_constant)  # type: ignore[arg-type]
     ),
 )
 

@@ -1,1 +1,1 @@
-"""Time, entropy, files, statistics: everything the outside world gives, each behind a door that the simulation can take over."""
+"""Time, entropy, files, threads, statistics: what the outside world gives, each behind a door that can be replaced."""

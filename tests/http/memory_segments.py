@@ -115,6 +115,8 @@ class MemorySegments:
         self._held = False
         self._scheduled = False
         self.append_count = 0
+        self.cancelled_count = 0
+        """Submissions whose future somebody cancelled: the log owns its futures, so there should be none."""
 
     # --- what tests turn ---------------------------------------------------------------------
 
@@ -125,14 +127,18 @@ class MemorySegments:
         self._held = False
         self._schedule()
 
-    def fail(self, error: SegmentStoreError) -> None:
-        """Everything under way is refused and un-believed; later submissions are judged afresh."""
+    def fail(self, error: SegmentStoreError, *, others: SegmentStoreError | None = None) -> None:
+        """Everything under way is refused and un-believed; later submissions are judged afresh.
+
+        The oldest submission fails with `error`, those behind it with `others` (or the same).
+        """
         queue, self._queue = self._queue, deque()
         for submission in queue:
             state = submission.state
             state.pending = replace(state.committed, attributes=dict(state.committed.attributes))
             if not submission.future.done():
                 submission.future.set_exception(error)
+            error = others or error
         self.let_go()
 
     def restarted(self) -> "MemorySegments":
@@ -312,13 +318,14 @@ class MemorySegments:
             submission = self._queue.popleft()
             if submission.refusal is not None:
                 outcome: SegmentStoreError | None = submission.refusal
-            elif submission.state.deleted:
+            elif submission.state.deleted and submission.commit is not None:
                 outcome = SegmentNotFoundError(submission.state.name)
             else:
                 outcome = None
                 if submission.commit is not None:
                     submission.commit()
             if submission.future.done():
+                self.cancelled_count += submission.future.cancelled()
                 continue
             if outcome is None:
                 submission.future.set_result(submission.state.committed.length)

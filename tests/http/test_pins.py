@@ -47,6 +47,20 @@ async def test_a_forgotten_pin_is_released_only_when_nobody_uses_it(
     pins.check()
 
 
+async def test_a_forgotten_pin_with_two_users_waits_for_both(segments: MemorySegments) -> None:
+    await segments.create("a")
+    pins = pins_of(segments)
+    pin = await pins.lease("a")
+    assert pins.lease_nowait("a") is pin
+    await pins.forget("a")
+    pins.release(pin, 0.0)
+    await pins.release_idle(0.0)
+    assert segments.pin_count("a") == 1
+    pins.release(pin, 0.0)
+    await pins.release_idle(0.0)
+    assert segments.pin_count("a") == 0
+
+
 async def test_an_idle_pin_is_released_after_its_time(segments: MemorySegments) -> None:
     await segments.create("a")
     pins = pins_of(segments)

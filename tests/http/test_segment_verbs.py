@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientConnectionError, ClientPayloadError, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
@@ -238,6 +238,21 @@ async def test_h53_a_big_read_is_streamed_in_windows(segments: MemorySegments) -
         for bad in ("-1", "x", "1e3", "9" * 30):
             async with client.get(node.segment(f"s/read?offset={bad}")) as answer:
                 assert answer.status == 400
+
+
+async def test_a_read_whose_bytes_vanish_is_cut_and_never_looks_whole(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    await segments.create("s")
+    async with segments.open_segment("s") as segment:
+        for _ in range(8):
+            await segment.append(bytes(4 << 20))
+    async with client.get(node.segment("s/read")) as answer:
+        assert answer.headers["Content-Length"] == str(32 << 20)
+        await answer.content.readexactly(1000)
+        await segments.delete("s")
+        with pytest.raises((ClientPayloadError, ClientConnectionError)):
+            await answer.read()
 
 
 @pytest.mark.parametrize(

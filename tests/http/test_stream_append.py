@@ -3,7 +3,11 @@ import asyncio
 import pytest
 from aiohttp import ClientSession
 
-from segmentstore.contracts.errors import ContainerStoppedError, StoreFullError
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    ContainerStoppedError,
+    StoreFullError,
+)
 from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
@@ -104,6 +108,23 @@ async def test_h24_a_refusal_judged_by_pending_state_waits_for_its_commit(
     assert (status, headers["Producer-Epoch"]) == (403, "1")
 
 
+async def test_h24_an_append_judged_by_one_that_failed_is_judged_again(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    await create(client, node.stream("s"))
+    segments.hold()
+    first = asyncio.ensure_future(append(client, node.stream("s"), "0", producer(0)))
+    await submissions(segments, 1)
+    second = asyncio.ensure_future(append(client, node.stream("s"), "1", producer(1)))
+    await submissions(segments, 2)
+    changed = BadAttributeUpdateError("s", key=b"stream/producer/p", current=None)
+    segments.fail(StoreFullError("disk is full"), others=changed)
+    assert (await first)[0] == 507
+    status, headers = await second
+    assert (status, headers["Producer-Expected-Seq"]) == (409, "0")
+    assert segments.content("s") == b""
+
+
 async def test_a_retry_with_producer_and_stream_sequence_is_a_duplicate_and_not_a_regression(
     node: Node, client: ClientSession
 ) -> None:
@@ -180,6 +201,7 @@ async def test_a_client_that_goes_away_does_not_cancel_its_commit(
     segments.let_go()
     assert (await append(client, node.stream("s"), "+", TEXT))[0] == 204
     assert segments.content("s") == b"kept+"
+    assert segments.cancelled_count == 0
 
 
 async def test_h25_a_reconnecting_producer_learns_what_became_of_its_append_in_flight(
@@ -228,6 +250,19 @@ async def test_an_append_to_a_recreated_stream_never_meets_the_old_one(
     assert (await append(client, node.stream("s"), "old", producer(0)))[0] == 404
     await segments.create("s")
     octets = {**producer(0), "Content-Type": "application/octet-stream"}
+    assert (await append(client, node.stream("s"), "new", octets))[0] == 200
+    assert segments.content("s") == b"new"
+
+
+async def test_a_producer_of_a_deleted_stream_is_unknown_to_its_successor(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    octets = {**producer(0), "Content-Type": "application/octet-stream"}
+    await segments.create("s")
+    assert (await append(client, node.stream("s"), "old", octets))[0] == 200
+    await segments.delete("s")
+    await segments.create("s")
+    # The open segment kept for the next append is still the old one, and knows this producer.
     assert (await append(client, node.stream("s"), "new", octets))[0] == 200
     assert segments.content("s") == b"new"
 

@@ -261,7 +261,7 @@ class OpenSegment:
         return info
 
     async def read(self, offset: int, max_length: int, *, wait: bool = False) -> list[Piece]:
-        """Fetched entries; with `wait`, also what a tail entry brings if nothing else came. Checks them against the model."""
+        """Fetched entries, checked against the model; with `wait`, what a tail entry brings if nothing else came."""
         look = self._look()
         pieces = await self._ask(_read(self._segment, offset, max_length, wait=wait))
         for piece in pieces:

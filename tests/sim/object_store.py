@@ -10,14 +10,13 @@ world, not to the sender: it comes although the sender gave up, died or was fenc
 - stale list: each key shows as it was up to `stale_list_seconds` ago.
 - down, cut off, full, slow.
 
-It also holds its callers to H2: a key means one content for ever, is never used again after a delete, and is never a
-path prefix of another key. A breach fails the run.
+Keys mean one content, as in any object store; a `strict` one also fails the run when a caller breaks H2 (other bytes
+under one key, a key used again after its delete) or sends a key that lies above or below another.
 """
 
 import asyncio
 import hashlib
 import math
-import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
@@ -25,19 +24,21 @@ from random import Random
 from typing import Generic, TypeVar
 
 from segmentstore.contracts.errors import (
+    InvalidRequestError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    SegmentStoreError,
     StorageError,
     StorageFullError,
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from tests.sim.loop import Node, SimLoop, SimulationError
+from tier2.object_stores.object_key import check_key, check_prefix, check_range
 
 Result = TypeVar("Result")
 
-_KEY = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}(/[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199})*")
 _TIMEOUT_SECONDS = 5.0
 
 
@@ -72,8 +73,16 @@ class _Listed:
 class SimulatedObjectStore:
     """The store itself. `faults`, `down` and `capacity_bytes` may be changed at any time."""
 
-    def __init__(self, loop: SimLoop, random: Random, faults: StoreFaults = NO_FAULTS) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        random: Random,
+        faults: StoreFaults = NO_FAULTS,
+        *,
+        strict: bool = True,
+    ) -> None:
         self.loop = loop
+        self.strict = strict
         self.random = random
         self.faults = faults
         self.down = False
@@ -107,8 +116,17 @@ class SimulatedObjectStore:
 
     # --- effects, each atomic ---------------------------------------------------------------------
 
+    def write_once(self, key: str, content: bytes) -> None:
+        found = self._objects.get(key)
+        if found is None:
+            self.write(key, content)
+        elif found.content != content:
+            raise ObjectExistsError(f"the key holds other bytes key={key}")
+
     def write(self, key: str, content: bytes) -> str:
         old = self._objects.get(key)
+        if old is None:
+            self._refuse_path_prefix(key)
         growth = len(content) - (len(old.content) if old else 0)
         if self.used_bytes + growth > self.capacity_bytes:
             raise StorageFullError(f"object store is full used_bytes={self.used_bytes}")
@@ -161,6 +179,8 @@ class SimulatedObjectStore:
 
     def hold_to_one_content(self, key: str, content: bytes) -> None:
         """H2, judged when the request is sent: late effects of honest requests are the store's own doing."""
+        if not self.strict:
+            return
         digest = hashlib.sha256(content).digest()
         known = self._first_content.setdefault(key, digest)
         if known != digest:
@@ -168,13 +188,16 @@ class SimulatedObjectStore:
         if key in self._deleted_keys:
             self.loop.fail(SimulationError(f"a key was used again after its delete (H2) key={key}"))
 
-    def hold_to_key_rules(self, key: str) -> None:
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"bad object key {key!r}")
+    def _refuse_path_prefix(self, key: str) -> None:
         parts = key.split("/")
-        for count in range(1, len(parts)):
-            if "/".join(parts[:count]) in self._listed:
-                self.loop.fail(SimulationError(f"a key is a path below another key={key}"))
+        above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+        others = [other for other in above if other in self._objects]
+        others += [other for other in self._objects if other.startswith(key + "/")]
+        if others:
+            error = InvalidRequestError(f"key lies above or below another {key=!s} {others=!s}")
+            if self.strict:
+                self.loop.fail(SimulationError(str(error)))
+            raise error
 
     def note_delete(self, key: str) -> None:
         self._deleted_keys[key] = None
@@ -192,14 +215,14 @@ class MountedObjectStore:
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
         store = self.store
         body = b"".join(content)
-        store.hold_to_key_rules(key)
+        check_key(key)
         store.hold_to_one_content(key, body)
-        await self._request("put", key, len(body), lambda: store.write(key, body))
+        await self._request("put", key, len(body), lambda: store.write_once(key, body))
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:
         store = self.store
         body = bytes(content)
-        store.hold_to_key_rules(key)
+        check_key(key)
         return await self._request(
             "put_if_absent", key, len(body), lambda: store.write_if_absent(key, body), retried=True
         )
@@ -207,7 +230,7 @@ class MountedObjectStore:
     async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
         store = self.store
         body = bytes(content)
-        store.hold_to_key_rules(key)
+        check_key(key)
         return await self._request(
             "put_if_match",
             key,
@@ -217,21 +240,27 @@ class MountedObjectStore:
         )
 
     async def get(self, key: str) -> VersionedObject:
+        check_key(key)
         return await self._request("get", key, 0, lambda: self.store.read(key))
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        check_range(start, length)
         return await self._request(
             "get_range", key, length, lambda: self.store.read(key).content[start : start + length]
         )
 
     async def size(self, key: str) -> int:
+        check_key(key)
         return await self._request("size", key, 0, lambda: len(self.store.read(key).content))
 
     async def delete(self, key: str) -> None:
+        check_key(key)
         self.store.note_delete(key)
         await self._request("delete", key, 0, lambda: self.store.erase(key))
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+        check_prefix(prefix)
         for entry in await self._request("list", prefix, 0, lambda: self.store.names(prefix)):
             yield entry
 
@@ -312,7 +341,7 @@ class _Request(Generic[Result]):
         outcome: Result | Exception
         try:
             outcome = self._effect()
-        except (StorageError, StorageFullError) as error:
+        except SegmentStoreError as error:
             outcome = error
         else:
             if own_retry:

@@ -18,7 +18,11 @@ for seed in (3, 26, 49, 110):
 def _fingerprints(hash_seed: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, check=True, text=True
+        [sys.executable, "-c", _PROGRAM],
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
     )
     return done.stdout
 

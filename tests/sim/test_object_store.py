@@ -176,5 +176,5 @@ def test_a_key_below_another_key_fails_the_run() -> None:
         await view.put("a", [b"x"])
         await view.put("a/b", [b"x"])
 
-    with pytest.raises(SimulationError, match="path"):
+    with pytest.raises(SimulationError, match="below"):
         _run(body)

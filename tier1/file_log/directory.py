@@ -5,7 +5,7 @@
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
     disabled                    present while the log refuses to be initialised
-    ballast                     zeros; removed when the disk is so full that a new owner finds no room for its first journal
+    ballast                     zeros; removed when a new owner finds no room on the disk for its first journal
 
 Invariants:
 - An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
@@ -19,7 +19,7 @@ All methods block; they run in an executor. OSError passes through.
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
-from random import Random  # noqa: TID251 - the type alone
+from random import Random
 
 import crc32c
 
@@ -211,6 +211,18 @@ class LogDirectory:
         names = [parse_journal_name(name) for name in self._files.list(self.path)]
         found = [name for name in names if name is not None]
         return sorted(found, key=lambda name: (name.epoch, name.serial))
+
+    def earlier_journals(self) -> list[JournalName]:
+        """Those of earlier epochs. Raises LogNotPrimaryError if there is any other: we stood still after our claim.
+
+        Without this a recovery that wakes late would take the spares of its successor for left-overs.
+        """
+        names = self.journals()
+        if names and names[-1].epoch >= self._epoch:
+            raise LogNotPrimaryError(
+                f"another process has taken the log over epoch={self._epoch} owner_epoch={names[-1].epoch}"
+            )
+        return names
 
     def remove_file(self, path: str) -> None:
         """Not durable by itself: whether a file that nothing needs is still there after a crash makes no difference."""

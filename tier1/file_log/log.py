@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from enum import Enum
-from random import Random  # noqa: TID251 - the type alone
+from random import Random
 
 from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
 from segmentstore.contracts.errors import (
@@ -231,17 +231,23 @@ class FileDurableDataLog:
     async def truncate(self, up_to: LogAddress) -> None:
         """As the door says. Entries are gone at once; files go, oldest first, when all of theirs are."""
         assert self._writer is not None, "truncate() comes after initialize()"
-        assert self._pool is not None, "an open log has a pool"
         async with self._releasing:
-            for journal in await self._writer.truncate(up_to):
-                self._discarded.append(journal)
-                if await self._pool.offer(journal):
-                    self._discarded.pop()
-            while self._discarded:
-                with self._translated():
-                    await self._steps.run(self._discard, self._discarded[0])
-                self._discarded.popleft()
-            self._pool.look_again()
+            self._discarded.extend(await self._writer.truncate(up_to))
+            try:
+                await self._release_discarded()
+            except OSError as error:
+                failure = self._disk_error(error)
+                self._writer.fail(failure)
+                raise failure from error
+
+    async def _release_discarded(self) -> None:
+        assert self._pool is not None, "an open log has a pool"
+        while self._discarded:
+            # It leaves the list only when it has gone somewhere else: a cancelled truncate() is continued by the next.
+            if not await self._pool.offer(self._discarded[0]):
+                await self._steps.run(self._discard, self._discarded[0])
+            self._discarded.popleft()
+        self._pool.look_again()
 
     def _discard(self, journal: Journal) -> None:
         journal.close()

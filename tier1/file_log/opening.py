@@ -90,7 +90,7 @@ class LogOpening:
             await self._steps.run(
                 scan_journal, self._files, self._directory.join(str(name)), log_id=log_id
             )
-            for name in await self._steps.run(self._directory.journals)
+            for name in await self._steps.run(self._directory.earlier_journals)
         ]
         chain = await self._steps.run(self._link, scanned)
         plan = plan_recovery(chain, rules=self._rules, copy_bytes_max=self._settings.copy_bytes_max)
@@ -102,9 +102,11 @@ class LogOpening:
         size_bytes_min = frame_bytes(len(entries), sum(entry.length for entry in entries))
         size_bytes_min += (MARK_PAGES + 2) * PAGE_BYTES
         try:
-            journal = await pool.make_first(size_bytes_min=size_bytes_min)
-        except NoJournalSpaceError:
-            journal = await self._make_first_on_a_full_disk(scanned, plan, pool, size_bytes_min)
+            journal = await self._make_first(pool, size_bytes_min)
+        except NoJournalSpaceError as error:
+            raise LogFullError(
+                f"no space for the epoch's first journal; free some of the disk path={self._directory.path!r}"
+            ) from error
         first = self._epoch_header(log_id, epoch, chain, plan, entry_count=len(entries), body=body)
         try:
             first = await self._steps.run(self._write_first, journal, first, entries)
@@ -131,22 +133,13 @@ class LogOpening:
             cut_frames=chain.cut_frames,
         )
 
-    async def _make_first_on_a_full_disk(
-        self,
-        scanned: list[ScannedJournal],
-        plan: RecoveryPlan,
-        pool: JournalPool,
-        size_bytes_min: int,
-    ) -> Journal:
-        needed = {frame.path for frame in (*plan.in_place, *plan.copied)}
-        idle = [journal.path for journal in scanned if journal.path not in needed]
-        await self._steps.run(self._remove, [*idle, self._directory.ballast_path])
+    async def _make_first(self, pool: JournalPool, size_bytes_min: int) -> Journal:
         try:
             return await pool.make_first(size_bytes_min=size_bytes_min)
-        except NoJournalSpaceError as error:
-            raise LogFullError(
-                f"no space for the epoch's first journal; free some of the disk path={self._directory.path!r}"
-            ) from error
+        except NoJournalSpaceError:
+            _LOG.warning("the disk is full: opening with the ballast path=%s", self._directory.path)
+        await self._steps.run(self._remove, [self._directory.ballast_path])
+        return await pool.make_first(size_bytes_min=size_bytes_min, shrink=True)
 
     # --- blocking steps ----------------------------------------------------------------------
 

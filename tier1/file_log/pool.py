@@ -15,6 +15,7 @@ from collections.abc import Callable
 from segmentstore.runtime.files import FileSystem
 from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import JournalName, LogDirectory
+from tier1.file_log.frames import PAGE_BYTES
 from tier1.file_log.journal import Journal, JournalFiller
 from tier1.file_log.settings import FileLogSettings
 
@@ -75,7 +76,7 @@ class JournalPool:
 
     async def offer(self, journal: Journal) -> bool:
         """Take a freed journal of this epoch back; False if it is one too many and should be removed."""
-        if journal.file is None or self._stopping or not await self._is_wanted(journal):
+        if journal.file is None or not await self._is_wanted(journal) or self._stopping:
             return False
         self._spares.append(journal)
         self._on_change()
@@ -90,10 +91,22 @@ class JournalPool:
         few = len(self._spares) < self._settings.recycled_journals_max
         return few and await self._has_room(0)
 
-    async def make_first(self, *, size_bytes_min: int) -> Journal:
-        """The journal an epoch starts with. Raises NoJournalSpaceError."""
-        size_bytes = max(self._next_bytes, size_bytes_min)
-        journal = await self._make(size_bytes, free_bytes_min=0)
+    async def make_first(self, *, size_bytes_min: int, shrink: bool = False) -> Journal:
+        """The journal an epoch starts with; with `shrink` rather a small one than none.
+
+        Raises NoJournalSpaceError.
+        """
+        size_bytes = max(self._settings.journal_bytes_first, size_bytes_min)
+        journal = None
+        while journal is None:
+            try:
+                journal = await self._make(size_bytes, free_bytes_min=0)
+            except NoJournalSpaceError:
+                if not shrink or size_bytes == size_bytes_min:
+                    raise
+                size_bytes = max(size_bytes_min, size_bytes // 2 & -PAGE_BYTES)
+        self._next_bytes = 2 * max(size_bytes, self._settings.journal_bytes_first)
+        self._next_bytes = min(self._next_bytes, self._settings.journal_bytes_max)
         self._full = not await self._has_room(self._next_bytes)
         return journal
 

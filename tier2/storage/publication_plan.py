@@ -113,6 +113,7 @@ def survey(publication: Publication, root: Root) -> list[SegmentId]:
 
 
 def decode_records(values: Mapping[SegmentId, bytes]) -> dict[SegmentId, SegmentRecord]:
+    """Decoded records by id. Raises CorruptedDataError."""
     return {segment_id: decode_record(segment_id, value) for segment_id, value in values.items()}
 
 

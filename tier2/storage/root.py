@@ -65,6 +65,7 @@ Run = tuple[RunPart, ...]
 
 
 def stored_bytes(run: Run) -> int:
+    """Size of a run in the store. O(parts)."""
     return sum(part.size for part in run)
 
 

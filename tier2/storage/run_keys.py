@@ -37,18 +37,22 @@ _RECORD_KEY_BYTES = _SEGMENT_KEY.size
 
 
 def catalog_key(name: str) -> bytes:
+    """Where the catalog has a name."""
     return CATALOG + name.encode()
 
 
 def name_of(key: bytes) -> str:
+    """The name in a catalog key."""
     return key[1:].decode()
 
 
 def record_key(segment_id: SegmentId) -> bytes:
+    """Where a segment's record is."""
     return _SEGMENT_KEY.pack(SEGMENT, segment_id, _RECORD)
 
 
 def is_record_key(key: bytes) -> bool:
+    """Whether a key of any keyspace is the one of a segment record."""
     return len(key) == _RECORD_KEY_BYTES and key.startswith(SEGMENT) and key[-1] == _RECORD
 
 
@@ -58,10 +62,12 @@ def record_group(key: bytes) -> bytes:
 
 
 def attribute_key(segment_id: SegmentId, key: AttributeKey) -> bytes:
+    """Where an extended attribute is."""
     return _SEGMENT_KEY.pack(SEGMENT, segment_id, _ATTRIBUTE) + key
 
 
 def attribute_range(segment_id: SegmentId) -> tuple[bytes, bytes]:
+    """All extended attributes of a segment: first key, and the one behind the last."""
     return (
         _SEGMENT_KEY.pack(SEGMENT, segment_id, _ATTRIBUTE),
         _SEGMENT_KEY.pack(SEGMENT, segment_id, _LAYOUT),
@@ -69,14 +75,17 @@ def attribute_range(segment_id: SegmentId) -> tuple[bytes, bytes]:
 
 
 def attribute_of(key: bytes) -> AttributeKey:
+    """The attribute that a key names."""
     return AttributeKey(key[_RECORD_KEY_BYTES:])
 
 
 def layout_key(segment_id: SegmentId, end_offset: int) -> bytes:
+    """Where the layout entry with that end is."""
     return _LAYOUT_KEY.pack(SEGMENT, segment_id, _LAYOUT, end_offset)
 
 
 def is_layout_key(key: bytes) -> bool:
+    """Whether a key of any keyspace is the one of a layout entry."""
     return len(key) == _LAYOUT_KEY.size and key.startswith(SEGMENT) and key[9] == _LAYOUT
 
 
@@ -91,33 +100,40 @@ def layout_range(
 
 
 def end_offset_of(layout: bytes) -> int:
+    """The end offset in a layout entry's key."""
     return int.from_bytes(layout[_RECORD_KEY_BYTES:], "big")
 
 
 def segment_of(key: bytes) -> SegmentId:
+    """The segment that a key of its range belongs to."""
     return SegmentId(int.from_bytes(key[1:_SEGMENT_GROUP_BYTES], "big"))
 
 
 def reference_key(identity: ObjectIdentity, segment_id: SegmentId, end_offset: int) -> bytes:
+    """Says that a layout entry names an object."""
     return REFERENCE + identity.encode() + _REFERENCE_TAIL.pack(segment_id, end_offset)
 
 
 def reference_range(identity: ObjectIdentity) -> tuple[bytes, bytes]:
+    """All references to an object: first key, and one behind the last."""
     first = REFERENCE + identity.encode()
     return first, first + b"\xff" * (_REFERENCE_TAIL.size + 1)
 
 
 def reference_of(key: bytes) -> tuple[ObjectIdentity, SegmentId, int]:
+    """Object, segment and end offset of a reference."""
     segment_id, end_offset = _REFERENCE_TAIL.unpack_from(key, _REFERENCE_GROUP_BYTES)
     identity = ObjectIdentity.decode(key[1:_REFERENCE_GROUP_BYTES])
     return identity, SegmentId(segment_id), end_offset
 
 
 def garbage_key(kind: ObjectKind, identity: ObjectIdentity) -> bytes:
+    """Where an object's garbage record is."""
     return GARBAGE + bytes((kind,)) + identity.encode()
 
 
 def garbage_of(key: bytes) -> tuple[ObjectKind, ObjectIdentity]:
+    """The object that a garbage record speaks of."""
     return ObjectKind(key[1]), ObjectIdentity.decode(key[2:])
 
 

@@ -63,6 +63,7 @@ class PartImage:
 
 
 def fingerprint(group: bytes) -> int:
+    """What a filter keeps of a group."""
     return zlib.crc32(group)
 
 

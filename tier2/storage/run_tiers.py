@@ -26,6 +26,7 @@ class MergeChoice:
 
 
 def tier_of(size: int, settings: StorageSettings) -> int:
+    """The tier of a run that has `size` bytes in the store. O(log size)."""
     tier, limit = 0, settings.run_tier_bytes
     while size >= limit:
         tier += 1

@@ -75,6 +75,7 @@ class LayoutEntry:
 
 
 def encode_attribute(value: AttributeValue) -> bytes:
+    """See the module; decode_attribute() is the way back."""
     if isinstance(value, int):
         return _NUMBER.pack(_IS_NUMBER, value)
     return _BYTES.pack(_IS_BYTES, len(value)) + value
@@ -95,6 +96,7 @@ def _decode_attribute_at(content: bytes, position: int) -> tuple[AttributeValue,
 
 
 def decode_attribute(content: bytes) -> AttributeValue:
+    """Raises CorruptedDataError."""
     try:
         value, end = _decode_attribute_at(content, 0)
     except (struct.error, IndexError) as error:
@@ -105,6 +107,7 @@ def decode_attribute(content: bytes) -> AttributeValue:
 
 
 def encode_record(record: SegmentRecord, *, no_extended_attribute: bool) -> bytes:
+    """A record's bytes. What the record itself says of extended attributes is not looked at."""
     name = record.name.encode()
     flags = (_SEALED if record.sealed else 0) | (
         _NO_EXTENDED_ATTRIBUTE if no_extended_attribute else 0
@@ -127,13 +130,8 @@ def encode_record(record: SegmentRecord, *, no_extended_attribute: bool) -> byte
     return b"".join(parts)
 
 
-def record_bounds(value: bytes) -> tuple[int, int]:
-    """Start offset and length of an encoded record, without decoding the rest."""
-    _, _, _, start_offset, length, _, _, _ = _RECORD.unpack_from(value)
-    return start_offset, length
-
-
 def decode_record(segment_id: SegmentId, value: bytes) -> SegmentRecord:
+    """Raises CorruptedDataError."""
     try:
         version, flags, name_length, start, length, modified, sequence, count = _RECORD.unpack_from(
             value
@@ -178,14 +176,17 @@ def _decode_core_attributes(
 
 
 def encode_id(segment_id: SegmentId) -> bytes:
+    """The value of a catalog entry."""
     return segment_id.to_bytes(8, "big")
 
 
 def decode_id(value: bytes) -> SegmentId:
+    """Raises CorruptedDataError."""
     if len(value) != 8:
         raise CorruptedDataError(f"segment id has a wrong size bytes={len(value)}")
     return SegmentId(int.from_bytes(value, "big"))
 
 
 def encode_garbage(root_version: int) -> bytes:
+    """The value of a garbage record."""
     return root_version.to_bytes(8, "big")

@@ -19,6 +19,8 @@ class MemoryTier2:
         self.running = 0
         self.running_most = 0
         self.error: Exception | None = None
+        self.one_block_at_a_time = False
+        """Answer with the block around the first byte only: all that the door promises."""
         self.delays: Random | None = None
         """Makes every read take a while, if set."""
         self._block_bytes = block_bytes
@@ -51,7 +53,7 @@ class MemoryTier2:
         if offset >= len(content):
             raise ValueError(f"offset={offset} is past {len(content)}")
         begin = max(start_offset, offset - offset % self._block_bytes)
-        end = offset + length
+        end = offset + (1 if self.one_block_at_a_time else length)
         end += -end % self._block_bytes
         return StorageRead(begin, memoryview(content[begin:end]))
 

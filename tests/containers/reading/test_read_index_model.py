@@ -9,6 +9,7 @@ import asyncio
 from contextlib import aclosing
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -304,7 +305,7 @@ class ReadIndexMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-TestReadIndexAgainstPlainBytes = ReadIndexMachine.TestCase
+TestReadIndexAgainstPlainBytes = pytest.mark.slow(ReadIndexMachine.TestCase)
 TestReadIndexAgainstPlainBytes.settings = settings(
     max_examples=60,
     stateful_step_count=40,

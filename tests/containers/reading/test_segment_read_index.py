@@ -300,6 +300,7 @@ def test_h54_an_append_accepted_behind_a_pending_merge_leaves_its_place_free() -
     bench.container.check()
 
 
+@pytest.mark.slow
 def test_h55_twenty_five_thousand_segments_of_one_byte_fit_into_256_mb() -> None:
     bench = ReadIndexBench(budget_bytes=256 * 10**6)
     indexes = [bench.open() for _ in range(25_000)]

@@ -67,6 +67,23 @@ async def test_h59_a_fetch_whose_readers_all_left_still_fills_the_cache() -> Non
     assert index.read_cached(0, 100) == DATA[:100]
 
 
+async def test_h59_readers_whose_byte_the_shared_answer_lacks_share_the_next_fetch() -> None:
+    bench = ReadIndexBench()
+    bench.tier2.one_block_at_a_time = True
+    index = bench.open(published=DATA)
+    bench.tier2.hold()
+    offsets = (0, 4_000, 4_000, 2_500, 999)
+    readers = [asyncio.ensure_future(index.wait_for_bytes(n, 6_000)) for n in offsets]
+    await turns()
+    bench.tier2.release()
+    for offset, content in zip(offsets, await asyncio.gather(*readers), strict=True):
+        assert content
+        assert content == DATA[offset : offset + len(content)]
+    assert [offset for _, offset, _ in bench.tier2.reads] == [0, 4_000, 2_500]
+    assert (await read_all(index, 0, len(DATA)))[0] == DATA
+    bench.container.check()
+
+
 async def test_h59_a_failed_fetch_fails_its_readers_and_the_next_one_tries_again() -> None:
     bench = ReadIndexBench()
     index = bench.open(published=DATA)

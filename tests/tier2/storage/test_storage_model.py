@@ -1,8 +1,8 @@
 """Random publications against a model made of dictionaries.
 
-Goal: whatever mixture of appends, truncations, seals, merges, deletes, re-creations and attribute changes goes into rounds,
-with lost and late answers, merges of runs, collections and new owners between them, Tier 2 shows exactly the published
-state, and frees every object that nothing needs.
+Goal: whatever mixture of appends, truncations, seals, merges, deletes, re-creations and attribute changes goes into
+rounds, with lost and late answers, merges of runs, collections and new owners between them, Tier 2 shows exactly the
+published state, and frees every object that nothing needs.
 Method: small steps are drawn, few by hypothesis (which shrinks what fails), many from seeds (so that runs pile up and
 merge); the model keeps the state that is pending and the one that is published.
 """

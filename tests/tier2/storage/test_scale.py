@@ -1,0 +1,107 @@
+"""Many small segments: few puts, quick look-ups, bounded memory (H1)."""
+
+import gc
+import time
+import tracemalloc
+
+import pytest
+
+from segmentstore.contracts.identifiers import AttributeKey, SegmentId
+from tests.contracts.storage_suite import change, data, read_all, round_of
+from tests.tier2.storage.backings import ObjectStoreBacking
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage.settings import StorageSettings
+
+
+@pytest.mark.slow
+async def test_h1_a_round_over_ten_thousand_small_segments_is_a_handful_of_puts() -> None:
+    backing = ObjectStoreBacking(MemoryObjectStore())
+    owner = await backing.claimed(1)
+    content = {n: n.to_bytes(4, "big") * 256 for n in range(1, 10_001)}
+    publication = round_of(
+        *(
+            change(n, f"scope/s{n}", length=1024, sequence_number=n, pieces=[data(0, text)])
+            for n, text in content.items()
+        )
+    )
+    before = owner.statistics()
+    started = time.process_time()
+    await owner.publish(publication)
+    assert time.process_time() - started < 10
+    assert owner.statistics().puts - before.puts <= 10
+    for n in range(1, 10_001, 997):
+        assert await read_all(owner, n, 0, 1024) == content[n]
+
+
+@pytest.mark.slow
+async def test_h1_a_hundred_thousand_segments_are_found_after_reopening_within_bounded_memory() -> (
+    None
+):
+    settings = StorageSettings(run_cache_bytes=4 << 20, record_cache_bytes=1 << 20)
+    backing = ObjectStoreBacking(MemoryObjectStore(), settings)
+    owner = await backing.claimed(1)
+    for first in range(1, 100_001, 10_000):
+        await owner.publish(
+            round_of(
+                *(
+                    change(
+                        n,
+                        f"scope/stream-{n:06}",
+                        length=0,
+                        sequence_number=n,
+                        attributes={AttributeKey(b"event"): n},
+                    )
+                    for n in range(first, first + 10_000)
+                )
+            )
+        )
+        while await owner.maintain():
+            pass
+    assert owner.statistics().run_count <= 12
+    successor = await backing.claimed(2)
+    gc.collect()
+    tracemalloc.start()
+    started = time.process_time()
+    for n in range(1, 100_001, 499):
+        record = await successor.find(f"scope/stream-{n:06}")
+        assert record is not None
+        assert record.segment_id == n
+    gets = successor.statistics().gets
+    for n in range(1000):
+        assert await successor.find(f"scope/stream-{n:06}x") is None
+    assert successor.statistics().gets - gets <= 4, "a negative look-up reads almost nothing"
+    assert time.process_time() - started < 10
+    loaded = await successor.load([SegmentId(n) for n in range(1, 100_001, 7)])
+    assert len(loaded) == 14_286
+    del loaded
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 16 << 20
+    successor.check()
+
+
+async def test_runs_stay_few_however_many_rounds_there_are() -> None:
+    backing = ObjectStoreBacking(MemoryObjectStore(), StorageSettings(run_fanout=4))
+    owner = await backing.claimed(1)
+    most = 0
+    for n in range(1, 200):
+        await owner.publish(
+            round_of(change(1, "a", length=n, sequence_number=n, pieces=[data(n - 1, b"x")]))
+        )
+        while await owner.maintain():
+            pass
+        most = max(most, owner.statistics().run_count)
+    assert most <= 8
+    assert await read_all(owner, 1, 0, 199) == b"x" * 199
+
+
+async def test_publish_merges_by_itself_when_nobody_maintains() -> None:
+    backing = ObjectStoreBacking(MemoryObjectStore(), StorageSettings(run_count_max=10))
+    owner = await backing.claimed(1)
+    for n in range(1, 60):
+        await owner.publish(
+            round_of(change(1, "a", length=n, sequence_number=n, pieces=[data(n - 1, b"x")]))
+        )
+        assert owner.statistics().run_count <= 10
+    assert await read_all(owner, 1, 0, 59) == b"x" * 59
