@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := segmentstore containers tier1 tier2
-SEEDS ?= 200
+SEEDS ?= 1000
 DATA ?= data
 HTTP ?= 127.0.0.1:9091
 
@@ -16,7 +16,7 @@ help:
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
 	@echo "make demo               a demonstration that checks itself"
 	@echo "make bench              throughput and latency on this machine"
-	@echo "make sim SEEDS=1000     more seeds of the simulation"
+	@echo "make sim SEEDS=1000     so many seeds of the simulation"
 	@echo "make replay SEED=7      one seed again, with its trace"
 
 setup: $(READY)
@@ -28,7 +28,8 @@ SETUP_LOG := $(VENV)/setup.log
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
-	@test -x $(BIN)/python || { echo "setting up $(VENV), about a minute"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 \
+		|| { echo "setting up $(VENV), about a minute"; $(PYTHON) -m venv --clear $(VENV); }
 	@$(PIP) '.[test]' > $(SETUP_LOG) 2>&1 || { cat $(SETUP_LOG); exit 1; }
 	@$(PIP) '.[fast]' >> $(SETUP_LOG) 2>&1 || echo "uvloop cannot be installed here; the store runs without it"
 	@touch $@
@@ -64,11 +65,11 @@ bench: setup
 	@echo "== over HTTP"; $(BIN)/segmentstore bench
 
 sim: setup
-	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n auto -m simulation tests/sim
+	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/sim/test_seeds.py
 
 replay: setup
 	@test -n "$(SEED)" || { echo "usage: make replay SEED=7"; exit 2; }
-	@SIM_SEED=$(SEED) SIM_SEEDS=1 $(BIN)/python -m pytest -q -s -m simulation tests/sim/test_seeds.py
+	@$(BIN)/python -m tests.sim.run --seed $(SEED) --verbose
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -57,7 +57,10 @@ STAGES = (
     Stage("integration", pytest("-m", "integration"), tests=True),
 )
 
-TOOLS = {"node": "the conformance suite of Durable Streams (tests/integration/durable_streams)"}
+TOOLS = {
+    "node": "the conformance suite of Durable Streams (tests/integration/durable_streams)",
+    "npm": "the conformance suite of Durable Streams (tests/integration/durable_streams)",
+}
 
 
 def run(stage: Stage) -> Outcome:

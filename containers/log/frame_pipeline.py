@@ -35,6 +35,10 @@ class FramePipelineSettings:
     """Most operations of one frame: its commit is one stretch."""
     frames_in_flight_max: int = 16
     slice_seconds: float = 0.001
+    small_bytes: int = 64 * 1024
+    small_operations: int = 256
+    """Below both, operations wait for a frame that is in flight and share the next one: no time is lost, because the
+    log has one write at a time anyway, and a frame costs as much as ten small operations."""
 
 
 class FramePipeline:
@@ -65,6 +69,8 @@ class FramePipeline:
         self._on_failure = on_failure
         self.queue: deque[Operation] = deque()
         """Accepted operations; append through submit(), or here and then schedule()."""
+        self.queued_bytes = 0
+        """Data in the queue, as the submitters count it."""
         self.scheduled = False
         """The pump will run in this turn of the loop."""
         self.failure: Exception | None = None
@@ -112,6 +118,8 @@ class FramePipeline:
         outstanding_max = self._log.write_settings.outstanding_bytes_max
         end = self._loop.time() + self._settings.slice_seconds
         while self.queue or self._builder.has_rest:
+            if self._may_wait():
+                return  # a completion pumps again
             if (
                 len(self._in_flight) >= self._settings.frames_in_flight_max
                 or self.outstanding_bytes >= outstanding_max
@@ -126,7 +134,17 @@ class FramePipeline:
             if self._loop.time() >= end:
                 self.schedule()
                 return
+        self.queued_bytes = 0
         self._note_idle()
+
+    def _may_wait(self) -> bool:
+        settings = self._settings
+        return (
+            bool(self._in_flight)
+            and len(self.queue) < settings.small_operations
+            and self.queued_bytes < settings.small_bytes
+            and not self._builder.has_rest
+        )
 
     def _send(self, frame: FrameInFlight) -> bool:
         self.outstanding_bytes += frame.length

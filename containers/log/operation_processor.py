@@ -174,6 +174,7 @@ class OperationProcessor:
         self._appended_bytes += operation.length
         pipeline = self._pipeline
         pipeline.queue.append(operation)
+        pipeline.queued_bytes += operation.length
         if not pipeline.scheduled:
             pipeline.schedule()
 

@@ -126,12 +126,9 @@ class Replay:
             self._keep(seal, segment)
 
     def _insert(self, segment: SegmentMetadata, offset: int, data: memoryview) -> None:
-        missing = offset + len(data) - segment.storage_length
-        if missing <= 0:
+        length = min(len(data), offset + len(data) - segment.storage_length)
+        if length <= 0:
             return
-        if missing < len(data):
-            data = data[len(data) - missing :]
-            offset = segment.storage_length
         try:
             segment.read_index.insert_recovered(offset, data)
         except CacheFullError as error:
@@ -139,7 +136,7 @@ class Replay:
                 "the bytes in the log that are not yet in Tier 2 do not fit into the cache: start with a larger "
                 f"cache budget (cause: {error})"
             ) from error
-        self.data_bytes += len(data)
+        self.data_bytes += length
 
     # --- everything else -------------------------------------------------------------------------
 

@@ -79,6 +79,13 @@ class SegmentStaging:
 
         Raises CacheFullError with no effect, DataCorruptionError if the bytes overlap those before them.
         """
+        entry = self._open
+        size = len(data)
+        position = offset - entry.offset
+        if offset == entry.end and position + size <= self._open_bytes:
+            self._open_view[position : position + size] = data
+            entry.end = offset + size
+            return
         skipped = self.metadata.storage_length - offset
         if skipped >= len(data):
             return

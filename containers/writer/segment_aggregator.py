@@ -254,11 +254,6 @@ class SegmentAggregator:
     def abandon(self) -> None:
         """The publication under way will not be tried again, yet it may happen: Tier 2 has to be asked."""
         self.in_flight = 0
-        self.forget_base()
-        for source in self.sources():
-            source.forget_base()
-
-    def forget_base(self) -> None:
         self.base = None
         self.base_known = False
         self.doubtful = True

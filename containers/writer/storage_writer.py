@@ -320,8 +320,6 @@ class StorageWriter:
         for flush in flushes:
             flush.aggregator.abandon()
             self.reconciler.doubt(flush.aggregator.segment_id)
-            for absorbed in flush.absorbed:
-                self.reconciler.doubt(absorbed.aggregator.segment_id)
         self._kind = RoundKind.DELETIONS
 
     async def _complete(self, flushes: Sequence[SegmentFlush], started: float) -> None:

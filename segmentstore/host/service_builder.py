@@ -33,6 +33,7 @@ from segmentstore.host.assignment import InProcessAssignmentSource
 from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
+from segmentstore.host.late_object_store import LateObjectStore
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings
@@ -72,7 +73,7 @@ class Service:
 async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
     """A service whose parts exist and are not started yet; on exit they are gone.
 
-    Raises DataDirectoryError, DataDirectoryInUseError, DataDirectoryCorruptedError, StorageError.
+    Raises DataDirectoryError, DataDirectoryInUseError, DataDirectoryCorruptedError.
     """
     settings = resolved.settings
     files, wall_clock, random = SystemFileSystem(), SystemWallClock(), system_random()
@@ -96,7 +97,6 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             storage_lanes=[storage_threads.lane() for _ in range(count)],
         )
         stack.push_async_callback(containers.close)
-        await containers.start()
         registry = ContainerRegistry(container_count=count)
         manager = ContainerManager(
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
@@ -143,24 +143,21 @@ class ContainerFactory:
         self._cache = CacheManager(storage=CacheStorage(budget_bytes=settings.cache.bytes_max))
         self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
         self._memory_objects = MemoryObjectStore()
-        self._object_stores: list[ObjectStore] = []
-
-    async def start(self) -> None:
-        """Open the object stores. Raises StorageError."""
-        for lane in self._storage_lanes:
-            if self._settings.tier2.kind == "memory":
-                self._object_stores.append(self._memory_objects)
-                continue
-            assert self._directory is not None, "tier 2 in files without a data directory"
-            store = FilesystemObjectStore(
-                self._directory.tier2_path, files=self._files, executor=lane, random=self._random
-            )
-            await store.start()
-            self._object_stores.append(store)
+        self._object_stores = [self._object_store(lane) for lane in storage_lanes]
 
     async def close(self) -> None:
         for store in self._object_stores:
             await store.close()
+
+    def _object_store(self, lane: Lane) -> ObjectStore:
+        if self._settings.tier2.kind == "memory":
+            return self._memory_objects
+        assert self._directory is not None, "tier 2 in files without a data directory"
+        return LateObjectStore(
+            FilesystemObjectStore(
+                self._directory.tier2_path, files=self._files, executor=lane, random=self._random
+            )
+        )
 
     def create(self, container_id: ContainerId) -> SegmentContainer:
         """A container for one life."""

@@ -36,6 +36,16 @@ async def fetch(server: ServerProcess, name: str) -> bytes:
         return (await client.read(name, 0, 1 << 20)).content
 
 
+async def until_claimed(server: ServerProcess) -> None:
+    """Every container has claimed its root and takes requests; gives up after a minute."""
+    async with HttpClient(server.address) as client, asyncio.timeout(60):
+        while True:
+            health = await client.health()
+            if health["ready"] and health["storage_state"] == "ok":
+                return
+            await asyncio.sleep(0.1)
+
+
 def get(server: ServerProcess, path: str) -> str:
     with urllib.request.urlopen(server.address + path, timeout=10) as response:
         return str(response.read().decode())
@@ -181,3 +191,30 @@ def test_h7_a_tier_1_that_was_lost_is_not_silently_begun_anew(server: ServerProc
     with partial:
         assert "containers=0/4" in partial.ready_line
     assert "recover --from-tier2" in partial.log_path.read_text()
+
+
+def test_h41_a_store_starts_while_tier_2_is_away_and_uses_it_when_it_is_back(
+    server: ServerProcess,
+) -> None:
+    asyncio.run(store(server, "flushed", b"in tier 2"))
+    with urllib.request.urlopen(
+        urllib.request.Request(server.address + "/v1/segments/flushed/flush", method="POST"),
+        timeout=30,
+    ):
+        pass
+    asyncio.run(store(server, "fresh", b"in the log alone"))
+    server.kill()
+    tier2 = server.data_directory / "tier2"
+    tier2.rename(tier2.with_name("away"))
+    tier2.write_text("no directory, so no object store")
+    server.start()
+    assert asyncio.run(fetch(server, "fresh")) == b"in the log alone"
+    states = json.loads(get(server, "/health"))["containers"]
+    assert {each["storage_state"] for each in states} == {"unclaimed"}
+    status, _ = get_refusal(server, "/v1/segments/never-seen/info")
+    assert status == 503
+    tier2.unlink()
+    tier2.with_name("away").rename(tier2)
+    asyncio.run(until_claimed(server))
+    assert asyncio.run(fetch(server, "flushed")) == b"in tier 2"
+    assert asyncio.run(fetch(server, "fresh")) == b"in the log alone"

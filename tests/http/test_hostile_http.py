@@ -110,6 +110,7 @@ async def test_a_body_that_breaks_off_stores_nothing(
         await still_serves(node, segments)
 
 
+@pytest.mark.slow
 async def test_a_body_that_trickles_is_given_up_with_408(segments: MemorySegments) -> None:
     await segments.create("s")
     async with running_node(segments, SETTINGS) as node:

@@ -19,6 +19,7 @@ def lines(body: str) -> bytes:
     return lines_of_body(body.encode(), empty_array_allowed=False)
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, min_size=1, max_size=5), st.sampled_from([None, 0, 2]))
 def test_an_array_becomes_one_line_per_element_and_comes_back(
     values: list[object], indent: int | None

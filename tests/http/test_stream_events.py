@@ -5,6 +5,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 
+import pytest
 from aiohttp import ClientResponse, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,6 +170,7 @@ async def test_event_streams_are_bounded(segments: MemorySegments) -> None:
                 assert second.status == 503
 
 
+@pytest.mark.slow
 async def test_h53_a_reader_that_takes_nothing_is_cut_off(segments: MemorySegments) -> None:
     settings = HttpSettings(port=0, write_seconds_max=0.2, window_bytes=64 << 10)
     async with running_node(segments, settings) as node, ClientSession() as client:

@@ -1,5 +1,6 @@
 import asyncio
 
+import pytest
 from aiohttp import ClientSession
 
 from segmentstore.http.clock_watch import ClockWatch
@@ -120,6 +121,7 @@ async def test_an_expired_stream_makes_room_for_a_fresh_one(segments: MemorySegm
         assert segments.content("s") == b""
 
 
+@pytest.mark.slow
 async def test_a_restart_never_expires_a_stream_early(segments: MemorySegments) -> None:
     async with running_node(segments) as node, ClientSession() as client:
         assert await put(client, node.stream("s"), **{"Stream-TTL": "1"}) == 201

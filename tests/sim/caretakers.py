@@ -39,8 +39,7 @@ class Truncator(Actor):
             if self.random.random() < 0.2:
                 offset = self.random.randint(0, life.start)  # going back changes nothing
             await self.client.truncate(self.name, offset)
-        else:
-            await self.client.info(self.name)
+        await self.client.info(self.name)
 
 
 class Deleter(Actor):

@@ -116,7 +116,9 @@ def _first_known_place(life: Incarnation, start: int, length: int) -> int:
         return 0
     places = [append.end - len(append.data) for append in life.appends if append.end is not None]
     places += [append.end for append in life.appends if append.end is not None]
-    places += [merge.end for merge in life.merges_in if merge.end is not None]
+    for merge in life.merges_in:
+        if merge.end is not None:
+            places += [merge.end - merge.length, merge.end]
     return min((place for place in places if place >= start), default=length)
 
 

@@ -72,6 +72,10 @@ class TailReader(Actor):
             elif not piece.data:
                 await self.close()
 
+    def owes(self) -> bool:
+        """It stays as long as things break, so that somebody waits when the last append comes."""
+        return not self.stage.calm
+
     async def _follow(self, segment: OpenSegment) -> list[Piece] | None:
         """What comes next; None if nothing came in the time this reader has. A disconnect ends the wait (H58)."""
         read = asyncio.ensure_future(segment.read(self._offset, 300, wait=True))
@@ -79,11 +83,7 @@ class TailReader(Actor):
             if await _done_within(read, self.random.expovariate(1.0)):
                 return read.result()
             pauses = segment.pause_count
-            if (
-                not segment.awake
-                or segment.life.length <= self._offset
-                or self.random.random() < 0.5
-            ):
+            if not segment.awake or segment.life.length <= self._offset:
                 return None
             if not await _done_within(read, _WAKE_SECONDS_MAX):
                 if segment.owned and segment.pause_count == pauses:

@@ -259,8 +259,8 @@ class FileDurableDataLog:
             return LogStatistics(0, 0, 0, 0.0, 0, full=False)
         journals = (*writer.journals, *pool.spares)
         return LogStatistics(
-            outstanding_entries=writer.outstanding_entries,
-            outstanding_bytes=writer.outstanding_bytes,
+            outstanding_entries=writer.pending.outstanding_entries,
+            outstanding_bytes=writer.pending.outstanding_bytes,
             stored_bytes=sum(journal.size_bytes for journal in journals),
             sync_seconds_recent=writer.sync_seconds,
             cut_frames=self._opened.cut_frames,

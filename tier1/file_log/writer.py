@@ -27,22 +27,13 @@ from tier1.file_log.frames import (
     frame_bytes,
 )
 from tier1.file_log.journal import Journal
+from tier1.file_log.pending import PendingEntries, PendingEntry, fail_future
 from tier1.file_log.pool import JournalPool
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
 
 _LOG = logging.getLogger(__name__)
 _RECENT_WEIGHT = 0.1
-
-
-@dataclass(slots=True)
-class _PendingEntry:
-    """An accepted entry and who waits for it."""
-
-    entry: FrameEntry
-    future: "asyncio.Future[LogAddress]"
-    room_bytes: int
-    """Space it needs if it is alone in its frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ class _PlannedFrame:
     journal: Journal
     leaves: Journal | None
     """The journal before, if it still has un-synced marks."""
-    pending: tuple[_PendingEntry, ...]
+    pending: tuple[PendingEntry, ...]
     sync: bool
 
 
@@ -81,10 +72,7 @@ class FrameWriter:
         self._steps = steps
         self._settings = settings
         self._rules = rules
-        self._pending: deque[_PendingEntry] = deque()
-        self._pending_room = 0
-        self._in_flight: tuple[_PendingEntry, ...] = ()
-        self._outstanding_bytes = 0
+        self._pending = PendingEntries()
         self._next_address = first.last_address + 1
         self._synced_number = first.number
         self._vouched_number = 0
@@ -106,12 +94,9 @@ class FrameWriter:
         return self._failure
 
     @property
-    def outstanding_entries(self) -> int:
-        return len(self._pending) + len(self._in_flight)
-
-    @property
-    def outstanding_bytes(self) -> int:
-        return self._outstanding_bytes
+    def pending(self) -> PendingEntries:
+        """What was accepted and is not acknowledged."""
+        return self._pending
 
     @property
     def sync_seconds(self) -> float:
@@ -134,12 +119,12 @@ class FrameWriter:
         """Accept an entry, or refuse it with LogFullError in the future."""
         future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
         if self._failure is not None or self._stopping:
-            _fail_future(future, self._closed_error())
+            fail_future(future, self._closed_error())
             return future
         room = self._alone(length)
         if self._pool.full and not self._has_room(room, internal=internal):
             reserve = 0 if internal else self._settings.reserve_bytes
-            _fail_future(
+            fail_future(
                 future,
                 LogFullError(
                     f"no journal space is left length={length} reserve_bytes={reserve} path={self._log_path!r}"
@@ -148,9 +133,7 @@ class FrameWriter:
             return future
         entry = FrameEntry(self._next_address, pieces, length)
         self._next_address += 1
-        self._pending.append(_PendingEntry(entry, future, room))
-        self._pending_room += room
-        self._outstanding_bytes += length
+        self._pending.add(PendingEntry(entry, future, room))
         self._work.set()
         return future
 
@@ -202,7 +185,7 @@ class FrameWriter:
     def stop(self) -> None:
         """Fail what is not being written yet, and let run() end with a mark."""
         self._stopping = True
-        self._drop_queue()
+        self._pending.fail_waiting(self._closed_error())
         self._work.set()
 
     def fail(self, error: Exception) -> None:
@@ -213,24 +196,14 @@ class FrameWriter:
         if self._mark_timer is not None:
             self._mark_timer.cancel()
             self._mark_timer = None
-        in_flight, self._in_flight = self._in_flight, ()
-        self._fail_pending(in_flight)
-        self._drop_queue()
+        self._pending.fail_all(self._failure)
         while self._truncation_waiters:
-            _fail_future(self._truncation_waiters.popleft()[1], self._closed_error())
+            fail_future(self._truncation_waiters.popleft()[1], self._failure)
         self._work.set()
 
     def check(self) -> None:
         """Prove the invariants. O(pending + journals)."""
-        waiting = [*self._in_flight, *self._pending]
-        addresses = [pending.entry.address for pending in waiting]
-        assert addresses == sorted(set(addresses)), f"pending addresses out of order: {addresses}"
-        outstanding = sum(pending.entry.length for pending in waiting)
-        assert outstanding == self._outstanding_bytes, (
-            f"outstanding bytes {self._outstanding_bytes}, entries hold {outstanding}"
-        )
-        room = sum(pending.room_bytes for pending in self._pending)
-        assert room == self._pending_room, f"pending room {self._pending_room}, entries need {room}"
+        self._pending.check()
         assert self._vouched_number <= self._synced_number <= self._last.number, (
             f"frames vouched={self._vouched_number} synced={self._synced_number} written={self._last.number}"
         )
@@ -247,18 +220,20 @@ class FrameWriter:
         if not self._pool.full:
             return True
         here = self._journals[-1].entry_room()
-        if internal and not self._pending and room <= here:
+        if internal and not self._pending.room_bytes and room <= here:
             return True
         # The end of each file may be wasted on an entry that does not fit any more.
         waste = self._alone(self._settings.entry_bytes_max)
         rooms = [here, *(journal.entry_capacity() for journal in self._pool.spares)]
         reserve = 0 if internal else self._settings.reserve_bytes
-        return self._pending_room + room + reserve <= sum(max(0, free - waste) for free in rooms)
+        return self._pending.room_bytes + room + reserve <= sum(
+            max(0, free - waste) for free in rooms
+        )
 
     def _plan(self) -> _PlannedFrame | None:
         """What to write next, if anything."""
-        if self._pending:
-            if self._pending[0].room_bytes <= self._journals[-1].entry_room():
+        if needed := self._pending.next_room_bytes:
+            if needed <= self._journals[-1].entry_room():
                 return self._plan_entries()
             if (spare := self._pool.take()) is not None:
                 return self._plan_entries(spare)
@@ -275,22 +250,12 @@ class FrameWriter:
 
     def _plan_entries(self, spare: Journal | None = None) -> _PlannedFrame:
         room = self._journals[-1].entry_room() if spare is None else spare.entry_capacity()
-        batch: list[_PendingEntry] = []
-        payload = 0
-        while self._pending:
-            length = self._pending[0].entry.length
-            grown = payload + length
-            too_long = batch and grown > self._settings.batch_bytes_max
-            if too_long or frame_bytes(len(batch) + 1, grown) > room:
-                break
-            payload = grown
-            taken = self._pending.popleft()
-            self._pending_room -= taken.room_bytes
-            batch.append(taken)
+        batch = self._pending.take(bytes_max=self._settings.batch_bytes_max, room=room)
+        payload = sum(pending.entry.length for pending in batch)
         return self._planned(
             FrameKind.ENTRIES,
             spare,
-            tuple(batch),
+            batch,
             last_address=batch[-1].entry.address,
             length=body_bytes(len(batch), payload),
             sync=True,
@@ -305,7 +270,7 @@ class FrameWriter:
         self,
         kind: FrameKind,
         spare: Journal | None,
-        pending: tuple[_PendingEntry, ...],
+        pending: tuple[PendingEntry, ...],
         *,
         last_address: int,
         length: int,
@@ -348,7 +313,6 @@ class FrameWriter:
 
     async def _write(self, planned: _PlannedFrame) -> None:
         loop = asyncio.get_running_loop()
-        self._in_flight = planned.pending
         if self._rules.acknowledges_before_sync():
             self._acknowledge()
         started = loop.time()
@@ -382,12 +346,7 @@ class FrameWriter:
             self._directory.check_epoch()
 
     def _acknowledge(self) -> None:
-        written, self._in_flight = self._in_flight, ()
-        for pending in written:
-            self._outstanding_bytes -= pending.entry.length
-            # A waiter that gave up has cancelled its own future; the entry is in the log all the same.
-            if not pending.future.done():
-                pending.future.set_result(LogAddress(pending.entry.address))
+        self._pending.acknowledge()
         while self._truncation_waiters and (
             self._truncation_waiters[0][0] <= self._durable_truncation
         ):
@@ -401,7 +360,7 @@ class FrameWriter:
 
     def _mark_idle(self) -> None:
         self._mark_timer = None
-        if self._pending or self._in_flight:
+        if self._pending.outstanding_entries:
             self._arm_mark_timer(asyncio.get_running_loop())
             return
         self._mark_due = self._synced_number > self._vouched_number
@@ -414,17 +373,6 @@ class FrameWriter:
             released.append(self._journals.popleft())
         return released
 
-    def _fail_pending(self, waiting: Sequence[_PendingEntry]) -> None:
-        for pending in waiting:
-            self._outstanding_bytes -= pending.entry.length
-            if not pending.future.done():
-                _fail_future(pending.future, self._closed_error())
-
-    def _drop_queue(self) -> None:
-        waiting, self._pending = self._pending, deque()
-        self._pending_room = 0
-        self._fail_pending(waiting)
-
     def _raise_if_unusable(self) -> None:
         if self._failure is not None or self._stopping:
             raise self._closed_error()
@@ -433,11 +381,3 @@ class FrameWriter:
         if self._failure is not None:
             return self._failure
         return DurableDataLogError(f"the log is closed path={self._log_path!r}")
-
-
-def _fail_future(
-    future: "asyncio.Future[LogAddress] | asyncio.Future[None]", error: Exception
-) -> None:
-    future.set_exception(error)
-    # The log owns its futures: one that nobody awaits any more is no unnoticed error, the next append reports it.
-    future.exception()

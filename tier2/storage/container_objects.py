@@ -54,5 +54,9 @@ class ContainerObjects:
         self._counters.get_bytes += len(content)
         return content
 
+    async def size(self, kind: ObjectKind, identity: ObjectIdentity) -> int:
+        """Raises ObjectNotFoundError, StorageError."""
+        return await self._store.size(self._names.key(kind, identity))
+
     async def delete(self, kind: ObjectKind, identity: ObjectIdentity) -> None:
         await self._store.delete(self._names.key(kind, identity))

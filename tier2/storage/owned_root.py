@@ -16,15 +16,19 @@ from tier2.storage.claim import Claim
 from tier2.storage.components import Components
 from tier2.storage.garbage import GarbageWatch, OrphanSweep
 from tier2.storage.identity_source import IdentitySource
+from tier2.storage.object_names import ObjectIdentity
 from tier2.storage.published_segments import PublishedSegments
 from tier2.storage.root import Root, Run
 from tier2.storage.root_publisher import Attempt, ObjectReference, RootPublisher
 from tier2.storage.run_block import Entry
-from tier2.storage.run_keys import garbage_key
+from tier2.storage.run_keys import KEYSPACES, garbage_key
 from tier2.storage.run_part import PartImage, RunBuilder
 from tier2.storage.run_values import encode_garbage
 from tier2.storage.settings import StorageSettings
 from tier2.storage.upload import Uploader
+
+_SLICE = 2_048
+_THINNED_MAX = 1_024
 
 
 class OwnedRoot:
@@ -46,6 +50,7 @@ class OwnedRoot:
         self._random = random
         self.lock = asyncio.Lock()
         self.view = components.view(claim.root)
+        self.thinned: dict[ObjectIdentity, None] = {}
         self._landed_late: Publication | None = None
         self.publisher = RootPublisher(
             object_store=components.object_store,
@@ -85,6 +90,17 @@ class OwnedRoot:
         """Objects that wait to be deleted, as far as they have been seen."""
         return self.garbage.known_count + len(self.publisher.abandoned())
 
+    def add_thinned(self, identities: Iterable[ObjectIdentity]) -> None:
+        """Objects that lost references but not the last one; beyond a bound the oldest are forgotten."""
+        self.thinned.update(dict.fromkeys(identities))
+        while len(self.thinned) > _THINNED_MAX:
+            self.take_thinned()
+
+    def take_thinned(self) -> ObjectIdentity:
+        oldest = next(iter(self.thinned))
+        del self.thinned[oldest]
+        return oldest
+
     async def settle(self) -> None:
         """Find out what became of an open attempt, if there is one. Hold the lock."""
         attempt = await self.publisher.settle()
@@ -106,7 +122,7 @@ class OwnedRoot:
         assert attempt.root is self.publisher.root, f"another root landed {attempt.root.version}"
         self.view = self._components.view(attempt.root)
         self.garbage.recorded(attempt.garbage_count)
-        if attempt.publication is not None:
+        if attempt.records:
             self._segments.end_change()
 
     def garbage_entries(self, references: Iterable[ObjectReference]) -> list[Entry]:
@@ -134,7 +150,16 @@ class OwnedRoot:
 
 
 def build_run(changes: dict[bytes, bytes | None], settings: StorageSettings) -> list[PartImage]:
-    """O(n log n). An empty run has no part."""
+    """Empties `changes`. O(n log n). An empty run has no part.
+
+    Runs beside the loop in a thread: it sorts by keyspace and takes entries out in slices, because one sort or one
+    release of 100,000 entries is many milliseconds in which the interpreter serves nobody else.
+    """
     builder = RunBuilder(block_bytes=settings.run_block_bytes, part_bytes=settings.run_part_bytes)
-    builder.add(sorted(changes.items()))
+    for keyspace in KEYSPACES:
+        keys = [key for key in changes if key.startswith(keyspace)]
+        keys.sort()
+        for first in range(0, len(keys), _SLICE):
+            builder.add([(key, changes.pop(key)) for key in keys[first : first + _SLICE]])
+    assert not changes, f"keys outside every keyspace keys={list(changes)[:3]!r}"
     return builder.finish()

@@ -9,6 +9,7 @@
 """
 
 from asyncio import sleep
+from collections.abc import Iterable
 
 from segmentstore.contracts.errors import ServiceHaltError
 from segmentstore.contracts.storage import DataPiece, Publication, SegmentPublication
@@ -68,7 +69,9 @@ async def _prepare(
     )
     await uploader.upload_chunks(plan.chunks)
     discards = owned.publisher.abandoned()
-    garbage = owned.garbage_entries([*discards, *await _unreferenced(plan, view)])
+    unreferenced = await _unreferenced(plan, view)
+    owned.add_thinned(_thinned(plan, unreferenced))
+    garbage = owned.garbage_entries([*discards, *unreferenced])
     changes = await components.offload(plan.all_changes)
     changes.update(garbage)
     root = owned.root
@@ -89,6 +92,12 @@ async def _prepare(
         publication=publication,
         records=plan.records,
     )
+
+
+def _thinned(plan: Plan, unreferenced: Iterable[ObjectReference]) -> list[ObjectIdentity]:
+    """Objects that lose some references and keep others."""
+    gone = {identity for _, identity in unreferenced}
+    return sorted({entry.identity for _, entry in plan.dropped} - gone)
 
 
 async def _unreferenced(plan: Plan, view: RunView) -> list[ObjectReference]:

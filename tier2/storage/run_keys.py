@@ -26,6 +26,8 @@ CATALOG = b"c"
 GARBAGE = b"g"
 REFERENCE = b"r"
 SEGMENT = b"s"
+KEYSPACES = (CATALOG, GARBAGE, REFERENCE, SEGMENT)
+"""In key order."""
 
 _RECORD, _ATTRIBUTE, _LAYOUT = 0, 1, 2
 _SEGMENT_KEY = struct.Struct(">cQB")

@@ -27,6 +27,9 @@ class StorageSettings:
     put_attempts_max: int = 3
     """Puts of one immutable object, same key and same bytes (H2), before a publication fails."""
 
+    repack_living_share_max: float = 0.25
+    """A packed object of which no larger share is alive is copied, so that the rest becomes free (H12)."""
+
     run_block_bytes: int = 32 * _KIB
     run_part_bytes: int = 8 * _MIB
     """Uncompressed bytes after which a run goes on in another object."""

@@ -33,6 +33,7 @@ from tier2.storage.garbage_collection import collect_garbage
 from tier2.storage.owned_root import OwnedRoot
 from tier2.storage.published_segments import PublishedSegments
 from tier2.storage.publishing import publish
+from tier2.storage.repacking import repack_one
 from tier2.storage.run_maintenance import merge_runs
 from tier2.storage.run_view import RunView
 from tier2.storage.settings import StorageSettings
@@ -131,7 +132,10 @@ class TieredStorage:
 
     async def maintain(self) -> bool:
         async with self._merging:
-            return await merge_runs(owned=self._claimed(), components=self._components)
+            owned, components = self._claimed(), self._components
+            return await merge_runs(owned=owned, components=components) or await repack_one(
+                owned=owned, segments=self._segments, components=components
+            )
 
     async def close(self) -> None:
         """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""

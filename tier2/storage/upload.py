@@ -56,7 +56,9 @@ class Uploader:
 
     async def upload_chunks(self, chunks: Sequence[NewChunk]) -> None:
         """Store all chunks and set their places. Raises StorageError or StorageFullError; some may be stored then."""
-        packs = gather_into_objects(chunks, self._settings)
+        packs = await asyncio.get_running_loop().run_in_executor(
+            self._executor, gather_into_objects, chunks, self._settings
+        )
         await run_bounded(packs, self._upload_pack, self._settings.upload_count_max)
 
     async def _upload_pack(self, chunks: list[NewChunk]) -> None:
@@ -72,6 +74,12 @@ class Uploader:
         await self._objects.put(ObjectKind.CHUNKS, identity, buffers)
         self._counters.stored_bytes_before_compression += sum(chunk.length for chunk in chunks)
         self._counters.stored_bytes_after_compression += sum(map(len, buffers))
+
+    async def upload_images(self, images: Sequence[bytes]) -> ObjectIdentity:
+        """Store finished chunk images one behind the other, as one object."""
+        identity = self._take(ObjectKind.CHUNKS)
+        await self._objects.put(ObjectKind.CHUNKS, identity, images)
+        return identity
 
     async def upload_parts(self, images: Iterable[PartImage]) -> list[RunPart]:
         """Store parts of one run, in key order."""

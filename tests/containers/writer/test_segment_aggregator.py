@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.append_run import AppendRun
-from containers.operations.operation import SealOperation
+from containers.operations.operation import MergeOperation, SealOperation, TruncateOperation
 from containers.writer.ack_calculator import AckCalculator
 from containers.writer.backlog import Backlog
 from containers.writer.publication_builder import PublicationBuilder, check_and_join
@@ -290,6 +290,30 @@ def test_h16_bytes_that_do_not_stand_at_the_end_of_tier_2_are_refused(
     made.aggregator.add(_run(offset, 20, first, 9), 0.0)
     with pytest.raises(DataCorruptionError, match="does not stand at"):
         fold(made.aggregator, 1)
+
+
+def test_h16_a_truncation_past_the_end_is_refused() -> None:
+    made = _made(length=70, number=7)
+    truncation = TruncateOperation(made.segment, 71)
+    truncation.sequence_number = SequenceNumber(8)
+    made.aggregator.add(truncation, 0.0)
+    with pytest.raises(DataCorruptionError, match="past the length"):
+        fold(made.aggregator, 1)
+
+
+def test_h18_a_merge_waits_while_its_source_is_in_flight_or_was_not_looked_up() -> None:
+    target, source = _made(length=5, number=1), _made()
+    source.aggregator.add(_run(0, 10, 2, 2), 0.0)
+    target.aggregator.add(_run(5, 10, 3, 3), 0.0)
+    merge = MergeOperation(target.segment, source.segment)
+    merge.sequence_number = SequenceNumber(4)
+    target.aggregator.add_merge(merge, source.aggregator, 0.0)
+    assert _count(target.aggregator, bytes_max=100) == 2
+    source.aggregator.in_flight = 1
+    assert _count(target.aggregator, bytes_max=100) == 1
+    source.aggregator.in_flight = 0
+    source.aggregator.base_known = False
+    assert _count(target.aggregator, bytes_max=100) == 1
 
 
 def test_h34_an_aggregator_without_work_is_not_kept() -> None:

@@ -717,14 +717,59 @@ def test_h32_nothing_is_published_twice_when_the_whole_log_is_replayed() -> None
             await flush_all(container, writer)
             container.delete(published := container.create("published"))
             await flush_all(container, writer)
-        landed = len(storage.landed)
+        landed, loads = len(storage.landed), storage.loads
         again = container.recovered(storage)
         async with running(again, storage) as writer:
             await flush_all(again, writer)
             await asyncio.sleep(60)
             assert len(storage.landed) == landed
+            assert storage.loads <= loads + 1  # for what is deleted, and Tier 2 lacks
             assert sorted(again.removed) == [source, gone, published]
             assert again.acknowledged[-1] == container.metadata.committed_sequence_number
+            again.check_equal(storage)
+
+    simulate(scenario)
+
+
+def test_h32_items_that_the_root_covers_are_ignored_without_a_look_at_tier_2() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        target, source = container.create("t"), container.create("s")
+        container.append(target, b"bytes", [(EVENTS, 1)])
+        container.append(source, b"more", seal=True)
+        container.merge(target, source)
+        async with running(container, storage) as writer:
+            await flush_all(container, writer)
+        again = container.recovered(storage)
+        async with running(again, storage) as writer:
+            await flush_all(again, writer)
+            assert storage.loads == 0
+            assert again.removed == [source]
+            again.check_equal(storage)
+
+    simulate(scenario)
+
+
+def test_h32_a_source_merged_in_a_former_life_does_not_come_back_while_it_is_replayed() -> None:
+    """Items come one by one and everything is due at once, so the source could go before its merge is read."""
+
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        target, source = container.create("t"), container.create("s")
+        for _ in range(5):
+            container.append(source, b"more")
+            container.update(source, [(EVENTS, 1)])
+        container.seal(source)
+        container.merge(target, source)
+        async with running(container, storage) as writer:
+            await flush_all(container, writer)
+        again = container.recovered(storage)
+        storage.after_change = lambda: None
+        landed = len(storage.landed)
+        settings = WriterSettings(read_items_max=1)
+        async with running(
+            again, storage, settings, prepare=lambda writer: writer.set_pressure(1.0)
+        ) as writer:
+            await flush_all(again, writer)
+            assert len(storage.landed) == landed
             again.check_equal(storage)
 
     simulate(scenario)

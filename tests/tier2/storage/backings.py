@@ -16,6 +16,7 @@ SMALL = StorageSettings(
     solo_chunk_bytes_min=1024,
     pack_bytes_max=8192,
     pack_chunks_max=16,
+    repack_living_share_max=0.6,
     run_block_bytes=256,
     run_part_bytes=2048,
     run_tier_bytes=1024,

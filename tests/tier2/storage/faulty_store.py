@@ -29,6 +29,7 @@ class FaultyStore:
         self.damage: dict[str, Callable[[bytes], bytes]] = {}
         self.put_keys: list[str] = []
         self.deleted: list[str] = []
+        self.before_put: Callable[[str], Awaitable[None]] | None = None
         self.before_conditional: Callable[[], Awaitable[None]] | None = None
 
     async def land(self) -> None:
@@ -42,6 +43,8 @@ class FaultyStore:
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
         self.put_keys.append(key)
+        if self.before_put is not None:
+            await self.before_put(key)
         joined = b"".join(content)
         fault = _next(self.plain)
         if fault is Fault.BEFORE:

@@ -17,6 +17,7 @@ from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.root import Root, decode_root
+from tier2.storage.tiered_storage import TieredStorage
 
 ROOT_KEY = "containers/0003/root"
 
@@ -363,6 +364,101 @@ async def test_h12_a_packed_object_lives_until_its_last_segment_goes(
     await owner.publish(round_of(change(8, "s8", length=4, sequence_number=20, deleted=True)))
     await owner.collect_garbage()
     assert pack not in await keys_of(store)
+
+
+async def thinned_pack(owner: TieredStorage, store: FaultyStore) -> str:
+    """Sixteen segments in one object, of which three are left; their bytes were read, so their places are cached."""
+    await owner.publish(
+        round_of(
+            *(
+                change(n, f"s{n}", length=2, sequence_number=n, pieces=[data(0, bytes([n] * 2))])
+                for n in range(1, 17)
+            )
+        )
+    )
+    (pack,) = {key for key in store.put_keys if "/chunks/" in key}
+    for n in (2, 9, 16):
+        await read_all(owner, n, 0, 2)
+    await owner.publish(
+        round_of(
+            *(
+                change(n, f"s{n}", length=2, sequence_number=20, deleted=True)
+                for n in range(1, 17)
+                if n not in (2, 9, 16)
+            ),
+            highest_id=16,
+        )
+    )
+    return pack
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.AFTER, Fault.LATE])
+async def test_h12_a_packed_object_that_is_mostly_dead_is_unpacked(
+    store: FaultyStore, backing: ObjectStoreBacking, fault: Fault
+) -> None:
+    owner = await backing.claimed(1)
+    pack = await thinned_pack(owner, store)
+    store.conditional.append(fault)
+    if fault is Fault.LATE:
+        with pytest.raises(StorageError):
+            await owner.maintain()
+        await store.land()
+    while await owner.maintain():
+        pass
+    while await owner.collect_garbage():
+        pass
+    assert pack not in await keys_of(store)
+    for reader in (owner, await backing.claimed(2)):
+        for n in (2, 9, 16):
+            assert await read_all(reader, n, 0, 2) == bytes([n] * 2)
+
+
+async def test_h12_what_changes_while_it_is_copied_is_not_moved(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    pack = await thinned_pack(owner, store)
+    meanwhile = round_of(
+        change(2, "s2", length=4, sequence_number=21, pieces=[merge(2, 9, 2)]),
+        change(9, "s9", length=2, sequence_number=21, deleted=True),
+        highest_id=16,
+    )
+    published = False
+
+    async def publish_meanwhile(key: str) -> None:
+        nonlocal published
+        if "/chunks/" in key and not published:
+            published = True
+            await owner.publish(meanwhile)
+
+    store.before_put = publish_meanwhile
+    assert await owner.maintain()
+    assert published
+    while await owner.collect_garbage():
+        pass
+    assert pack in await keys_of(store), "the merged segment still lies in it"
+    assert await read_all(owner, 2, 0, 4) == bytes([2, 2, 9, 9])
+    assert await read_all(owner, 16, 0, 2) == bytes([16] * 2)
+    while await owner.maintain():
+        pass
+    while await owner.collect_garbage():
+        pass
+    assert pack not in await keys_of(store)
+    assert await read_all(owner, 2, 0, 4) == bytes([2, 2, 9, 9])
+
+
+async def test_h12_a_damaged_image_is_never_copied(
+    store: FaultyStore, backing: ObjectStoreBacking, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await backing.claimed(1)
+    pack = await thinned_pack(owner, store)
+    store.damage = {pack: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
+    while await owner.maintain():
+        pass
+    while await owner.collect_garbage():
+        pass
+    assert pack in await keys_of(store)
+    assert owner.statistics().checksum_failures == 1
 
 
 async def test_h8_a_reader_over_a_swap_resolves_again(

@@ -1,0 +1,192 @@
+"""Takes the living images out of packed objects that are mostly dead (H12): "unpacks" them into a fresh object.
+
+    an object lost references but not all -> ask who still refers to it -> if little of it is alive: copy those images,
+    verified and byte for byte -> publish layout entries that name the copy -> the old object is garbage
+
+- Which objects to look at is remembered in memory, a bounded number of them; forgetting one costs only space.
+- Copying works beside publications. Under the lock every entry is compared once more, and only those that are still
+  what was copied move. An object that anything else refers to by then stays.
+- A damaged image is never copied: the object is left as it is for whoever investigates.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
+from segmentstore.contracts.identifiers import SegmentId
+from tier2.format.chunk_reader import ChunkIdentity
+from tier2.format.chunk_verification import verify_chunk
+from tier2.storage.components import Components
+from tier2.storage.object_names import ObjectIdentity, ObjectKind
+from tier2.storage.owned_root import OwnedRoot
+from tier2.storage.published_segments import PublishedSegments
+from tier2.storage.root_publisher import Attempt
+from tier2.storage.run_block import Entry
+from tier2.storage.run_keys import layout_key, reference_key, reference_of, reference_range
+from tier2.storage.run_values import LayoutEntry
+from tier2.storage.run_view import RunView
+from tier2.storage.upload import Uploader
+
+_LOG = logging.getLogger(__name__)
+_GAP_BYTES_MAX = 128 << 10
+_READ_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Living:
+    """A layout entry that names the object."""
+
+    segment_id: SegmentId
+    entry: LayoutEntry
+
+    @property
+    def key(self) -> bytes:
+        return layout_key(self.segment_id, self.entry.end_offset)
+
+    @property
+    def reference(self) -> bytes:
+        return reference_key(self.entry.identity, self.segment_id, self.entry.end_offset)
+
+
+async def repack_one(
+    *, owned: OwnedRoot, segments: PublishedSegments, components: Components
+) -> bool:
+    """Copy what is alive of one object, if any is worth it. Raises as Storage.publish()."""
+    while owned.thinned:
+        identity = owned.take_thinned()
+        try:
+            if await _repack(identity, owned, segments, components):
+                return True
+        except CorruptedDataError as error:
+            components.counters.checksum_failures += 1
+            _LOG.error("not repacking %s: %s", identity, error)  # a damaged image is evidence
+        except ObjectNotFoundError:
+            _LOG.info("not repacking %s: it is gone meanwhile", identity)
+    return False
+
+
+async def _repack(
+    identity: ObjectIdentity,
+    owned: OwnedRoot,
+    segments: PublishedSegments,
+    components: Components,
+) -> bool:
+    living = await _living(owned.view, identity)
+    living_bytes = sum(one.entry.size for one in living)
+    size = await components.objects.size(ObjectKind.CHUNKS, identity)
+    if not living or living_bytes > size * components.settings.repack_living_share_max:
+        return False
+    images = await _read_images(living, components)
+    uploader = owned.uploader()
+    committing = False
+    try:
+        copy = await uploader.upload_images(images)
+        async with owned.lock:
+            await owned.settle()
+            moving = await _unchanged(living, owned.view)
+            attempt = await _attempt(living, moving, copy, owned, uploader)
+            await segments.begin_change(attempt.records)
+            committing = True
+            await owned.commit(attempt)
+    except BaseException:
+        if not committing:
+            segments.end_change()
+            owned.publisher.abandon(uploader.uploaded)
+        raise
+    return True
+
+
+async def _living(view: RunView, identity: ObjectIdentity) -> list[_Living]:
+    """Entries that name the object, in the order in which their images lie in it."""
+    references = [reference_of(key) for key, _ in await _references(view, identity)]
+    ends = {layout_key(segment, offset): (segment, offset) for _, segment, offset in references}
+    values = await view.get_many(list(ends))
+    living = [
+        _Living(ends[key][0], LayoutEntry.decode(ends[key][1], value))
+        for key, value in values.items()
+    ]
+    return sorted(living, key=lambda one: one.entry.position)
+
+
+async def _read_images(living: Sequence[_Living], components: Components) -> list[bytes]:
+    """Every image, verified. Neighbours come in one request."""
+    images: list[bytes] = []
+    at = 0
+    while at < len(living):
+        start = living[at].entry.position
+        end = at + 1
+        while (
+            end < len(living)
+            and living[end].entry.position - _end(living[end - 1].entry) <= _GAP_BYTES_MAX
+            and _end(living[end].entry) - start <= _READ_BYTES_MAX
+        ):
+            end += 1
+        group = living[at:end]
+        content = await components.objects.get_range(
+            ObjectKind.CHUNKS, group[0].entry.identity, start, _end(group[-1].entry) - start
+        )
+        images += await components.offload(_cut_and_verify, group, start, content)
+        at = end
+    return images
+
+
+def _end(entry: LayoutEntry) -> int:
+    return entry.position + entry.size
+
+
+def _cut_and_verify(group: Sequence[_Living], start: int, content: bytes) -> list[bytes]:
+    images: list[bytes] = []
+    for one in group:
+        entry = one.entry
+        image = content[entry.position - start : _end(entry) - start]
+        identity = ChunkIdentity(
+            size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset
+        )
+        report = verify_chunk(image, identity=identity, source=f"{entry.identity}+{entry.position}")
+        if not report.sound:
+            raise CorruptedDataError(report.damages[0])
+        images.append(image)
+    return images
+
+
+async def _unchanged(living: Sequence[_Living], view: RunView) -> set[bytes]:
+    """Layout keys that still have the value that was copied."""
+    values = await view.get_many([one.key for one in living])
+    return {one.key for one in living if values.get(one.key) == one.entry.encode()}
+
+
+async def _attempt(
+    living: Sequence[_Living],
+    moving: set[bytes],
+    copy: ObjectIdentity,
+    owned: OwnedRoot,
+    uploader: Uploader,
+) -> Attempt:
+    changes: dict[bytes, bytes | None] = {}
+    left = dict(await _references(owned.view, living[0].entry.identity))
+    position = 0
+    for one in living:
+        entry = replace(one.entry, identity=copy, position=position)
+        position += entry.size
+        if one.key not in moving:
+            continue
+        changes[one.key] = entry.encode()
+        changes[one.reference] = None
+        changes[reference_key(copy, one.segment_id, entry.end_offset)] = b""
+        left.pop(one.reference, None)
+    garbage = [] if left else [(ObjectKind.CHUNKS, living[0].entry.identity)]
+    if not changes:
+        garbage = [(ObjectKind.CHUNKS, copy)]
+    changes.update(owned.garbage_entries(garbage))
+    run = await owned.upload_run(changes, uploader)
+    return Attempt(
+        root=owned.next_root((run, *owned.root.runs)),
+        garbage_count=len(garbage),
+        records={one.segment_id: None for one in living if one.key in moving},
+    )
+
+
+async def _references(view: RunView, identity: ObjectIdentity) -> list[Entry]:
+    start, end = reference_range(identity)
+    return await view.scan_all(start, end, group=start)
