@@ -104,7 +104,9 @@ def raw_rate(path: Path, groups: Sequence[int]) -> float:
         os.close(descriptor)
 
 
-async def opened(path: Path, files: SystemFileSystem, executor: ThreadPoolExecutor) -> FileDurableDataLog:
+async def opened(
+    path: Path, files: SystemFileSystem, executor: ThreadPoolExecutor
+) -> FileDurableDataLog:
     """A log whose files are all made before anything is measured."""
     settings = FileLogSettings(journal_bytes_first=JOURNAL_BYTES, spare_journals=3)
     log = FileDurableDataLog(
@@ -146,8 +148,18 @@ async def against_raw(directory: Path, executor: ThreadPoolExecutor) -> list[Row
     return [
         large,
         row("  target: share of the raw loop", large["ratio"], "", TARGET),
-        row("file log, 100 B entries, 2000 in flight", median(ours["100 B"]), "1/s", median(raw["100 B"])),
-        row("file log, 4 KB entries, 1 in flight", median(ours["4 KB alone"]), "1/s", median(raw["4 KB alone"])),
+        row(
+            "file log, 100 B entries, 2000 in flight",
+            median(ours["100 B"]),
+            "1/s",
+            median(raw["100 B"]),
+        ),
+        row(
+            "file log, 4 KB entries, 1 in flight",
+            median(ours["4 KB alone"]),
+            "1/s",
+            median(raw["4 KB alone"]),
+        ),
     ]
 
 

@@ -271,8 +271,10 @@ class Replay:
         if not self.checkpoint_seen:
             self.checkpoint_seen = True
             for segment in segments:
-                segment.last_sequence_number = record.sequence_number
-                self._activate(segment)
+                # Whatever lies before the first checkpoint is published, ends of segments included.
+                if not segment.is_gone():
+                    segment.last_sequence_number = record.sequence_number
+                    self._activate(segment)
             return
         named = {segment.segment_id for segment in segments}
         for segment in segments:

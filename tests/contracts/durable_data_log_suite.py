@@ -20,7 +20,7 @@ from segmentstore.contracts.errors import (
     LogFullError,
     LogNotPrimaryError,
 )
-from segmentstore.contracts.identifiers import LogAddress
+from segmentstore.contracts.identifiers import BufferView, LogAddress
 
 
 class LogWorld(Protocol):
@@ -108,7 +108,7 @@ class DurableDataLogSuite:
     async def test_an_entry_is_the_concatenation_of_its_pieces(self, world: LogWorld) -> None:
         log = await opened(world)
         big = bytes(range(256)) * 128
-        pieces = [b"head", memoryview(b"-"), memoryview(big)[100:20_000], b"", b"tail", big]
+        pieces: list[BufferView] = [b"head", memoryview(b"-"), memoryview(big)[100:20_000], b"", b"tail", big]
         await log.append(pieces)
         await log.append([])
         await log.close()

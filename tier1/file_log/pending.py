@@ -108,13 +108,13 @@ class PendingEntries:
     def _fail(self, pending_entries: Iterable[PendingEntry], error: Exception) -> None:
         for pending in pending_entries:
             self._outstanding_bytes -= pending.entry.length
-            if not pending.future.done():
-                fail_future(pending.future, error)
+            fail_future(pending.future, error)
 
 
 def fail_future(
     future: "asyncio.Future[LogAddress] | asyncio.Future[None]", error: Exception
 ) -> None:
     """Fail a future that perhaps nobody awaits any more: that is no unnoticed error, the next append reports it."""
-    future.set_exception(error)
-    future.exception()
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

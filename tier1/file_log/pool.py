@@ -83,6 +83,8 @@ class JournalPool:
         return True
 
     async def _is_wanted(self, journal: Journal) -> bool:
+        if journal.size_bytes < self._settings.journal_bytes_first:
+            return False  # made on a full disk; the largest entry may not fit
         if self._full or len(self._spares) < self._settings.spare_journals:
             return True
         if journal.size_bytes < self._settings.journal_bytes_max:

@@ -8,7 +8,6 @@ Invariants:
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from tier1.file_log.pool import JournalPool
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
 
-_LOG = logging.getLogger(__name__)
 _RECENT_WEIGHT = 0.1
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from segmentstore.contracts.errors import ErrorKind, LogCorruptedError
+from segmentstore.contracts.errors import LogCorruptedError
 from tests.contracts.durable_data_log_suite import entries
 from tests.sim.disk import PAGE_BYTES, SimulatedDisk
 from tests.sim.loop import SimLoop
@@ -68,8 +68,7 @@ async def judge_flip(disk: SimulatedDisk, history: History) -> str:
     try:
         await log.initialize()
         found = await entries(log)
-    except LogCorruptedError as error:
-        assert error.kind is ErrorKind.CORRUPT
+    except LogCorruptedError:
         return "refused"
     finally:
         await world.kill(log)

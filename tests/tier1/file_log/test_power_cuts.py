@@ -1,9 +1,9 @@
 """The power fails between any two changes of the disk.
 
-One workload runs through several owners; each is killed at some boundary (also between a write and its sync), or closed.
-At every boundary the test takes images of what a power cut could leave there. Each image is then recovered: nothing
-that was acknowledged, or served by an earlier recovery, may be missing. Recovered again after a second power cut, in the
-middle of the recovery or after it, it must hold the same.
+One workload runs through several owners; each is killed at some boundary, perhaps between a write and its sync, or
+closed. At every boundary the test takes images of what a power cut could leave there. Each image is then recovered:
+nothing that was acknowledged, or served by an earlier recovery, may be missing. Recovered again after a second power
+cut, in the middle of the recovery or after it, it must hold the same.
 """
 
 from dataclasses import dataclass
@@ -168,10 +168,10 @@ def test_h40_h43_h46_h49_no_power_cut_loses_what_was_acknowledged(
     "rules", [AcknowledgesBeforeSync(), ReplaysFormerLives(), ServesTheUnsyncedTail()]
 )
 def test_h81_a_planted_bug_is_found(rules: DurabilityRules) -> None:
-    async def main(loop: SimLoop, seed: int) -> bool:
+    async def main(loop: SimLoop) -> bool:
         _, wrong = await run_all_cuts(
-            seed, TINY, owners=6, rounds=10, rules=rules, stop_at_first=True
+            loop.seed, TINY, owners=6, rounds=10, rules=rules, stop_at_first=True
         )
         return bool(wrong)
 
-    assert any(run_simulation(seed, lambda loop, s=seed: main(loop, s)).result for seed in range(4))
+    assert any(run_simulation(seed, main).result for seed in range(4))

@@ -45,7 +45,7 @@ async def own(world: SimulatedLogWorld, history: History, seed: int) -> None:
 def test_h47_a_paused_owner_acknowledges_nothing_that_its_successor_does_not_have(
     seed: int,
 ) -> None:
-    """Owners are paused, taken over and resumed at any moment; every recovery must hold all that was acknowledged before."""
+    """Owners are paused, taken over and resumed at any moment; a recovery holds all that was acknowledged before it."""
 
     async def main(loop: SimLoop) -> None:
         world, history = SimulatedLogWorld(TINY, seed=seed), History()
