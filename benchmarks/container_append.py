@@ -9,6 +9,7 @@ import asyncio
 import struct
 import time
 from collections import deque
+from functools import partial
 
 from crc32c import crc32c
 
@@ -70,8 +71,8 @@ async def latency(handle: SegmentHandle, *, per_second: int, seconds: float) -> 
     loop = asyncio.get_running_loop()
     times: list[float] = []
 
-    def done(begin: float) -> None:
-        times.append(loop.time() - begin)
+    def note(due: float, _future: "asyncio.Future[int]") -> None:
+        times.append(loop.time() - due)
 
     tick = 0.001
     each = int(per_second * tick)
@@ -83,7 +84,7 @@ async def latency(handle: SegmentHandle, *, per_second: int, seconds: float) -> 
             await asyncio.sleep(pause)
         for _ in range(each):
             # Counted from when it was due: a late loop is late for its callers too.
-            handle.append(SMALL).add_done_callback(lambda _f, at=due: done(at))
+            handle.append(SMALL).add_done_callback(partial(note, due))
     await handle.barrier()
     times.sort()
     return times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000

@@ -1,7 +1,8 @@
 """The file log beside the disk itself, and one journal for all containers beside one for each.
 
-Limit of the first part: a loop that pwritevs and fdatasyncs the same bytes, in the very group sizes that the log chose in
-the round before, into a zero-filled file; no checksum, no event loop, no acknowledgement. Rounds alternate A B A B; medians.
+Limit of the first part: a loop that pwritevs and fdatasyncs the same bytes, in the very group sizes that the log chose
+in the round before, into a zero-filled file; no checksum, no event loop, no acknowledgement. Rounds alternate A B A B;
+medians are compared.
 """
 
 import asyncio

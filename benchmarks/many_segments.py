@@ -42,7 +42,7 @@ async def create_all(count: int) -> list[Row]:
             await container.flush()
             for number in range(0, count, count // 100):
                 async with container.open_segment(f"many/{number:06}") as segment:
-                    async with aclosing(segment.read(0, 6)) as entries:  # type: ignore[type-var]
+                    async with aclosing(segment.read(0, 6)) as entries:
                         content = await (await anext(aiter(entries))).content()
                 assert content == b"%06d" % number, (number, content)
             grown = resident_bytes() - before

@@ -6,7 +6,7 @@ What must hold: resident memory stays below the budget + 300 MB, writers are slo
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from benchmarks.process_memory import resident_bytes
@@ -52,7 +52,7 @@ class SlowObjectStore:
     async def delete(self, key: str) -> None:
         await self._inner.delete(key)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         return self._inner.list(prefix)
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ async def run(total_bytes: int) -> list[Row]:
                     resident.append(resident_bytes())
                     started = time.perf_counter()
                     offset = max(0, handles[reads % 8].info().length // 2)
-                    async with aclosing(handles[reads % 8].read(offset, 1000)) as entries:  # type: ignore[type-var]
+                    async with aclosing(handles[reads % 8].read(offset, 1000)) as entries:
                         await (await anext(aiter(entries))).content()
                     slowest_read = max(slowest_read, time.perf_counter() - started)
                     reads += 1

@@ -217,7 +217,7 @@ class StreamSegmentContainer:
                 tasks.create_task(self._keep_house())
         except BaseExceptionGroup as group:
             cause = _first_cause(group)
-            if self._state in (ContainerState.STOPPING, ContainerState.STOPPED):
+            if self._is_closing():
                 # close() ended the parts; one that failed by itself at the same time is not to be hidden.
                 if not isinstance(cause, ContainerStoppedError):
                     raise cause from None
@@ -227,6 +227,9 @@ class StreamSegmentContainer:
         except asyncio.CancelledError:
             await self.close()
             raise
+
+    def _is_closing(self) -> bool:
+        return self._state in (ContainerState.STOPPING, ContainerState.STOPPED)
 
     async def _run_writer(self) -> None:
         while not self._storage_claimed:
@@ -423,7 +426,7 @@ class StreamSegmentContainer:
                 if segment is not None and not self._mapper.is_unborn(name):
                     found[name] = properties_of(segment, self._container_id)
         taken = 0
-        async with aclosing(self._storage.list_segments(prefix, start_after)) as records:  # type: ignore[type-var]  # an async generator
+        async with aclosing(self._storage.list_segments(prefix, start_after)) as records:
             async for record in records:
                 if metadata.last_of_name(record.name) is None:
                     found[record.name] = self._inactive_properties(record)

@@ -1,7 +1,7 @@
 """One active segment in the hands of a face: see contracts.segments.Segment."""
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from containers.attributes.judgement import validate_updates
 from containers.log.operation_processor import OperationProcessor
@@ -92,7 +92,7 @@ class SegmentHandle:
         values = ((key, table.committed_value(key)) for key in keys)
         return {key: value for key, value in values if value is not None}
 
-    def read(self, offset: int, max_length: int) -> AsyncIterator[ReadResultEntry]:
+    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         return self._metadata.read_index.read(offset, max_length)
 
 

@@ -9,7 +9,7 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
@@ -94,7 +94,7 @@ class MemoryDurableDataLog:
         self._epoch = Epoch(self._store.epoch)
         return self._epoch
 
-    async def read(self) -> AsyncIterator[LogEntry]:
+    async def read(self) -> AsyncGenerator[LogEntry, None]:
         assert self._epoch, "read() comes after initialize()"
         assert not self._appended, "read() comes before the first append()"
         for address, payload in list(self._store.entries):

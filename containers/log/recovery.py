@@ -123,7 +123,7 @@ class Recovery:
     async def _replay(self, replay: Replay, claimed: ClaimedRoot | None) -> int:
         stream = RecordStream()
         frames = 0
-        async with aclosing(self._log.read()) as entries:  # type: ignore[type-var]  # an async generator
+        async with aclosing(self._log.read()) as entries:
             async for entry in entries:
                 frame = decode_frame(entry.payload)
                 frames += 1

@@ -194,7 +194,7 @@ class Demo:
         checked = 0
         async with open_tier2(str(self._data_directory)) as tier2:
             for container in tier2.containers:
-                async with aclosing(container.list_segments("", "")) as records:  # type: ignore[type-var] # an async generator
+                async with aclosing(container.list_segments("", "")) as records:
                     async for record in records:
                         if record.name not in plans:
                             continue

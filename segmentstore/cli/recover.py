@@ -24,12 +24,13 @@ from segmentstore.cli.output import output_option, print_rows
     help="Data directory that holds `tier2`.",
 )
 @output_option
-def recover(from_tier2: bool, data_directory: Path, output: str) -> None:  # noqa: ARG001 - the only way so far; required, so that it is said
+def recover(*, from_tier2: bool, data_directory: Path, output: str) -> None:
     """Make a data directory usable again whose Tier 1 (or identity) was lost.
 
     Everything in Tier 2 is there afterwards; what was acknowledged in the last seconds and not yet flushed is lost with
     Tier 1. Start the store as usual then.
     """
+    assert from_tier2, "the option is required: it is the only way so far, and has to be said"
     from segmentstore.cli.tier2_recovery import Tier2Recovery
 
     logs = asyncio.run(Tier2Recovery(data_directory).run())

@@ -63,7 +63,7 @@ async def _segment_rows(place: str, prefix: str) -> list[Row]:
     rows: list[Row] = []
     async with open_tier2(place) as opened:
         for container in opened.containers:
-            async with aclosing(container.list_segments(prefix, "")) as records:  # type: ignore[type-var] # an async generator
+            async with aclosing(container.list_segments(prefix, "")) as records:
                 rows += [_row(container.container_id, record) async for record in records]
     return rows
 

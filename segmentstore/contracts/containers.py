@@ -1,6 +1,6 @@
 """Containers as their host sees them: life cycle, health, and where assignments come from."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType, Protocol
@@ -82,7 +82,7 @@ class ContainerFailure:
 class AssignmentSource(Protocol):
     """The controller as a host sees it. K1 versions only grow. K2 per version a container has at most one host."""
 
-    def watch(self, host_id: HostId) -> AsyncIterator[HostAssignment]:
+    def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:
         """The present assignment, then every later one. Hold it in `aclosing`."""
 
     async def report(

@@ -17,7 +17,7 @@ truncates when the disk is full (H52).
 """
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,7 +78,7 @@ class DurableDataLog(Protocol):
         Raises LogInUseError, LogDisabledError, LogCorruptedError.
         """
 
-    def read(self) -> AsyncIterator[LogEntry]:
+    def read(self) -> AsyncGenerator[LogEntry, None]:
         """All entries behind the truncation point, in order; only between initialize() and the first append.
 
         Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted.

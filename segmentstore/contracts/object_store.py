@@ -13,7 +13,7 @@ Keys: `/`-separated parts of [A-Za-z0-9._=-], each at most 200 characters, never
 path prefix of another key (some gateways over file systems refuse that).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,7 +63,7 @@ class ObjectStore(Protocol):
 
     async def delete(self, key: str) -> None: ...
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         """Objects whose key starts with the prefix, in key order. Hold it in `aclosing`."""
 
     async def close(self) -> None: ...

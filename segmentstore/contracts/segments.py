@@ -5,7 +5,7 @@ need not know how many containers there are.
 """
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -132,7 +132,7 @@ class Segment(Protocol):
     ) -> Mapping[AttributeKey, AttributeValue]:
         """Committed values of those that exist; fetches unknown ones from Tier 2."""
 
-    def read(self, offset: int, max_length: int) -> AsyncIterator[ReadResultEntry]:
+    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         """Entries from `offset` on until max_length bytes were delivered or an entry without bytes came.
 
         Hold it in `aclosing`. Raises BadOffsetError (from the first step) for an offset past the length, or negative.

@@ -15,7 +15,7 @@ Guarantees (tests/contracts/storage_suite.py):
 - S5  Dropped bytes are deleted later, under H6, by collect_garbage().
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -151,7 +151,7 @@ class ReadOnlyStorage(Protocol):
         below the published start, ValueError for one at or past the published length.
         """
 
-    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         """Published segments in name order. Hold it in `aclosing`."""
 
     def statistics(self) -> StorageStatistics: ...

@@ -13,7 +13,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 
 from segmentstore.contracts.containers import ContainerFailure, HostAssignment, HostId
@@ -45,7 +45,7 @@ class InProcessAssignmentSource:
         self._version = 1
         self._changed = asyncio.Event()
 
-    async def watch(self, host_id: HostId) -> AsyncIterator[HostAssignment]:  # noqa: ARG002 - there is one host
+    async def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:  # noqa: ARG002 - one host
         """The present assignment, then the latest one after every change. Hold it in `aclosing`."""
         loop = asyncio.get_running_loop()
         seen = 0
@@ -68,7 +68,7 @@ class InProcessAssignmentSource:
 
     async def report(
         self,
-        host_id: HostId,  # noqa: ARG002 - there is one host
+        host_id: HostId,  # noqa: ARG002 - one host
         *,
         running: Collection[ContainerId],
         failed: Collection[ContainerFailure] = (),

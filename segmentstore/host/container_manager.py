@@ -16,10 +16,9 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
 
 from segmentstore.contracts.containers import (
     AssignmentSource,
@@ -88,7 +87,7 @@ class ContainerManager:
 
     async def _watch(self) -> None:
         # The door says that the iterator is held in `aclosing`; its type only says that it iterates.
-        watch = cast("AsyncGenerator[HostAssignment, None]", self._assignments.watch(self._host_id))
+        watch = self._assignments.watch(self._host_id)
         async with aclosing(watch) as assignments:
             async for assignment in assignments:
                 known = self._assignment.version if self._assignment is not None else 0
@@ -186,7 +185,7 @@ class ContainerManager:
                 await asyncio.shield(closing)
             except asyncio.CancelledError as error:
                 cancelled = error
-            except Exception:  # noqa: BLE001 - it is logged below, where a close that ended during a cancellation is too
+            except Exception:  # noqa: BLE001 - logged below, also if it ended during a cancellation
                 break
         failure = None if closing.cancelled() else closing.exception()
         if failure is not None:

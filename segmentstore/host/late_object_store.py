@@ -10,9 +10,9 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol, cast
+from typing import Protocol
 
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
@@ -61,10 +61,10 @@ class LateObjectStore:
         await self._ensure_started()
         await self._store.delete(key)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         await self._ensure_started()
         # The door says that a listing is held in `aclosing`; its type only says that it iterates.
-        listing = cast("AsyncGenerator[ObjectInfo, None]", self._store.list(prefix))
+        listing = self._store.list(prefix)
         async with aclosing(listing) as objects:
             async for info in objects:
                 yield info

@@ -5,7 +5,6 @@ Bytes that come out are owned by the caller (H53); at most about the asked lengt
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import cast
 
 from segmentstore.contracts.segments import ReadResultEntry, ReadResultEntryKind, Segment
 
@@ -14,7 +13,7 @@ _WITH_BYTES = (ReadResultEntryKind.CACHE, ReadResultEntryKind.STORAGE)
 
 def _entries(segment: Segment, offset: int, length: int) -> AsyncGenerator[ReadResultEntry, None]:
     # The door promises an iterator held in `aclosing`, so one with aclose(); its type does not say so.
-    return cast("AsyncGenerator[ReadResultEntry, None]", segment.read(offset, length))
+    return segment.read(offset, length)
 
 
 async def gather(segment: Segment, offset: int, length_max: int) -> bytes:

@@ -242,7 +242,7 @@ async def test_h36_writers_wait_while_tier_2_is_down_and_go_on_by_themselves() -
             assert not futures[-1].done()
             # What frees space, and reads, go on.
             await container.truncate("a", 65536)
-            async with aclosing(segment.read(65536, 10)) as entries:  # type: ignore[type-var]
+            async with aclosing(segment.read(65536, 10)) as entries:
                 assert await (await anext(aiter(entries))).content() == b"\x01" * 10
             store.down = False
             assert await futures[-1] == 128 * 65536

@@ -33,7 +33,7 @@ async def read_all(container: StreamSegmentContainer, name: str, offset: int = 0
     async with container.open_segment(name) as segment:
         end = segment.info().length
         while offset < end:
-            async with aclosing(segment.read(offset, end - offset)) as entries:  # type: ignore[type-var]
+            async with aclosing(segment.read(offset, end - offset)) as entries:
                 async for entry in entries:
                     content = await entry.content()
                     parts.append(content)
@@ -146,7 +146,7 @@ async def test_seal_ends_appends_and_readers() -> None:
         await container.create("a")
         async with container.open_segment("a") as segment:
             await segment.append(b"last")
-            async with aclosing(segment.read(4, 100)) as entries:  # type: ignore[type-var]
+            async with aclosing(segment.read(4, 100)) as entries:
                 entry = await anext(aiter(entries))
                 assert entry.kind is ReadResultEntryKind.FUTURE
                 waiting = asyncio.ensure_future(entry.content())
@@ -156,7 +156,7 @@ async def test_seal_ends_appends_and_readers() -> None:
             with pytest.raises(SegmentSealedError) as refusal:
                 await segment.append(b"more")
             assert refusal.value.length == 4
-            async with aclosing(segment.read(4, 100)) as entries:  # type: ignore[type-var]
+            async with aclosing(segment.read(4, 100)) as entries:
                 assert (await anext(aiter(entries))).kind is ReadResultEntryKind.END_OF_SEGMENT
         assert await container.seal("a") == 4
     async with running(tiers) as container:
@@ -184,7 +184,7 @@ async def test_truncated_bytes_are_gone_everywhere() -> None:
         await append(container, "a", b"0123456789")
         await container.truncate("a", 4)
         async with container.open_segment("a") as segment:
-            async with aclosing(segment.read(3, 10)) as entries:  # type: ignore[type-var]
+            async with aclosing(segment.read(3, 10)) as entries:
                 entry = await anext(aiter(entries))
                 assert entry.kind is ReadResultEntryKind.TRUNCATED
                 with pytest.raises(SegmentTruncatedError):
@@ -201,7 +201,7 @@ async def test_truncated_bytes_are_gone_everywhere() -> None:
 
 
 @pytest.mark.parametrize("flushed_first", [False, True])
-async def test_a_merge_moves_the_source_to_the_end_of_the_target(flushed_first: bool) -> None:  # noqa: FBT001
+async def test_a_merge_moves_the_source_to_the_end_of_the_target(flushed_first: bool) -> None:
     tiers = MemoryTiers()
     async with running(tiers) as container:
         await container.create("target")
@@ -269,7 +269,7 @@ async def test_deleting_ends_waiting_readers_with_not_found() -> None:
     async with running(MemoryTiers()) as container:
         await container.create("a")
         async with container.open_segment("a") as segment:
-            async with aclosing(segment.read(0, 100)) as entries:  # type: ignore[type-var]
+            async with aclosing(segment.read(0, 100)) as entries:
                 entry = await anext(aiter(entries))
                 waiting = asyncio.ensure_future(entry.content())
                 await asyncio.sleep(0)

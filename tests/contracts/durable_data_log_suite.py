@@ -49,7 +49,7 @@ async def opened(world: LogWorld) -> DurableDataLog:
 
 
 async def entries(log: DurableDataLog) -> list[tuple[LogAddress, bytes]]:
-    async with aclosing(log.read()) as found:  # type: ignore[type-var]  # the door promises an iterator; all are generators
+    async with aclosing(log.read()) as found:
         return [(entry.address, bytes(entry.payload)) async for entry in found]
 
 
@@ -108,7 +108,14 @@ class DurableDataLogSuite:
     async def test_an_entry_is_the_concatenation_of_its_pieces(self, world: LogWorld) -> None:
         log = await opened(world)
         big = bytes(range(256)) * 128
-        pieces: list[BufferView] = [b"head", memoryview(b"-"), memoryview(big)[100:20_000], b"", b"tail", big]
+        pieces: list[BufferView] = [
+            b"head",
+            memoryview(b"-"),
+            memoryview(big)[100:20_000],
+            b"",
+            b"tail",
+            big,
+        ]
         await log.append(pieces)
         await log.append([])
         await log.close()
@@ -304,19 +311,24 @@ class DurableDataLogSuite:
         log = await opened(world)
         addresses = [await log.append([bytes(500)])]
         world.fill()
-        refused = 0
-        while not refused:
-            try:
-                addresses.append(await log.append([bytes(500)]))
-            except LogFullError as error:
-                assert error.kind is ErrorKind.FULL
-                refused += 1
+        addresses += await self._append_until_refused(log)
         assert log.statistics().full
         addresses.append(await log.append([b"checkpoint"], internal=True))
         await log.truncate(addresses[-1])
         world.free()
         await self._until_accepted(log)
         await log.close()
+
+    async def _append_until_refused(self, log: DurableDataLog) -> list[LogAddress]:
+        addresses: list[LogAddress] = []
+        for _ in range(10_000):
+            future = log.append([bytes(500)])
+            await asyncio.gather(future, return_exceptions=True)
+            error = future.exception()
+            if isinstance(error, LogFullError) and error.kind is ErrorKind.FULL:
+                return addresses
+            addresses.append(future.result())
+        raise AssertionError("the log never became full")
 
     async def _until_accepted(self, log: DurableDataLog) -> None:
         for _ in range(1000):

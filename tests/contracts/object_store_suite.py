@@ -70,7 +70,7 @@ async def outcome_of(call: Awaitable[Result]) -> Result | type[Exception]:
 
 
 async def listed(store: ObjectStore, prefix: str) -> list[ObjectInfo]:
-    async with aclosing(store.list(prefix)) as cursor:  # type: ignore[type-var] # every store has a generator
+    async with aclosing(store.list(prefix)) as cursor:
         return [info async for info in cursor]
 
 
@@ -309,7 +309,7 @@ class ObjectStoreSuite:
     async def test_a_listing_may_be_left_early(self, store: ObjectStore) -> None:
         for number in range(5):
             await store.put(f"n/{number}", [b"x"])
-        async with aclosing(store.list("n/")) as cursor:  # type: ignore[type-var] # as above
+        async with aclosing(store.list("n/")) as cursor:
             async for info in cursor:
                 assert info.key == "n/0"
                 break
@@ -319,7 +319,7 @@ class ObjectStoreSuite:
         for number in range(20):
             await store.put(f"n/{number:02}", [b"x"])
         seen = []
-        async with aclosing(store.list("n/")) as cursor:  # type: ignore[type-var] # as above
+        async with aclosing(store.list("n/")) as cursor:
             async for info in cursor:
                 seen.append(info.key)
                 await store.delete(info.key)

@@ -3,9 +3,9 @@
 The tests speak the door alone: whatever they know of the store behind it comes from another owner or reader.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol, cast
+from typing import Protocol
 
 import pytest
 
@@ -118,10 +118,7 @@ async def read_all(
 async def listed(
     storage: ReadOnlyStorage, prefix: str = "", start_after: str = ""
 ) -> list[SegmentRecord]:
-    records = cast(
-        "AsyncGenerator[SegmentRecord, None]", storage.list_segments(prefix, start_after)
-    )
-    async with aclosing(records):
+    async with aclosing(storage.list_segments(prefix, start_after)) as records:
         return [record async for record in records]
 
 

@@ -5,7 +5,7 @@ It can be told to fail: at start (`fail_at_start`) or while it runs (`fail()`).
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -85,7 +85,7 @@ class SimpleSegment:
     ) -> Mapping[AttributeKey, AttributeValue]:
         return {key: self.values[key] for key in keys if key in self.values}
 
-    def read(self, offset: int, max_length: int) -> AsyncIterator[ReadResultEntry]:
+    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         raise NotImplementedError("the host does not read")
 
 

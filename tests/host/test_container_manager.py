@@ -1,6 +1,7 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
@@ -47,7 +48,7 @@ class ScriptedAssignments:
         self._assignment = HostAssignment(version, frozenset(ContainerId(n) for n in containers))
         self._changed.set()
 
-    async def watch(self, host_id: HostId) -> AsyncIterator[HostAssignment]:
+    async def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:
         seen = 0
         while True:
             self._changed.clear()
@@ -241,7 +242,7 @@ def test_h42_each_failure_doubles_the_pause_up_to_the_limit() -> None:
         await asyncio.sleep(40)
         births = host.births_of(0)
         await host.stop()
-        return [round(later - earlier, 3) for earlier, later in zip(births, births[1:])]  # noqa: B905, RUF007 - pairs
+        return [round(later - earlier, 3) for earlier, later in pairwise(births)]
 
     assert run_simulation(1, main).result[:6] == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
 
@@ -344,7 +345,7 @@ def test_versions_only_grow_and_a_reported_container_is_missing_from_the_next_on
         third = await anext(watch)
         assert third.containers == {0, 1}
         assert first.version < second.version < third.version
-        await watch.aclose()  # type: ignore[attr-defined] # an async generator
+        await watch.aclose()
 
     run_simulation(1, main)
 

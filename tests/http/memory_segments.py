@@ -8,7 +8,7 @@ import asyncio
 import zlib
 from asyncio import Future
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +34,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
+    ReadResultEntry,
     ReadResultEntryKind,
     Segment,
     SegmentProperties,
@@ -387,7 +388,7 @@ class MemorySegment:
         attributes = self._state.committed.attributes
         return {key: attributes[key] for key in keys if key in attributes}
 
-    async def read(self, offset: int, max_length: int) -> AsyncIterator["MemoryReadEntry"]:
+    async def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         state = self._state
         if not 0 <= offset <= state.committed.length:
             raise BadOffsetError(state.name, expected=state.committed.length, given=offset)

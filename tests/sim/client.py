@@ -347,7 +347,7 @@ async def _load(
 
 async def _read(segment: Segment, offset: int, max_length: int, *, wait: bool) -> list[Piece]:
     pieces: list[Piece] = []
-    async with aclosing(segment.read(offset, max_length)) as cursor:  # type: ignore[type-var]
+    async with aclosing(segment.read(offset, max_length)) as cursor:
         async for entry in cursor:
             blocked = entry.kind is ReadResultEntryKind.FUTURE and (bool(pieces) or not wait)
             useless = entry.kind is ReadResultEntryKind.TRUNCATED

@@ -53,7 +53,7 @@ def main() -> int:
         failures += not _try_seed(seed, arguments)
         if failures >= _FAILURES_MAX:
             break
-    print(f"{len(seeds)} seeds, {failures} failed, {time.process_time() - began:.1f} CPU seconds")  # noqa: T201
+    print(f"{len(seeds)} seeds, {failures} failed, {time.process_time() - began:.1f} CPU seconds")
     return 1 if failures else 0
 
 
@@ -65,12 +65,12 @@ def _try_seed(seed: int, arguments: argparse.Namespace) -> bool:
             verbose=arguments.verbose,
             shuffled=arguments.shuffled,
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what this seed found
-        print(f"\nseed {seed} failed, replay with: make replay SEED={seed}")  # noqa: T201
+    except Exception as error:
+        print(f"\nseed {seed} failed, replay with: make replay SEED={seed}")
         traceback.print_exception(error, file=sys.stdout)
         return False
     if arguments.count == 1:
-        print(f"seed {seed}: {run}")  # noqa: T201
+        print(f"seed {seed}: {run}")
     return True
 
 

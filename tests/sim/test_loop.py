@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
@@ -243,7 +243,7 @@ def test_a_main_that_raises_fails_the_run() -> None:
 
 
 def test_a_generator_left_half_consumed_fails_the_run() -> None:
-    async def numbers() -> AsyncIterator[int]:
+    async def numbers() -> AsyncGenerator[int, None]:
         for number in range(10):
             yield number
 
@@ -253,7 +253,7 @@ def test_a_generator_left_half_consumed_fails_the_run() -> None:
         await asyncio.sleep(1)
 
     async def careful(loop: SimLoop) -> None:
-        async with aclosing(numbers()) as cursor:  # type: ignore[type-var]  # a generator in fact
+        async with aclosing(numbers()) as cursor:
             async for _ in cursor:
                 break
         await asyncio.sleep(1)

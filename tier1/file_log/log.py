@@ -12,7 +12,7 @@ Invariants (the door's L1 to L6 apart):
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from enum import Enum
@@ -182,7 +182,7 @@ class FileDurableDataLog:
 
     # --- entries -----------------------------------------------------------------------------
 
-    async def read(self) -> AsyncIterator[LogEntry]:
+    async def read(self) -> AsyncGenerator[LogEntry, None]:
         """As the door says. Payloads of one frame share its memory."""
         opened = self._opened
         assert opened is not None, "read() comes after initialize()"
@@ -289,7 +289,7 @@ class FileDurableDataLog:
             await pool.run()
         except OSError as error:
             writer.fail(self._disk_error(error))
-        except Exception as error:  # noqa: BLE001 - a task's top: without journals the log cannot go on
+        except Exception as error:
             writer.fail(error)
 
     def _on_pool_change(self) -> None:

@@ -175,7 +175,7 @@ class FrameWriter:
             )
             failure.__cause__ = error
             self.fail(failure)
-        except Exception as error:  # noqa: BLE001 - a task's top: whatever it is, nothing may be acknowledged any more
+        except Exception as error:
             self.fail(error)
         finally:
             self.fail(self._closed_error())

@@ -8,7 +8,7 @@ Invariants:
 - A tag is never used twice, not even for equal bytes.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from sortedcontainers import SortedDict
@@ -75,7 +75,7 @@ class MemoryObjectStore:
         check_key(key)
         self._objects.pop(key, None)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         check_prefix(prefix)
         found = [
             ObjectInfo(key=key, size=len(self._objects[key].content))

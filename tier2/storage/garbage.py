@@ -10,7 +10,6 @@
 from asyncio import get_running_loop, sleep
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import cast
 
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
 from tier2.storage.object_names import ObjectKind, ObjectNames
@@ -26,16 +25,16 @@ class GarbageWatch:
         self._grace_seconds = grace_seconds
         self._batch_max = batch_max
         self._seen_since: dict[ObjectReference, float] = {}
-        self._recorded_since_look = 0
+        self._not_looked_at = 0
 
     @property
     def known_count(self) -> int:
-        """Records found at the last look, at most the batch limit, and those written since."""
-        return len(self._seen_since) + self._recorded_since_look
+        """Records found at the last look and written since. If there were more than a batch, a lower bound above 0."""
+        return len(self._seen_since) + self._not_looked_at
 
     def recorded(self, count: int) -> None:
         """Another version recorded so much garbage."""
-        self._recorded_since_look += count
+        self._not_looked_at += count
 
     async def due(self, view: RunView) -> list[ObjectReference]:
         """Recorded garbage whose grace is over. Looks at a bounded number of records, oldest identities first."""
@@ -50,7 +49,7 @@ class GarbageWatch:
             reference: self._seen_since.get(reference, now)
             for reference in recorded[: self._batch_max]
         }
-        self._recorded_since_look = 0
+        self._not_looked_at = max(0, len(recorded) - self._batch_max) + (following is not None)
         return [
             reference
             for reference, since in self._seen_since.items()
@@ -78,7 +77,7 @@ async def is_known(view: RunView, reference: ObjectReference) -> bool:
 
 def list_objects(store: ObjectStore, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
     """A listing as the generator that every store makes it, so that it can be closed."""
-    return cast("AsyncGenerator[ObjectInfo, None]", store.list(prefix))
+    return store.list(prefix)
 
 
 class OrphanSweep:

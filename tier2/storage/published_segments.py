@@ -6,7 +6,7 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
@@ -231,7 +231,7 @@ class PublishedSegments:
             self._windows.put(segment_id, window, 100 + len(entries) * _ENTRY_MEMORY_BYTES)
         return window.entry_at(offset)
 
-    async def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+    async def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         start, end = _prefix_range(prefix)
         if start_after >= prefix:
             start = max(start, catalog_key(start_after) + b"\0")

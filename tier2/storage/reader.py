@@ -4,7 +4,7 @@
 - The owner may go on publishing meanwhile: a missing object means that the root moved on (H8).
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 
@@ -90,7 +90,7 @@ class ContainerReader:
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         return await self._segments.read(segment_id, offset, length)
 
-    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         return self._segments.list_segments(prefix, start_after)
 
     def statistics(self) -> StorageStatistics:

@@ -6,7 +6,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Executor
 from random import Random
 
@@ -154,7 +154,7 @@ class TieredStorage:
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         return await self._segments.read(segment_id, offset, length)
 
-    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         return self._segments.list_segments(prefix, start_after)
 
     def statistics(self) -> StorageStatistics:

@@ -105,8 +105,8 @@ def test_h30_truncating_at_a_checkpoint_keeps_every_frame_it_touches() -> None:
     # The checkpoint (number 3) begins in the middle of a frame and spans several.
     frames = frames_of(operations_of([50, 50, -400, 50]), entry_bytes_max=FRAME_HEADER_BYTES + 200)
     markers = TruncationMarkers()
-    for address, frame in enumerate(frames, start=1):
-        markers.add_frame(frame.last_started, LogAddress(address))
+    for place, frame in enumerate(frames, start=1):
+        markers.add_frame(frame.last_started, LogAddress(place))
     markers.add_truncation_point(SequenceNumber(3))
 
     address = markers.address_before(SequenceNumber(3))

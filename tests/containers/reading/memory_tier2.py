@@ -1,7 +1,7 @@
 """A Tier 2 of plain bytes for the read index's tests: whole blocks come back, and reads can be held up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from random import Random
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
@@ -68,7 +68,7 @@ class MemoryTier2:
     ) -> Mapping[AttributeKey, AttributeValue]:
         raise NotImplementedError
 
-    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         raise NotImplementedError
 
     def statistics(self) -> StorageStatistics:

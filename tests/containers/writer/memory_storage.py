@@ -5,7 +5,7 @@ land late: at the next publish, whatever that is, as a root update may.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -249,7 +249,7 @@ class MemoryStorage:
         first = max(stored.record.start_offset, offset - 3)
         return StorageRead(first, memoryview(bytes(stored.content))[first : offset + length + 3])
 
-    def list_segments(self, prefix: str, start_after: str) -> AsyncIterator[SegmentRecord]:
+    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         raise NotImplementedError("the writer lists nothing")
 
     def statistics(self) -> StorageStatistics:

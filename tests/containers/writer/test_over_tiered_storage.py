@@ -1,6 +1,6 @@
 """The same random lives over the real Tier 2: TieredStorage on an object store that fails before or after effect."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from random import Random
 
@@ -80,7 +80,7 @@ class FlakyObjectStore:
         self._maybe_fail()
         await self._store.delete(key)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         return self._store.list(prefix)
 
     async def close(self) -> None: ...
@@ -120,7 +120,7 @@ class TieredLife(RandomLife):
         self.storage.segments.clear()
         self.storage.catalog.clear()
         listing = self.tiered.list_segments("", "")
-        async with aclosing(listing) as records:  # type: ignore[type-var]  # an async generator
+        async with aclosing(listing) as records:
             async for record in records:
                 self.storage.segments[record.segment_id] = await self._read(record)
                 self.storage.catalog[record.name] = record.segment_id

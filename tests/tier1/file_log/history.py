@@ -10,6 +10,9 @@ from segmentstore.contracts.identifiers import LogAddress
 
 Entries = list[tuple[LogAddress, bytes]]
 
+IDLE_SECONDS = 0.03
+"""Long enough for a mark in the settings of these tests."""
+
 
 @dataclass(slots=True)
 class History:
@@ -75,31 +78,25 @@ class History:
 
 
 async def work(log: DurableDataLog, history: History, random: Random, *, rounds: int) -> None:
-    """Appends of all sizes, several in flight, with truncations and idle times between."""
-    largest = log.write_settings.entry_bytes_max
+    """Appends of all sizes, several in flight, with truncations beside them and idle times between."""
     own: list[LogAddress] = []
     for _ in range(rounds):
         futures = []
         for _ in range(random.choice((1, 1, 2, 5))):
-            length = random.choice(
-                (8, 100, 3000, 4096 - 128, largest, random.randrange(8, largest))
-            )
-            internal = random.random() < 0.1
-            payload = history.payload(length, random)
-            futures.append(history.submit(log, payload, internal=internal))
+            futures.append(history.submit(log, history.payload(_length(log, random), random)))
             if random.random() < 0.3:
                 await asyncio.sleep(0)
+        if random.random() < 0.3 and own:
+            await history.truncate(log, random.choice(own[-4:]))
         for result in await asyncio.gather(*futures, return_exceptions=True):
             if isinstance(result, int):
                 own.append(result)
             elif not isinstance(result, LogFullError):
                 raise result
-        if random.random() < 0.25 and own:
-            await history.truncate(log, random.choice(own[-12:]))
         if random.random() < 0.15:
-            await asyncio.sleep(log_idle_seconds(log))
+            await asyncio.sleep(IDLE_SECONDS)
 
 
-def log_idle_seconds(log: DurableDataLog) -> float:
-    """Long enough for a mark."""
-    return 0.03
+def _length(log: DurableDataLog, random: Random) -> int:
+    largest = log.write_settings.entry_bytes_max
+    return random.choice((8, 100, 3000, 4096 - 128, largest, random.randrange(8, largest)))

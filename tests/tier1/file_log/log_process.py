@@ -1,4 +1,4 @@
-"""A process that owns a log: `python -m tests.tier1.file_log.log_process DIRECTORY`. Prints one line per acknowledgement."""
+"""A process that owns a log: `python -m tests.tier1.file_log.log_process DIRECTORY`; one line per acknowledgement."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
 """An object store whose answers go wrong in the ways that H4 and H80 name, at the moments that a test chooses."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from enum import Enum
 
 from segmentstore.contracts.errors import ObjectChangedError, ObjectExistsError, StorageError
@@ -95,7 +95,7 @@ class FaultyStore:
         self.deleted.append(key)
         await self.store.delete(key)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         return self.store.list(prefix)
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ start() first, close() last, after every other call has ended.
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,7 +154,7 @@ class FilesystemObjectStore:
         with _translated("delete", key):
             await self._under_lock(partial(self._objects.delete, key))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         check_prefix(prefix)
         # Keys still to be shown, the next one last; those that end in "/" (and "" at first) are directories.
         # At most the names of the directories on one path are held.
