@@ -66,23 +66,20 @@ async def measure(on: Tiers, *, count: int, rounds: int) -> list[Row]:
         async with segments(container, 1) as single, segments(container, 1000) as thousand:
             await large_rate(single, count)
             for _ in range(rounds):
-                frames = container.metrics()["frames_total"]
+                await container.flush()
+                syncs = on.log_files.syncs
                 one.append(await large_rate(single, count))
-                group = max(
-                    1, round(count / max(1.0, container.metrics()["frames_total"] - frames))
-                )
-                loop = asyncio.get_running_loop()
-                # One sync of the log covers several frames: everything that came while the last one ran.
+                group = max(1, round(count / (on.log_files.syncs - syncs)))
+                await container.flush()
                 raw.append(
-                    await loop.run_in_executor(
-                        on.executor,
-                        lambda: raw_rate(
-                            Path(on.directory) / "raw", count=count, group=min(16, max(16, group))
-                        ),
+                    await asyncio.to_thread(
+                        raw_rate, Path(on.directory) / "raw", count=count, group=group
                     )
                 )
                 many.append(await large_rate(thousand, count))
+                await container.flush()
                 small_one.append(await append_rate(single, SMALL, 50_000))
+                await container.flush()
                 small_many.append(await append_rate(thousand, SMALL, 50_000))
             await container.flush()
     mega = 1e6

@@ -21,7 +21,7 @@ from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.runtime.files import SystemFile, SystemFileSystem
 from tier1.file_log.log import FileDurableDataLog
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
@@ -63,12 +63,35 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+class CountingFiles(SystemFileSystem):
+    """The system's files, counting syncs: so many groups did the log make of its appends."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SystemFile:
+        return CountingFile(super().open(path, create=create, exclusive=exclusive).release(), self)
+
+
+class CountingFile(SystemFile):
+    """One of them."""
+
+    def __init__(self, descriptor: int, files: CountingFiles) -> None:
+        super().__init__(descriptor)
+        self._files = files
+
+    def sync_data(self) -> None:
+        self._files.syncs += 1
+        super().sync_data()
+
+
 class Tiers:
     """Where a container's log and objects live; they outlive the container, not the benchmark."""
 
     def __init__(self, *, log_on_disk: bool, objects_on_disk: bool) -> None:
         self.directory = tempfile.mkdtemp(prefix="segmentstore-bench-")
         self.executor = ThreadPoolExecutor(max_workers=6)
+        self.log_files = CountingFiles()
         self._log_on_disk = log_on_disk
         self._log_store = MemoryLogStore(log_id=b"benchmark-log-id")
         self._objects: ObjectStore
@@ -87,7 +110,7 @@ class Tiers:
             return MemoryDurableDataLog(self._log_store)
         return FileDurableDataLog(
             str(Path(self.directory) / "tier1"),
-            files=SystemFileSystem(),
+            files=self.log_files,
             executor=self.executor,
             random=Random(2),
         )

@@ -194,7 +194,7 @@ class FramePipeline:
             self.outstanding_bytes -= frame.length
             try:
                 self._apply(frame, future.result())
-            except Exception as bug:  # a commit must not fail: halt (H22)
+            except Exception as bug:  # noqa: BLE001  # a commit must not fail: halt (H22)
                 self.fail(bug)
                 return
             if self._in_flight and self._loop.time() >= end:

@@ -55,9 +55,8 @@ def run(arguments: list[str]) -> int:
     except SegmentStoreError as error:
         click.echo(f"error: {error}", err=True)
         return exit_code_of(error)
-    except BrokenPipeError:
-        # The reader of our output has seen enough, as `head` does.
-        sys.stderr.close()
+    except SystemExit:
+        # Only one thing makes click exit here: whoever reads our output has seen enough, as `head` has.
         return ExitCode.OK
     except OSError as error:
         click.echo(f"error: {error}", err=True)

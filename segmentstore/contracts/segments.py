@@ -82,8 +82,9 @@ class ReadResultEntry(Protocol):
     async def content(self) -> bytes:
         """Bytes from `offset` on, owned by the caller; at least one byte.
 
-        b"" only for END_OF_SEGMENT, or for a FUTURE whose segment was sealed while waiting. Raises SegmentTruncatedError
-        (TRUNCATED), SegmentNotFoundError (deleted or merged away while waiting), ContainerStoppedError, StorageError.
+        b"" only for END_OF_SEGMENT, or for a FUTURE whose segment was sealed while waiting. Raises
+        SegmentTruncatedError (TRUNCATED), SegmentNotFoundError (deleted or merged away while
+        waiting), ContainerStoppedError, StorageError.
         """
 
 
@@ -166,8 +167,8 @@ class SegmentApi(Protocol):
     async def merge(self, target: str, source: str) -> int:
         """Append the sealed source to the target and remove it, atomically; the target's new length.
 
-        Raises MergeRefusedError (other container, same segment), SegmentNotSealedError, SegmentTruncatedError (the source),
-        SegmentSealedError (the target).
+        Raises MergeRefusedError (other container, same segment), SegmentNotSealedError, SegmentTruncatedError (the
+        source), SegmentSealedError (the target).
         """
 
     async def delete(self, name: str) -> None: ...

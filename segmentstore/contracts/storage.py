@@ -164,7 +164,8 @@ class Storage(ReadOnlyStorage, Protocol):
         """Create or take over the root under this epoch.
 
         Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (with the sentence of H7)
-        if store id, log id or container count differ, StorageError if Tier 2 does not answer (H41: may be called again).
+        if store id, log id or container count differ, StorageError if Tier 2 does not answer (H41: may be called
+        again).
         """
 
     async def publish(self, publication: Publication) -> None:

@@ -22,7 +22,7 @@ STATUS_OF_KIND: Mapping[ErrorKind, int] = {
 }
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
     """An answer that is not a success, raised from wherever it became clear.
 
     Not for errors of the store: those carry a kind and are translated by `refusal_of`.

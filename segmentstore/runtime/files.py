@@ -131,6 +131,11 @@ class SystemFile:
             return False
         return True
 
+    def release(self) -> int:
+        """Give the descriptor away: this object closes it no more."""
+        descriptor, self._descriptor = self._descriptor, -1
+        return descriptor
+
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1

@@ -7,9 +7,9 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.http_client import HttpClient, ServerError
 from segmentstore.cli.load_plan import plan_load
-from segmentstore.cli.loader import Loader
+from segmentstore.cli.loader import LoadConflictError, Loader
 from segmentstore.cli.server_process import ServerProcess
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from tests.cli.command_line import CommandLine
 
 
@@ -152,3 +152,63 @@ def test_a_load_that_is_cut_off_by_kill_9_goes_on_without_loss_or_repeat(tmp_pat
             server.start()
         found = asyncio.run(load(server, None))
     assert found >= kills_at[-1]
+
+
+class ForgetfulClient(HttpClient):
+    """Every third append is stored, but its answer is lost; every fifth never arrives."""
+
+    appends = 0
+
+    async def append(self, name: str, content: bytes, *, offset: int | None = None) -> int:
+        self.appends += 1
+        lost = ServerError("the answer was lost", ErrorKind.UNAVAILABLE)
+        if self.appends % 5 == 0:
+            raise lost
+        length = await super().append(name, content, offset=offset)
+        if self.appends % 3 == 0:
+            raise lost
+        return length
+
+
+@pytest.mark.integration
+def test_an_append_whose_answer_is_lost_is_stored_once(server: ServerProcess, tree: Path) -> None:
+    plans = plan_load([tree / "pack" / "two.py"], prefix="forgetful/")
+
+    async def load() -> bytes:
+        async with ForgetfulClient(server.address) as client:
+            loader = Loader(
+                client=client, piece_bytes=50_000, segments_at_once=1, seal=True, give_up_seconds=30
+            )
+            await loader.load(plans)
+            assert client.appends > 20
+            return (await client.read(plans[0].name, 0, 10_000_000)).content
+
+    assert asyncio.run(load()) == (tree / "pack" / "two.py").read_bytes()
+
+
+@pytest.mark.integration
+def test_somebody_else_who_appends_during_the_load_is_noticed(
+    server: ServerProcess, tree: Path
+) -> None:
+    (plan,) = plan_load([tree / "pack" / "two.py"], prefix="crowded/")
+
+    async def load() -> None:
+        async with HttpClient(server.address) as client, HttpClient(server.address) as other:
+            intrusions: list[asyncio.Task[int]] = []
+
+            def progress(_: int) -> None:
+                intrusions.append(asyncio.ensure_future(other.append(plan.name, b"intruder")))
+
+            loader = Loader(
+                client=client,
+                piece_bytes=50_000,
+                segments_at_once=1,
+                seal=False,
+                give_up_seconds=0,
+                progress=progress,
+            )
+            with pytest.raises(LoadConflictError):
+                await loader.load([plan])
+            await asyncio.gather(*intrusions)
+
+    asyncio.run(load())

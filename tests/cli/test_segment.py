@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,41 @@ def test_a_pipe_goes_in_and_comes_out(server: ServerProcess) -> None:
     subprocess.run([*base, "append", "pipe", *here], input=content, check=True, capture_output=True)
     read = subprocess.run([*base, "read", "pipe", *here], check=True, capture_output=True)
     assert read.stdout == content
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(server: ServerProcess) -> None:
+    base = [sys.executable, "-m", "segmentstore.cli", "segment"]
+    here = ["--server", server.address]
+    subprocess.run([*base, "create", "head", *here], check=True, capture_output=True)
+    content = bytes(5_000_000)
+    subprocess.run([*base, "append", "head", *here], input=content, check=True, capture_output=True)
+    with subprocess.Popen(
+        [*base, "read", "head", *here], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert reader.stdout.read(5) == bytes(5)
+        reader.stdout.close()
+        assert reader.stderr.read() == b""
+        assert reader.wait(30) == ExitCode.OK
+
+
+@pytest.mark.parametrize("verb", ["tail", "append"])
+def test_an_interrupt_ends_a_waiting_command_at_once(server: ServerProcess, verb: str) -> None:
+    base = [sys.executable, "-m", "segmentstore.cli", "segment"]
+    here = ["--server", server.address]
+    name = f"interrupted/{verb}"
+    subprocess.run([*base, "create", name, *here], check=True, capture_output=True)
+    with subprocess.Popen(
+        [*base, verb, name, *here],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        with pytest.raises(subprocess.TimeoutExpired):
+            command.wait(2)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(10) == ExitCode.INTERRUPTED
 
 
 def test_bench_prints_a_row_for_each_verb_and_size_and_leaves_nothing_behind(

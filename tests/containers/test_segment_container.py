@@ -183,12 +183,11 @@ async def test_truncated_bytes_are_gone_everywhere() -> None:
         await container.create("a")
         await append(container, "a", b"0123456789")
         await container.truncate("a", 4)
-        async with container.open_segment("a") as segment:
-            async with aclosing(segment.read(3, 10)) as entries:
-                entry = await anext(aiter(entries))
-                assert entry.kind is ReadResultEntryKind.TRUNCATED
-                with pytest.raises(SegmentTruncatedError):
-                    await entry.content()
+        async with container.open_segment("a") as segment, aclosing(segment.read(3, 10)) as entries:
+            entry = await anext(aiter(entries))
+            assert entry.kind is ReadResultEntryKind.TRUNCATED
+            with pytest.raises(SegmentTruncatedError):
+                await entry.content()
         assert await read_all(container, "a", 4) == b"456789"
         with pytest.raises(BadOffsetError):
             await container.truncate("a", 11)
@@ -268,14 +267,13 @@ async def test_h20_a_recreated_name_is_another_segment() -> None:
 async def test_deleting_ends_waiting_readers_with_not_found() -> None:
     async with running(MemoryTiers()) as container:
         await container.create("a")
-        async with container.open_segment("a") as segment:
-            async with aclosing(segment.read(0, 100)) as entries:
-                entry = await anext(aiter(entries))
-                waiting = asyncio.ensure_future(entry.content())
-                await asyncio.sleep(0)
-                await container.delete("a")
-                with pytest.raises(SegmentNotFoundError):
-                    await waiting
+        async with container.open_segment("a") as segment, aclosing(segment.read(0, 100)) as entries:
+            entry = await anext(aiter(entries))
+            waiting = asyncio.ensure_future(entry.content())
+            await asyncio.sleep(0)
+            await container.delete("a")
+            with pytest.raises(SegmentNotFoundError):
+                await waiting
 
 
 async def test_attributes_survive_flush_truncation_of_the_log_and_restart() -> None:

@@ -2,14 +2,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from segmentstore.contracts.identifiers import BufferView
 from segmentstore.host.data_directory import (
     DataDirectory,
     DataDirectoryCorruptedError,
@@ -19,7 +18,9 @@ from segmentstore.host.data_directory import (
     decode_identity,
     encode_identity,
 )
-from segmentstore.runtime.files import File, FileSystem, SystemFileSystem
+from segmentstore.runtime.files import FileSystem, SystemFileSystem
+from tests.sim.disk import Boundary, SimulatedDisk
+from tests.sim.power_cuts import power_cut_images
 
 GOLDEN = Path(__file__).parent / "golden" / "identity_v1.txt"
 
@@ -127,72 +128,51 @@ def test_every_shortened_identity_is_noticed() -> None:
             decode_identity(sound[:length], "x")
 
 
-class KilledError(BaseException):
-    """The process ends here."""
+async def open_on(disk: SimulatedDisk) -> DirectoryIdentity:
+    data = directory(Path("/data"), disk.mount("again"))
+    identity = await data.open(container_count=5, default_count=4)
+    await data.close()
+    return identity
 
 
-class DyingFileSystem(SystemFileSystem):
-    """Ends the process before its n-th call."""
+async def test_a_power_cut_at_any_moment_of_the_first_start_leaves_a_usable_directory() -> None:
+    disk, random = SimulatedDisk(), Random(1)
+    images: list[SimulatedDisk] = []
 
-    def __init__(self, calls: int) -> None:
-        self._calls = calls
+    def keep_images(_: Boundary) -> None:
+        images.extend(image for _, image in power_cut_images(disk, random, subsets=5))
 
-    def _count(self) -> None:
-        self._calls -= 1
-        if self._calls < 0:
-            raise KilledError
-
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:  # type: ignore[override] # a wrapped file
-        self._count()
-        return DyingFile(super().open(path, create=create, exclusive=exclusive), self)
-
-    def rename(self, source: str, target: str) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def sync_directory(self, path: str) -> None:
-        self._count()
-        super().sync_directory(path)
+    disk.on_boundary = keep_images
+    data = directory(Path("/data"), disk.mount("first"))
+    await data.open(container_count=5, default_count=4)
+    assert len(images) > 30
+    for image in images:
+        assert (await open_on(image)).container_count == 5
 
 
-class DyingFile:
-    def __init__(self, file: File, files: DyingFileSystem) -> None:
-        self._file = file
-        self._files = files
-        self.size = file.size
-        self.read_at = file.read_at
-        self.lock_exclusive = file.lock_exclusive
-        self.close = file.close
-
-    def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
-        self._files._count()
-        self._file.write_at(offset, buffers)
-
-    def truncate(self, size: int) -> None:
-        self._files._count()
-        self._file.truncate(size)
-
-    def sync_data(self) -> None:
-        self._files._count()
-        self._file.sync_data()
+async def test_an_identity_that_was_given_out_survives_every_power_cut() -> None:
+    disk = SimulatedDisk()
+    first = directory(Path("/data"), disk.mount("first"))
+    given = await first.open(container_count=5, default_count=4)
+    for _, image in power_cut_images(disk, Random(2), subsets=20):
+        assert await open_on(image) == given
 
 
-async def test_a_process_killed_at_any_call_of_the_first_start_leaves_a_usable_directory(
-    tmp_path: Path,
-) -> None:
-    deaths = 0
-    for calls in range(100):
-        path = tmp_path / str(calls)
-        dying = directory(path, DyingFileSystem(calls))
-        try:
-            await dying.open(container_count=5, default_count=4)
-        except KilledError:
-            deaths += 1
-        else:
-            await dying.close()
-            break
-        assert (await open_once(path, 5)).container_count == 5
-    assert deaths >= 8
+async def test_a_restored_identity_survives_every_power_cut() -> None:
+    disk = SimulatedDisk()
+    given = DirectoryIdentity(bytes(range(16)), 5, 1)
+    first = directory(Path("/data"), disk.mount("first"))
+    await first.restore(given)
+    for _, image in power_cut_images(disk, Random(3), subsets=20):
+        assert await open_on(image) == given
+
+
+async def test_a_directory_is_not_restored_as_another_store(tmp_path: Path) -> None:
+    await open_once(tmp_path)
+    other = directory(tmp_path)
+    with pytest.raises(DataDirectoryError, match="belongs to another store"):
+        await other.restore(DirectoryIdentity(bytes(16), 4, 1))
+    await open_once(tmp_path)
 
 
 HOLD = """

@@ -289,7 +289,7 @@ class FileDurableDataLog:
             await pool.run()
         except OSError as error:
             writer.fail(self._disk_error(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a task's top: without journals the log cannot go on
             writer.fail(error)
 
     def _on_pool_change(self) -> None:

@@ -130,6 +130,8 @@ def _anchor(
             synced_number = max(frame.header.synced_number for frame in ordinary)
             anchor = index.by_number.get((epoch, synced_number))
             if anchor is None:
+                anchor = _first_needed(ordinary, reads_back)
+            if anchor is None:
                 raise LogCorruptedError(
                     f"a synced frame is missing epoch={epoch} number={synced_number}"
                 )
@@ -138,6 +140,15 @@ def _anchor(
             if reads_back(frame):
                 return frame, frame.header.synced_number
     return None, 0
+
+
+def _first_needed(
+    frames: Sequence[FoundFrame], reads_back: Callable[[FoundFrame], bool]
+) -> FoundFrame | None:
+    """A newest frame that needs none before it: once it was synced, everything older could go."""
+    newest = max(frames, key=lambda frame: frame.header.number)
+    alone = newest.header.oldest_number == newest.header.number
+    return newest if alone and reads_back(newest) else None
 
 
 def _trace_back(index: _Index, anchor: FoundFrame, *, oldest_number: int) -> list[FoundFrame]:

@@ -144,9 +144,9 @@ class FrameWriter:
         if up_to > self._truncated_up_to:
             self._truncated_up_to = up_to
         frees = self._journals[0] is not self._oldest_needed()
-        if self._truncated_up_to > self._durable_truncation and (
-            frees or self._journals[-1].mark_room(truncation=False)
-        ):
+        # On a full disk the last page is kept for a truncation that frees something; others ride on the next frame.
+        scarce = self._pool.full and not self._journals[-1].mark_room(truncation=False)
+        if self._truncated_up_to > self._durable_truncation and (frees or not scarce):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._truncation_waiters.append((self._truncated_up_to, waiter))
             self._work.set()
@@ -175,7 +175,7 @@ class FrameWriter:
             )
             failure.__cause__ = error
             self.fail(failure)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a task's top: whatever it is, nothing may be acknowledged any more
             self.fail(error)
         finally:
             self.fail(self._closed_error())

@@ -178,7 +178,7 @@ def test_a_segment_snapshot_survives(
     flags: tuple[bool, ...],
     core: dict[AttributeKey, int | bytes],
 ) -> None:
-    storage, start, length = sorted(numbers)[0], sorted(numbers)[1], sorted(numbers)[2]
+    storage, start, length = sorted(numbers)
     before = SegmentMetadata(segment_id=SegmentId(9), name=name)
     before.length, before.start_offset, before.storage_length = length, start, storage
     before.sealed, before.sealed_in_storage, before.merged, before.deleted, complete = flags

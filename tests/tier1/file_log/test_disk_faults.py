@@ -10,7 +10,7 @@ import pytest
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
 from segmentstore.contracts.identifiers import LogAddress
 from tests.contracts.durable_data_log_suite import entries
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import Boundary, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_image
 from tests.sim.simulation import run_simulation
@@ -269,6 +269,43 @@ def test_accepted_entries_wait_for_a_file_rather_than_fail() -> None:
         await log.close()
 
     run_simulation(1, main)
+
+
+def test_h50_a_file_goes_only_after_a_synced_frame_of_the_next_one() -> None:
+    """All of one file is truncated and the next is begun, its first frame on its way: the one must stay till then."""
+
+    async def main(loop: SimLoop) -> int:
+        world = SimulatedLogWorld(replace(TINY, recycled_journals_max=1))
+        images: list[tuple[SimulatedDisk, LogAddress]] = []
+        addresses = [LogAddress(0)]
+
+        def take(boundary: Boundary) -> None:
+            if boundary.kind == "remove":
+                # Of everything un-synced only the removals persist.
+                image = power_cut_image(world.disk, Persistence.NOTHING, Random(1))
+                for path in [path for path in image.names if path not in world.disk.names]:
+                    del image.names[path]
+                images.append((image, addresses[-1]))
+
+        log = world.log()
+        await log.initialize()
+        world.disk.on_boundary = take
+        for _ in range(600):
+            last = log.append([bytes(8 * KIB)])
+            await asyncio.sleep(0)
+            await log.truncate(addresses[-1])
+            addresses.append(await last)
+            await log.truncate(addresses[-1])
+        world.disk.on_boundary = None
+        await log.close()
+        for image, acknowledged in images:
+            successor = SimulatedLogWorld(TINY, disk=image).log()
+            await successor.initialize()
+            assert await successor.append([b"x"]) > acknowledged, "addresses came back"
+            await successor.close()
+        return len(images)
+
+    assert run_simulation(1, main).result > 0
 
 
 def test_files_are_recycled_up_to_a_bound_and_the_rest_is_removed() -> None:

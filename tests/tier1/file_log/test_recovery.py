@@ -152,6 +152,14 @@ def test_h50_the_oldest_needed_file_must_be_there() -> None:
         )
 
 
+def test_h50_the_newest_frame_may_be_the_only_one_that_is_needed() -> None:
+    """Once frame 9 was synced, all before it could go, although no frame says yet that 9 is synced."""
+    alone = frame(9, synced=8, page=0, generation=4, oldest=9, truncated=8, path="d")
+    assert numbers(link(alone).frames) == [9]
+    with pytest.raises(LogCorruptedError, match="number=8"):
+        link(broken=[alone])
+
+
 SECOND_EPOCH = frame(6, EPOCH, synced=2, page=0, epoch=2, previous=(1, 2), address=5, path="b")
 
 

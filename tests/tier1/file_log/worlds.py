@@ -51,7 +51,7 @@ class InlineExecutor(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever submitted the job
             future.set_exception(error)
         return future
 
