@@ -11,7 +11,17 @@ from collections import deque
 from pathlib import Path
 
 from benchmarks.container_append import append_rate
-from benchmarks.workbench import Row, Tiers, median, print_rows, row, running, segments, tiers
+from benchmarks.workbench import (
+    Row,
+    Tiers,
+    median,
+    print_rows,
+    row,
+    running,
+    segments,
+    tiers,
+    without_flush,
+)
 from containers.segment_handle import SegmentHandle
 
 LARGE = os.urandom(64 * 1024)
@@ -62,7 +72,7 @@ async def measure(on: Tiers, *, count: int, rounds: int) -> list[Row]:
     raw: list[float] = []
     small_one: list[float] = []
     small_many: list[float] = []
-    async with running(on, cache_bytes=1 << 30) as container:
+    async with running(on, cache_bytes=1 << 30, settings=without_flush()) as container:
         async with segments(container, 1) as single, segments(container, 1000) as thousand:
             await large_rate(single, count)
             for _ in range(rounds):

@@ -33,6 +33,7 @@ from segmentstore.http.node_health import NodeHealth
 from segmentstore.http.server import HttpServer
 from segmentstore.http.settings import HttpSettings
 from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.interpreter import tune_for_serving
 from tests.http.memory_segments import MemorySegments
 
 CONNECTIONS = 64
@@ -111,6 +112,7 @@ def serve(make: Make, directory: str, port_to: Connection) -> None:
         async with make(directory) as application:
             server = HttpServer(application=application, settings=HttpSettings(port=0))
             await server.start()
+            tune_for_serving()
             port_to.send(server.address[1])
             await asyncio.Event().wait()
 

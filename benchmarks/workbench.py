@@ -22,6 +22,7 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
+from segmentstore.runtime.interpreter import tune_for_serving
 from tier1.file_log.log import FileDurableDataLog
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
@@ -190,6 +191,7 @@ async def running(
     if touch:
         await cache_storage.touch(cache_bytes, executor=on.executor)
     await container.start()
+    tune_for_serving()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(container.run())
         try:

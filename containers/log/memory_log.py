@@ -13,7 +13,7 @@ the difference between an item per append and an item per segment and moment.
 import asyncio
 from asyncio import Future
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from crc32c import crc32c
 
@@ -147,19 +147,19 @@ class MemoryLog:
         """What is held, in order; a copy."""
         return list(self._items)
 
-    def drop_segments(self, segment_ids: set[SegmentId]) -> None:
-        """Recovery only: items of segments that both tiers have done with."""
-        if not segment_ids:
+    def drop_segments(self, forgotten: Mapping[SegmentId, int]) -> None:
+        """Recovery only: items, up to a sequence number, of segments that both tiers have done with."""
+        if not forgotten:
             return
         kept: deque[AppendRun | Operation] = deque()
         for item in self._items:
             if isinstance(item, AppendRun):
-                segment_id = item.segment_id
+                segment_id, number = item.segment_id, item.first_sequence_number
             elif isinstance(item, SegmentOperation):
-                segment_id = item.segment.segment_id
+                segment_id, number = item.segment.segment_id, item.sequence_number
             else:
-                segment_id = NO_SEGMENT
-            if segment_id not in segment_ids:
+                segment_id, number = NO_SEGMENT, item.sequence_number
+            if number > forgotten.get(segment_id, 0):
                 kept.append(item)
         self._items = kept
 

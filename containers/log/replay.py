@@ -71,7 +71,8 @@ class Replay:
         self.operations = 0
         self.data_bytes = 0
         self.records: dict[SegmentId, SegmentRecord] = {}
-        self._forgotten: set[SegmentId] = set()
+        self._forgotten: dict[SegmentId, int] = {}
+        """Up to which sequence number; the same id may be active again behind it."""
         self._missing_in_storage: dict[SegmentId, int] = {}
 
     def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
@@ -313,9 +314,12 @@ class Replay:
 
     def forget(self, segment: SegmentMetadata) -> None:
         """The segment has left memory, or Tier 2 has followed its end."""
-        self._forgotten.add(segment.segment_id)
+        self._forgotten[segment.segment_id] = self.highest_sequence_number
         self._read_index.remove(segment.segment_id)
         self._metadata.remove(segment)
+
+    def _is_forgotten(self, merge: MergeOperation) -> bool:
+        return merge.sequence_number <= self._forgotten.get(merge.segment.segment_id, 0)
 
     def _count(self, number: int) -> None:
         if number <= self.highest_sequence_number:
@@ -334,7 +338,7 @@ class Replay:
                     self.forget(segment)
             # A source that waited to be merged into a target which is gone from Tier 2 is gone as well.
             for item in self._memory_log.items():
-                if isinstance(item, MergeOperation) and item.segment.segment_id in self._forgotten:
+                if isinstance(item, MergeOperation) and self._is_forgotten(item):
                     source = by_id.get(item.source.segment_id)
                     if source is not None and source.segment_id not in self.records:
                         self.forget(source)

@@ -26,6 +26,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.host.log_lines import configure_logging
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
+from segmentstore.runtime.interpreter import tune_for_serving
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ async def _announce_when_ready(service: Service, announce: Callable[[str], None]
     started = asyncio.get_running_loop().time()
     await service.manager.wait_until_settled()
     seconds = asyncio.get_running_loop().time() - started
+    tune_for_serving()
     containers = service.registry.health()
     running = [each for each in containers if each.state is ContainerState.RUNNING]
     host, port = service.http_server.address

@@ -5,12 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from segmentstore.contracts.errors import SegmentExistsError
+from segmentstore.contracts.errors import ErrorKind, SegmentExistsError, SegmentStoreError
 from tests.sim.client import REQUEST_ERRORS, Client, OpenSegment
 from tests.sim.model import Model
 from tests.sim.settings import WorkSettings
 
 _PATIENCE_SECONDS_MAX = 2.0
+_TRIES_PER_OPERATION = 6
+"""Steps into a container that does not run do not count, up to this many."""
 
 
 @dataclass(slots=True)
@@ -51,22 +53,28 @@ class Actor:
 
     async def live(self) -> None:
         """Its operations, then what it owes."""
-        settings = self.stage.settings
-        for _ in range(settings.operations_per_actor):
-            await self._try_step()
+        most = self.stage.settings.operations_per_actor
+        done = 0
+        for _ in range(_TRIES_PER_OPERATION * most):
+            done += await self._try_step()
+            if done == most:
+                break
         while self.owes():
             await self._try_step()
         await self.close()
 
-    async def _try_step(self) -> None:
+    async def _try_step(self) -> bool:
+        """Whether the step went through, or was refused for good."""
         await asyncio.sleep(self.random.expovariate(1 / self.stage.settings.think_seconds_mean))
         try:
             await self.step()
             self._impatience = 0.0
+            return True
         except REQUEST_ERRORS as error:
             self.client.loop.trace(type(self).__name__, self.name, type(error).__name__)
             self._impatience = min(max(0.01, self._impatience * 2), _PATIENCE_SECONDS_MAX)
             await asyncio.sleep(self._impatience * self.random.random())
+            return self.stage.calm or not is_unavailable(error)
 
     async def open(self, name: str) -> OpenSegment:
         """Open it, and make it first if it is a steady one that does not exist yet."""
@@ -79,3 +87,8 @@ class Actor:
         """Mostly small, sometimes up to the maximum."""
         longest = self.stage.settings.append_bytes_max
         return self.random.randint(5, longest if self.random.random() < 0.3 else 16)
+
+
+def is_unavailable(error: Exception) -> bool:
+    """It says nothing about the request, only that nobody answered it."""
+    return not isinstance(error, SegmentStoreError) or error.kind is ErrorKind.UNAVAILABLE

@@ -5,27 +5,31 @@ with 1 if any failed.
 """
 
 import argparse
+import logging
 import sys
 import time
 import traceback
 
 from tests.sim.loop import SimLoop
+from tests.sim.machine import NodeMachine
 from tests.sim.reference_machine import ReferenceMachine
 from tests.sim.scenario import MakeMachine, Story, play
 from tests.sim.settings import Swarm
 from tests.sim.simulation import Run, run_simulation
-
-_FAILURES_MAX = 3
 
 
 def _reference(loop: SimLoop, swarm: Swarm) -> ReferenceMachine:
     return ReferenceMachine(loop, swarm)
 
 
-MACHINES: dict[str, MakeMachine] = {"reference": _reference}
+def _node(loop: SimLoop, swarm: Swarm) -> NodeMachine:
+    return NodeMachine(loop, swarm)
+
+
+MACHINES: dict[str, MakeMachine] = {"node": _node, "reference": _reference}
 """What a world can be made of, by name."""
 
-DEFAULT_MACHINE = "reference"
+DEFAULT_MACHINE = "node"
 
 
 def run_seed(
@@ -44,14 +48,17 @@ def main() -> int:
     parser.add_argument("--step", type=int, default=1, help="distance between two seeds")
     parser.add_argument("--machine", choices=sorted(MACHINES), default=DEFAULT_MACHINE)
     parser.add_argument("--shuffled", action="store_true", help="ready callbacks in random order")
+    parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     parser.add_argument("--verbose", action="store_true", help="print the whole trace")
     arguments = parser.parse_args()
+    if not arguments.verbose:
+        logging.disable(logging.CRITICAL)
     failures = 0
     began = time.process_time()
     seeds = range(arguments.seed, arguments.seed + arguments.count * arguments.step, arguments.step)
     for seed in seeds:
         failures += not _try_seed(seed, arguments)
-        if failures >= _FAILURES_MAX:
+        if failures >= arguments.failures:
             break
     print(f"{len(seeds)} seeds, {failures} failed, {time.process_time() - began:.1f} CPU seconds")
     return 1 if failures else 0

@@ -19,7 +19,6 @@ class NodeSettings:
     frames_in_flight_max: int
     journal_bytes: int
     cache_bytes_max: int
-    cache_block_bytes: int
     checkpoint_commits_min: int
     """A checkpoint is due after this many commits."""
     flush_bytes: int
@@ -27,8 +26,12 @@ class NodeSettings:
     chunk_bytes_max: int
     active_segments_max: int
     garbage_grace_seconds: float
-    log_shared: bool
-    """One journal for all containers of the node, if Tier 1 offers that."""
+    takeover: bool
+    """A new process takes the logs over from a living one; else it waits for their locks."""
+    objects_in_files: bool
+    """Tier 2 lies on the same disk as Tier 1, not in an object store elsewhere."""
+    tier2_cache_bytes: int
+    """Each of the caches of records, run blocks and chunk indexes."""
     executor_workers: int
     """0: as many as there are jobs."""
 
@@ -86,9 +89,7 @@ def draw_swarm(random: Random) -> Swarm:
 
 
 def _draw_node(random: Random) -> NodeSettings:
-    cache_blocks = random.choice((8, 16, 64, 256))
-    cache_block_bytes = random.choice((64, 256, 1024))
-    cache_bytes_max = cache_blocks * cache_block_bytes
+    cache_bytes_max = 4096 * random.choice((6, 12, 32, 200))
     return NodeSettings(
         container_count=random.choice((1, 1, 2, 4)),
         frame_bytes_max=random.choice((256, 512, 1024, 4096, 65536)),
@@ -96,14 +97,15 @@ def _draw_node(random: Random) -> NodeSettings:
         frames_in_flight_max=random.choice((1, 2, 3, 8)),
         journal_bytes=random.choice((8 * 1024, 16 * 1024, 64 * 1024)),
         cache_bytes_max=cache_bytes_max,
-        cache_block_bytes=cache_block_bytes,
         checkpoint_commits_min=random.choice((2, 5, 20, 100)),
         flush_bytes=random.choice((10, 100, 1000, 10_000)),
         flush_seconds=random.choice((0.01, 0.1, 1.0, 10.0)),
         chunk_bytes_max=random.choice((64, 512, 4096, 65536)),
         active_segments_max=random.choice((2, 4, 10, 1000)),
         garbage_grace_seconds=random.choice((1.0, 30.0, 600.0)),
-        log_shared=random.random() < 0.5,
+        takeover=random.random() < 0.8,
+        objects_in_files=random.random() < 0.25,
+        tier2_cache_bytes=random.choice((1024, 16 * 1024, 1 << 20)),
         executor_workers=random.choice((0, 1, 2)),
     )
 

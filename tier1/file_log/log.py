@@ -169,8 +169,7 @@ class FileDurableDataLog:
                 self._writer.stop()
             if self._pool is not None:
                 self._pool.stop()
-            for task in self._tasks:
-                await task
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._steps.run(self._close_files)
 
     def _close_files(self) -> None:

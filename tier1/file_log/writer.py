@@ -1,4 +1,7 @@
-"""Turns pending entries into frames: one write and sync in flight, all that arrives meanwhile goes into the next.
+"""Turns pending entries into frames: one write and sync in flight, what arrives meanwhile goes into the next.
+
+Frames are planned on the loop and written by one executor job at a time, from a chain. When much is waiting, one frame
+is planned ahead, so that the disk need not wait for the loop between two frames.
 
 Invariants:
 - Addresses are given in the order of append(); futures complete in it, all of a frame in one loop callback (L1).
@@ -10,6 +13,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
@@ -32,6 +36,8 @@ from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
 
 _RECENT_WEIGHT = 0.1
+_FRAMES_PER_JOB_MAX = 8
+"""Then the thread is given back, for others that wait for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,9 @@ class FrameWriter:
         self._failure: Exception | None = None
         self._work = asyncio.Event()
         self._sync_seconds = 0.0
+        self._chain: deque[_PlannedFrame] = deque()
+        self._ahead_due = False
+        self._context = copy_context()
 
     # --- what the log asks -------------------------------------------------------------------
 
@@ -132,6 +141,7 @@ class FrameWriter:
         entry = FrameEntry(self._next_address, pieces, length)
         self._next_address += 1
         self._pending.add(PendingEntry(entry, future, room))
+        self._consider_ahead()
         self._work.set()
         return future
 
@@ -161,14 +171,15 @@ class FrameWriter:
         """Write until stop() or failure; never raises but when cancelled."""
         try:
             while self._failure is None:
-                planned = self._plan()
-                if planned is None:
-                    if self._stopping:
-                        return
+                if not self._chain and (planned := self._plan()) is not None:
+                    self._hand_over(planned)
+                if self._chain:
+                    await self._steps.run(self._drain, asyncio.get_running_loop())
+                elif self._stopping:
+                    return
+                else:
                     self._work.clear()
                     await self._work.wait()
-                    continue
-                await self._write(planned)
         except OSError as error:
             failure = DurableDataLogError(
                 f"the log cannot be written: {error} path={self._log_path!r}"
@@ -230,11 +241,8 @@ class FrameWriter:
 
     def _plan(self) -> _PlannedFrame | None:
         """What to write next, if anything."""
-        if needed := self._pending.next_room_bytes:
-            if needed <= self._journals[-1].entry_room():
-                return self._plan_entries()
-            if (spare := self._pool.take()) is not None:
-                return self._plan_entries(spare)
+        if (planned := self._plan_entries()) is not None:
+            return planned
         if self._truncation_waiters:
             if self._journals[-1].mark_room(truncation=True):
                 return self._plan_mark(None, sync=True)
@@ -246,8 +254,18 @@ class FrameWriter:
         self._mark_due = False
         return None
 
-    def _plan_entries(self, spare: Journal | None = None) -> _PlannedFrame:
-        room = self._journals[-1].entry_room() if spare is None else spare.entry_capacity()
+    def _plan_entries(self) -> _PlannedFrame | None:
+        """A frame of what waits; None if nothing does, or if there is no file to put it in."""
+        needed = self._pending.next_room_bytes
+        if not needed:
+            return None
+        spare = None
+        room = self._journals[-1].entry_room()
+        if needed > room:
+            spare = self._pool.take()
+            if spare is None:
+                return None
+            room = spare.entry_capacity()
         batch = self._pending.take(bytes_max=self._settings.batch_bytes_max, room=room)
         payload = sum(pending.entry.length for pending in batch)
         return self._planned(
@@ -274,11 +292,13 @@ class FrameWriter:
         length: int,
         sync: bool,
     ) -> _PlannedFrame:
+        """Decide a frame; from here on everything is planned as if it were written, for the next one to follow it."""
         leaves = None
         number = self._last.number + 1
         if spare is not None:
             before = self._journals[-1]
             leaves = before if before.unsynced else None
+            before.unsynced = False
             spare.begin(generation=self._last.generation + 1, first_number=number)
             self._journals.append(spare)
         journal = self._journals[-1]
@@ -299,6 +319,11 @@ class FrameWriter:
             entry_count=len(pending),
             body_bytes=length,
         )
+        journal.advance(header.length, last_address=last_address, synced=sync)
+        self._last = header
+        self._vouched_number = header.synced_number
+        if sync:
+            self._synced_number = number
         return _PlannedFrame(header, journal, leaves, pending, sync)
 
     def _oldest_needed(self) -> Journal:
@@ -309,28 +334,35 @@ class FrameWriter:
 
     # --- doing -------------------------------------------------------------------------------
 
-    async def _write(self, planned: _PlannedFrame) -> None:
-        loop = asyncio.get_running_loop()
-        if self._rules.acknowledges_before_sync():
-            self._acknowledge()
-        started = loop.time()
-        await self._steps.run(self._write_blocking, planned)
-        took = loop.time() - started
-        header = planned.header
-        if planned.leaves is not None:
-            planned.leaves.unsynced = False
-        planned.journal.advance(
-            header.length, last_address=header.last_address, synced=planned.sync
-        )
-        self._last = header
-        self._vouched_number = header.synced_number
-        if planned.sync:
-            self._synced_number = header.number
-            self._durable_truncation = header.truncated_up_to
-            self._durable_oldest_number = header.oldest_number
-            self._sync_seconds += _RECENT_WEIGHT * (took - self._sync_seconds)
-        self._acknowledge()
-        self._arm_mark_timer(loop)
+    def _hand_over(self, planned: _PlannedFrame) -> None:
+        self._chain.append(planned)
+        if planned.pending and self._rules.acknowledges_before_sync():
+            self._pending.acknowledge(planned.pending)
+
+    def _consider_ahead(self) -> None:
+        """Plan the next frame while one is being written, if enough waits: the disk then finds it without a round trip."""
+        enough = self._pending.waiting_bytes >= self._settings.ahead_bytes
+        if enough and not self._ahead_due and len(self._chain) == 1:
+            self._ahead_due = True
+            asyncio.get_running_loop().call_soon(self._plan_ahead)
+
+    def _plan_ahead(self) -> None:
+        self._ahead_due = False
+        if self._failure is None and not self._stopping and len(self._chain) == 1:
+            planned = self._plan_entries()
+            if planned is not None:
+                self._hand_over(planned)
+
+    def _drain(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write what was handed over, one frame after the other. Blocks; the loop appends to the chain meanwhile."""
+        for _ in range(_FRAMES_PER_JOB_MAX):
+            if not self._chain or self._failure is not None:
+                return
+            started = loop.time()
+            self._write_blocking(self._chain[0])
+            planned = self._chain.popleft()
+            seconds = loop.time() - started
+            loop.call_soon_threadsafe(self._on_written, planned, seconds, context=self._context)
 
     def _write_blocking(self, planned: _PlannedFrame) -> None:
         if planned.leaves is not None and planned.leaves.file is not None:
@@ -343,14 +375,23 @@ class FrameWriter:
             file.sync_data()
             self._directory.check_epoch()
 
-    def _acknowledge(self) -> None:
-        self._pending.acknowledge()
+    def _on_written(self, planned: _PlannedFrame, seconds: float) -> None:
+        if self._failure is not None:
+            return
+        if planned.sync:
+            self._durable_truncation = planned.header.truncated_up_to
+            self._durable_oldest_number = planned.header.oldest_number
+            self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
+        if planned.pending and not self._rules.acknowledges_before_sync():
+            self._pending.acknowledge(planned.pending)
         while self._truncation_waiters and (
             self._truncation_waiters[0][0] <= self._durable_truncation
         ):
             waiter = self._truncation_waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
+        self._consider_ahead()
+        self._arm_mark_timer(asyncio.get_running_loop())
 
     def _arm_mark_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._mark_timer is None and self._synced_number > self._vouched_number:

@@ -16,13 +16,13 @@ All functions are pure and hold no state; compressing and checking big blocks re
 run them in an executor.
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import lz4.block
 import zstandard
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, CHECKSUM_LAYOUT, Compression
@@ -60,11 +60,11 @@ def encode_block(
     if _is_worth_compressing(runs, length, compression):
         compressed = _compress(runs[0] if len(runs) == 1 else b"".join(runs), compression)
         if len(compressed) < length:
-            checksum = CHECKSUM_LAYOUT.pack(zlib.crc32(compressed))
+            checksum = CHECKSUM_LAYOUT.pack(crc32_of(compressed))
             return StoredBlock((compressed, checksum), len(compressed), compression)
     crc32 = 0
     for run in runs:
-        crc32 = zlib.crc32(run, crc32)
+        crc32 = crc32_of(run, crc32)
     return StoredBlock((*runs, CHECKSUM_LAYOUT.pack(crc32)), length, Compression.NONE)
 
 
@@ -113,7 +113,7 @@ def decode_block(entry: BlockEntry, stored: BufferView, *, source: str = "chunk"
         )
     body = view[: entry.stored_length]
     (stored_crc32,) = CHECKSUM_LAYOUT.unpack_from(view, entry.stored_length)
-    crc32 = zlib.crc32(body)
+    crc32 = crc32_of(body)
     if crc32 != stored_crc32:
         raise CorruptedDataError(
             f"block fails its checksum {_place(entry, source)} stored={stored_crc32:#010x}"

@@ -7,10 +7,10 @@ beyond that is cut into blocks of the target size.
 Pure and without state; callers run it in an executor.
 """
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.block import encode_block
 from tier2.format.chunk_footer import encode_footer
@@ -110,7 +110,7 @@ def _finish(buffers: list[BufferView], index: ChunkIndex, *, index_position: int
     crc32 = 0
     size = 0
     for buffer in buffers:
-        crc32 = zlib.crc32(buffer, crc32)
+        crc32 = crc32_of(buffer, crc32)
         size += len(buffer)
     assert size == index_position + len(packed_index), (
         f"blocks do not fill the image size={size} index_position={index_position}"

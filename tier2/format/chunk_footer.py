@@ -1,8 +1,8 @@
 """The last 16 bytes of a chunk image: where the index is and the file CRC32. Layout: tier2/format/chunk_format.py."""
 
-import zlib
 from dataclasses import dataclass
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.chunk_format import FOOTER_BYTES, FOOTER_LAYOUT, FOOTER_MAGIC
@@ -19,7 +19,7 @@ class ChunkFooter:
 def encode_footer(*, index_position: int, crc32_before_footer: int) -> tuple[bytes, int]:
     """The 16 bytes of the footer and the file CRC32 in it, which covers the index position too."""
     position = index_position.to_bytes(8, "big")
-    file_crc32 = zlib.crc32(position, crc32_before_footer)
+    file_crc32 = crc32_of(position, crc32_before_footer)
     return FOOTER_LAYOUT.pack(index_position, file_crc32, FOOTER_MAGIC, 0), file_crc32
 
 

@@ -1,11 +1,11 @@
 """The sparse index of a chunk image: one entry for each block. Layout: tier2/format/chunk_format.py."""
 
-import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.chunk_format import (
@@ -95,7 +95,7 @@ def _first_offset(entry: BlockEntry) -> int:
 def encode_index(index: ChunkIndex) -> bytes:
     """The bytes of the index with its end and checksum."""
     packed = b"".join(_encode_entry(entry) for entry in index.entries)
-    crc32 = zlib.crc32(index.end_offset.to_bytes(8, "big"), zlib.crc32(packed))
+    crc32 = crc32_of(index.end_offset.to_bytes(8, "big"), crc32_of(packed))
     return packed + INDEX_END_LAYOUT.pack(index.end_offset, crc32)
 
 
@@ -139,7 +139,7 @@ def parse_index(
     if not 1 <= count <= BLOCK_COUNT_MAX or rest:
         raise CorruptedDataError(f"chunk index has a bad size source={source} bytes={len(content)}")
     end_offset, stored_crc32 = INDEX_END_LAYOUT.unpack_from(content, entry_bytes)
-    crc32 = zlib.crc32(memoryview(content)[: entry_bytes + 8])
+    crc32 = crc32_of(memoryview(content)[: entry_bytes + 8])
     if crc32 != stored_crc32:
         raise CorruptedDataError(
             f"chunk index fails its checksum source={source} position={index_position}"

@@ -4,9 +4,9 @@ Any change of a single bit of an image is found: everything before the file CRC3
 with the computed one, and the last eight bytes have only one right value.
 """
 
-import zlib
 from dataclasses import dataclass
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.block import decode_block
@@ -120,7 +120,7 @@ def _header_damages(header: ChunkHeader, index: ChunkIndex, source: str) -> list
 
 
 def _file_damages(image: BufferView, footer: ChunkFooter, source: str) -> list[str]:
-    crc32 = zlib.crc32(memoryview(image)[:-FILE_CRC_TAIL_BYTES])
+    crc32 = crc32_of(memoryview(image)[:-FILE_CRC_TAIL_BYTES])
     if crc32 == footer.file_crc32:
         return []
     stored = footer.file_crc32

@@ -231,7 +231,9 @@ class PublishedSegments:
             self._windows.put(segment_id, window, 100 + len(entries) * _ENTRY_MEMORY_BYTES)
         return window.entry_at(offset)
 
-    async def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
+    async def list_segments(
+        self, prefix: str, start_after: str
+    ) -> AsyncGenerator[SegmentRecord, None]:
         start, end = _prefix_range(prefix)
         if start_after >= prefix:
             start = max(start, catalog_key(start_after) + b"\0")

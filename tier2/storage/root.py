@@ -31,9 +31,9 @@ Bytes; all numbers are big-endian:
 """
 
 import struct
-import zlib
 from dataclasses import dataclass, replace
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import ContainerId, Epoch, SegmentId, SequenceNumber
 from tier2.storage.object_names import ObjectIdentity
@@ -165,7 +165,7 @@ class Root:
 
 def _checksum(content: bytes | bytearray) -> int:
     view = memoryview(content)
-    return zlib.crc32(view[_HEAD.size :], zlib.crc32(view[:_CRC_POSITION]))
+    return crc32_of(view[_HEAD.size :], crc32_of(view[:_CRC_POSITION]))
 
 
 def _encode_part(part: RunPart) -> bytes:

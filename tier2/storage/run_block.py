@@ -16,7 +16,6 @@ the columns fit; the order of keys is proved by check().
 
 import struct
 import sys
-import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from typing import TypeAlias
 
 import lz4.block
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 
 Entry: TypeAlias = tuple[bytes, bytes | None]
@@ -76,7 +76,7 @@ def seal(content: bytes) -> bytes:
     if len(stored) >= len(content):
         stored, compression = content, _NONE
     head = _SEAL.pack(0, compression, 0, 0, len(content))[4:]
-    return zlib.crc32(stored, zlib.crc32(head)).to_bytes(4, "big") + head + stored
+    return crc32_of(stored, crc32_of(head)).to_bytes(4, "big") + head + stored
 
 
 def unseal(content: bytes | memoryview) -> bytes:
@@ -85,7 +85,7 @@ def unseal(content: bytes | memoryview) -> bytes:
     if len(view) < SEAL_BYTES:
         raise CorruptedDataError(f"run block is cut off bytes={len(view)}")
     checksum, compression, reserved, reserved_too, length = _SEAL.unpack_from(view)
-    if checksum != zlib.crc32(view[4:]):
+    if checksum != crc32_of(view[4:]):
         raise CorruptedDataError(f"run block fails its checksum bytes={len(view)}")
     if reserved or reserved_too or length > BLOCK_BYTES_MAX:
         raise CorruptedDataError(f"run block has a damaged head length={length}")

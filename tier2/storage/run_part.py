@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from tier2.storage.object_names import ObjectIdentity
 from tier2.storage.root import RunPart
@@ -64,7 +65,7 @@ class PartImage:
 
 def fingerprint(group: bytes) -> int:
     """What a filter keeps of a group."""
-    return zlib.crc32(group)
+    return crc32_of(group)
 
 
 class RunBuilder:
@@ -140,7 +141,7 @@ class RunBuilder:
         self._buffers += (index, fingerprints, footer)
         checksum = 0
         for buffer in self._buffers:
-            checksum = zlib.crc32(buffer, checksum)
+            checksum = crc32_of(buffer, checksum)
         self._buffers.append(checksum.to_bytes(4, "big") + _FOOTER_MAGIC)
         image = PartImage(
             buffers=self._buffers,
@@ -173,14 +174,14 @@ def _encode_filter(fingerprints: Iterable[int]) -> bytes:
     if sys.byteorder == "little":
         numbers.byteswap()
     content = count.to_bytes(4, "big") + numbers.tobytes()
-    return content + zlib.crc32(content).to_bytes(4, "big")
+    return content + crc32_of(content).to_bytes(4, "big")
 
 
 def _decode_filter(content: memoryview) -> "array[int]":
     count = int.from_bytes(content[:4], "big")
     if len(content) != 8 + 4 * count:
         raise CorruptedDataError(f"run filter has a wrong size count={count} bytes={len(content)}")
-    if int.from_bytes(content[-4:], "big") != zlib.crc32(content[:-4]):
+    if int.from_bytes(content[-4:], "big") != crc32_of(content[:-4]):
         raise CorruptedDataError(f"run filter fails its checksum count={count}")
     numbers = array("I")
     numbers.frombytes(content[4:-4])
@@ -258,7 +259,7 @@ class PartIndex:
 
 def verify_part(content: bytes, part: RunPart) -> None:
     """Prove every byte of a part against what the root says. Raises CorruptedDataError. O(size)."""
-    checksum = zlib.crc32(memoryview(content)[:-_CRC_POSITION_FROM_END])
+    checksum = crc32_of(memoryview(content)[:-_CRC_POSITION_FROM_END])
     if len(content) != part.size or checksum != part.file_crc32:
         raise CorruptedDataError(
             f"run part fails its checksum part={part.identity} bytes={len(content)} size={part.size}"

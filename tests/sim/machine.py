@@ -1,0 +1,152 @@
+"""The machine that runs the real node: file logs on a simulated disk, Tier 2 in a simulated store or on that disk too.
+
+A process is a mount of the disk, a view of the store, a cache and threads; its containers share them as in production.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_storage import CacheStorage
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.host.late_object_store import LateObjectStore
+from tests.sim.clock import SimulatedWallClock
+from tests.sim.disk import Mount, SimulatedDisk
+from tests.sim.loop import Node, SimExecutor, SimLoop
+from tests.sim.node_settings import (
+    CACHE_BYTES,
+    cache_settings,
+    container_settings,
+    log_settings,
+    storage_settings,
+)
+from tests.sim.object_store import MountedObjectStore, SimulatedObjectStore
+from tests.sim.settings import Swarm
+from tier1.file_log.log import FileDurableDataLog
+from tier1.file_log.rules import DurabilityRules
+from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.storage.tiered_storage import TieredStorage
+
+_STORE_ID = b"the-store-of-sim"
+_TIER2_PATH = "/data/tier2"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What the containers of one process share, and what trouble needs to find."""
+
+    mount: Mount
+    view: MountedObjectStore
+    objects: ObjectStore
+    cache: CacheManager
+    log_threads: SimExecutor | None
+    storage_threads: SimExecutor | None
+    random: Random
+
+
+class NodeMachine:
+    """Disk, object store and clock outlive the processes."""
+
+    def __init__(
+        self, loop: SimLoop, swarm: Swarm, *, rules: DurabilityRules | None = None
+    ) -> None:
+        self._loop = loop
+        self._swarm = swarm
+        self._rules = rules
+        self.disk = SimulatedDisk()
+        self.store = SimulatedObjectStore(loop, loop.random, swarm.trouble.store)
+        self.wall_clock = SimulatedWallClock(loop)
+        self._processes: dict[int, Process] = {}
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def build(self, node: Node, container_id: int) -> StreamSegmentContainer:
+        swarm = self._swarm.node
+        process = self.process(node)
+        log = FileDurableDataLog(
+            f"/data/log/{container_id:04}",
+            files=process.mount,
+            executor=process.log_threads,
+            random=process.random,
+            settings=log_settings(swarm),
+            owner=node.name,
+            rules=self._rules,
+        )
+        storage = TieredStorage(
+            object_store=process.objects,
+            store_id=_STORE_ID,
+            container_id=ContainerId(container_id),
+            container_count=swarm.container_count,
+            settings=storage_settings(swarm),
+            wall_clock=self.wall_clock,
+            random=process.random,
+            executor=process.storage_threads,
+        )
+        return StreamSegmentContainer(
+            container_id=ContainerId(container_id),
+            log=log,
+            storage=storage,
+            cache=process.cache,
+            wall_clock=self.wall_clock,
+            random=process.random,
+            executor=process.storage_threads,
+            settings=container_settings(swarm),
+        )
+
+    def process(self, node: Node) -> Process:
+        """The process of that node; it begins with its first container."""
+        if node.birth not in self._processes:
+            self._processes[node.birth] = self._new_process(node)
+        return self._processes[node.birth]
+
+    def _new_process(self, node: Node) -> Process:
+        swarm = self._swarm.node
+        random = Random(self._loop.random.getrandbits(64))
+        mount = self.disk.mount(node.name)
+        view = self.store.mount(node)
+        workers = swarm.executor_workers
+        storage_threads = SimExecutor(workers) if workers else None
+        objects: ObjectStore = view
+        if swarm.objects_in_files:
+            objects = LateObjectStore(
+                FilesystemObjectStore(
+                    _TIER2_PATH, files=mount, executor=storage_threads, random=random
+                )
+            )
+        return Process(
+            mount=mount,
+            view=view,
+            objects=objects,
+            cache=CacheManager(
+                storage=CacheStorage(budget_bytes=CACHE_BYTES, arena_bytes=CACHE_BYTES),
+                settings=cache_settings(swarm),
+            ),
+            log_threads=SimExecutor(workers + 1) if workers else None,
+            storage_threads=storage_threads,
+            random=random,
+        )
+
+    def killed(self, node: Node) -> None:
+        process = self._processes.get(node.birth)
+        if process is not None:
+            process.mount.kill()
+
+    def lose_power(self) -> None:
+        self.disk.lose_power(self._loop.random)
+
+    # --- trouble ----------------------------------------------------------------------------------
+
+    def break_something(self, kind: str, random: Random) -> str:
+        return ""
+
+    def settle(self) -> None:
+        self.disk.faults.clear()
+        self.disk.capacity_bytes = None
+        self.store.settle()
+
+    def check(self) -> None:
+        for process in self._processes.values():
+            if process.mount.alive:
+                process.cache.check()
