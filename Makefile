@@ -15,7 +15,8 @@ help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
 	@echo "make demo               a demonstration that checks itself"
-	@echo "make bench              throughput and latency on this machine"
+	@echo "make bench              throughput and latency, each beside a limit of the same run"
+	@echo "make bench BENCHMARKS=slow_tier2     one of them; --all adds those that take minutes"
 	@echo "make sim SEEDS=1000     so many seeds of the simulation"
 	@echo "make replay SEED=7      one seed again, with its trace"
 
@@ -59,10 +60,7 @@ demo: setup
 	@$(BIN)/python -m segmentstore.cli.demo
 
 bench: setup
-	@for file in $$(grep -l __main__ benchmarks/*.py 2>/dev/null); do \
-		echo "== $$file"; $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; \
-	done
-	@echo "== over HTTP"; $(BIN)/segmentstore bench
+	@$(BIN)/python -m benchmarks $(BENCHMARKS)
 
 sim: setup
 	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/sim/test_seeds.py

@@ -283,7 +283,12 @@ class Replay:
             if present is None:
                 if segment.is_gone() or not self._storage_known:
                     continue
-                raise DataCorruptionError(f"checkpoint names an unknown segment {segment!r}")
+                if segment.segment_id not in self._forgotten:
+                    raise DataCorruptionError(f"checkpoint names an unknown segment {segment!r}")
+                # A life without Tier 2 cannot tell what an earlier one evicted, and takes it along (H41).
+                segment.last_sequence_number = record.sequence_number
+                self._activate(segment)
+                continue
             self._compare(present, segment, record.sequence_number)
         if self._storage_known:
             for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:

@@ -130,6 +130,7 @@ class World:
         self.model = Model()
         self.owner: Host | None = None
         self.zombies: list[Host] = []
+        self._had_zombies = False
         self.host_count = 0
 
     # --- where things are -------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class World:
         """A container ended by itself: fine in trouble, never for damage and never in peace."""
         if error.kind is ErrorKind.CORRUPT or isinstance(error, ServiceHaltError):
             self.loop.fail(_breach(f"container {container_id} halted: {error!r}", error))
-        if error.kind is ErrorKind.FENCED and host is self.owner and not self.zombies:
+        if error.kind is ErrorKind.FENCED and not self._had_zombies:
             self.loop.fail(_breach(f"container {container_id} was fenced by nobody", error))
 
     # --- processes --------------------------------------------------------------------------------
@@ -204,6 +205,7 @@ class World:
         await asyncio.sleep(self.random.random() * longest)
         if self.random.random() < 0.6:
             self.zombies.append(host)
+            self._had_zombies = True
             self.boot()
             await asyncio.sleep(self.random.expovariate(1 / longest))
         self.loop.resume(host.node)

@@ -187,11 +187,14 @@ class LogDirectory:
 
     def check_epoch(self) -> None:
         """Raises LogNotPrimaryError if a higher epoch was claimed at any time before this call."""
-        overtaken = self._files.exists(self._epoch_path(self._epoch + 1))
-        if overtaken or not self._files.exists(self._epoch_path(self._epoch)):
+        if self._is_overtaken():
             raise LogNotPrimaryError(
                 f"another process has taken the log over epoch={self._epoch} path={self.path!r}"
             )
+
+    def _is_overtaken(self) -> bool:
+        overtaken = self._files.exists(self._epoch_path(self._epoch + 1))
+        return overtaken or not self._files.exists(self._epoch_path(self._epoch))
 
     def _epoch_path(self, epoch: int) -> str:
         return self.join(f"epoch-{epoch:010d}")
@@ -242,6 +245,9 @@ class LogDirectory:
             )
 
     def disable(self) -> None:
+        """Does nothing for an owner that was fenced: what it missed was another's to remove."""
+        if self._epoch and self._is_overtaken():
+            return
         self._files.make_directories(self.path)
         self._files.open(self.join("disabled"), create=True).close()
         self._files.sync_directory(self.path)

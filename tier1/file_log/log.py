@@ -12,9 +12,9 @@ Invariants (the door's L1 to L6 apart):
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 from random import Random
 
@@ -22,6 +22,7 @@ from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, Wri
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
     DurableDataLogError,
+    LogCorruptedError,
 )
 from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
 from segmentstore.runtime.files import FileSystem
@@ -143,7 +144,8 @@ class FileDurableDataLog:
             settings=self._settings,
             on_change=self._on_pool_change,
         )
-        self._opened = await opening.recover(log_id=self._log_id, epoch=epoch, pool=self._pool)
+        async with self._judged():
+            self._opened = await opening.recover(log_id=self._log_id, epoch=epoch, pool=self._pool)
         self._writer = FrameWriter(
             first=self._opened.first,
             journals=self._opened.journals,
@@ -193,7 +195,8 @@ class FileDurableDataLog:
                 frame is opened.frames[-1]
             ):
                 with self._translated():
-                    entries = await self._steps.run(self._read_group, group)
+                    async with self._judged():
+                        entries = await self._steps.run(self._read_group, group)
                 group = []
                 for address, payload in entries:
                     if address > opened.truncated_up_to:
@@ -274,6 +277,7 @@ class FileDurableDataLog:
     # --- evidence ----------------------------------------------------------------------------
 
     async def disable(self) -> None:
+        """As the door says; once fenced, nothing: the evidence belongs to the new owner, and so does the log."""
         with self._translated():
             await self._steps.run(self._directory.disable)
 
@@ -303,6 +307,15 @@ class FileDurableDataLog:
         failure = DurableDataLogError(f"the disk of the log failed: {error} path={self._path!r}")
         failure.__cause__ = error
         return failure
+
+    @asynccontextmanager
+    async def _judged(self) -> AsyncIterator[None]:
+        """A frame that is gone because another owner has moved on is no damage: then LogNotPrimaryError is raised."""
+        try:
+            yield
+        except LogCorruptedError:
+            await self._steps.run(self._directory.check_epoch)
+            raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

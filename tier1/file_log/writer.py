@@ -14,23 +14,20 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
 from segmentstore.contracts.identifiers import BufferView, LogAddress
 from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frames import (
-    PAGE_BYTES,
     FrameEntry,
     FrameHeader,
-    FrameKind,
-    body_bytes,
     encode_frame,
     frame_bytes,
 )
 from tier1.file_log.journal import Journal
 from tier1.file_log.pending import PendingEntries, PendingEntry, fail_future
+from tier1.file_log.planner import FramePlanner, PlannedFrame
 from tier1.file_log.pool import JournalPool
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
@@ -38,18 +35,6 @@ from tier1.file_log.settings import FileLogSettings
 _RECENT_WEIGHT = 0.1
 _FRAMES_PER_JOB_MAX = 8
 """Then the thread is given back, for others that wait for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PlannedFrame:
-    """One write, decided on the loop and done in the executor."""
-
-    header: FrameHeader
-    journal: Journal
-    leaves: Journal | None
-    """The journal before, if it still has un-synced marks."""
-    pending: tuple[PendingEntry, ...]
-    sync: bool
 
 
 class FrameWriter:
@@ -67,9 +52,6 @@ class FrameWriter:
         settings: FileLogSettings,
         rules: DurabilityRules,
     ) -> None:
-        assert journals, "a writer starts in the journal that holds its epoch frame"
-        self._last = first
-        self._journals = deque(journals)
         self._log_path = log_path
         self._directory = directory
         self._pool = pool
@@ -77,10 +59,10 @@ class FrameWriter:
         self._settings = settings
         self._rules = rules
         self._pending = PendingEntries()
+        self._planner = FramePlanner(
+            first=first, journals=journals, pending=self._pending, pool=pool, settings=settings
+        )
         self._next_address = first.last_address + 1
-        self._synced_number = first.number
-        self._vouched_number = 0
-        self._truncated_up_to = first.truncated_up_to
         self._durable_truncation = first.truncated_up_to
         self._durable_oldest_number = first.oldest_number
         self._truncation_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -90,7 +72,7 @@ class FrameWriter:
         self._failure: Exception | None = None
         self._work = asyncio.Event()
         self._sync_seconds = 0.0
-        self._chain: deque[_PlannedFrame] = deque()
+        self._chain: deque[PlannedFrame] = deque()
         self._ahead_due = False
         self._context = copy_context()
 
@@ -113,12 +95,13 @@ class FrameWriter:
     @property
     def journals(self) -> tuple[Journal, ...]:
         """Files with live entries, oldest first; the last one is being written."""
-        return tuple(self._journals)
+        return self._planner.journals
 
     @property
     def full(self) -> bool:
         """Whether an ordinary entry of the largest size would be refused."""
-        return not self._has_room(self._alone(self._settings.entry_bytes_max), internal=False)
+        length = self._settings.entry_bytes_max
+        return self._pool.full and not self._planner.has_room(length, internal=False)
 
     def append(
         self, pieces: Sequence[BufferView], *, length: int, internal: bool
@@ -128,8 +111,7 @@ class FrameWriter:
         if self._failure is not None or self._stopping:
             fail_future(future, self._closed_error())
             return future
-        room = self._alone(length)
-        if self._pool.full and not self._has_room(room, internal=internal):
+        if self._pool.full and not self._planner.has_room(length, internal=internal):
             reserve = 0 if internal else self._settings.reserve_bytes
             fail_future(
                 future,
@@ -140,7 +122,7 @@ class FrameWriter:
             return future
         entry = FrameEntry(self._next_address, pieces, length)
         self._next_address += 1
-        self._pending.add(PendingEntry(entry, future, room))
+        self._pending.add(PendingEntry(entry, future, frame_bytes(1, length)))
         self._consider_ahead()
         self._work.set()
         return future
@@ -151,17 +133,14 @@ class FrameWriter:
         assert up_to < self._next_address, (
             f"truncation at an address never given: {up_to}, next is {self._next_address}"
         )
-        if up_to > self._truncated_up_to:
-            self._truncated_up_to = up_to
-        frees = self._journals[0] is not self._oldest_needed()
-        # On a full disk the last page is kept for a truncation that frees something; others ride on the next frame.
-        scarce = self._pool.full and not self._journals[-1].mark_room(truncation=False)
-        if self._truncated_up_to > self._durable_truncation and (frees or not scarce):
+        worth_it = self._planner.truncate(up_to)
+        truncated_up_to = self._planner.truncated_up_to
+        if truncated_up_to > self._durable_truncation and worth_it:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._truncation_waiters.append((self._truncated_up_to, waiter))
+            self._truncation_waiters.append((truncated_up_to, waiter))
             self._work.set()
             await waiter
-        return self._release()
+        return self._planner.release(self._durable_oldest_number)
 
     def look_again(self) -> None:
         """The pool changed."""
@@ -213,134 +192,30 @@ class FrameWriter:
     def check(self) -> None:
         """Prove the invariants. O(pending + journals)."""
         self._pending.check()
-        assert self._vouched_number <= self._synced_number <= self._last.number, (
-            f"frames vouched={self._vouched_number} synced={self._synced_number} written={self._last.number}"
-        )
-        numbers = [journal.first_number for journal in self._journals]
-        assert numbers == sorted(numbers), f"journals out of order: {numbers}"
+        self._planner.check()
 
     # --- deciding ----------------------------------------------------------------------------
 
-    @staticmethod
-    def _alone(length: int) -> int:
-        return frame_bytes(1, length)
-
-    def _has_room(self, room: int, *, internal: bool) -> bool:
-        if not self._pool.full:
-            return True
-        here = self._journals[-1].entry_room()
-        if internal and not self._pending.room_bytes and room <= here:
-            return True
-        # The end of each file may be wasted on an entry that does not fit any more.
-        waste = self._alone(self._settings.entry_bytes_max)
-        rooms = [here, *(journal.entry_capacity() for journal in self._pool.spares)]
-        reserve = 0 if internal else self._settings.reserve_bytes
-        return self._pending.room_bytes + room + reserve <= sum(
-            max(0, free - waste) for free in rooms
-        )
-
-    def _plan(self) -> _PlannedFrame | None:
+    def _plan(self) -> PlannedFrame | None:
         """What to write next, if anything."""
-        if (planned := self._plan_entries()) is not None:
-            return planned
-        if self._truncation_waiters:
-            if self._journals[-1].mark_room(truncation=True):
-                return self._plan_mark(None, sync=True)
-            spare = self._pool.take()
-            return None if spare is None else self._plan_mark(spare, sync=True)
-        vouch = self._mark_due or (self._stopping and self._synced_number > self._vouched_number)
-        if vouch and self._journals[-1].mark_room(truncation=False):
-            return self._plan_mark(None, sync=False)
+        planned = self._planner.plan_entries()
+        if planned is None and self._truncation_waiters:
+            return self._planner.plan_mark(truncation=True)
+        vouch = self._mark_due or (self._stopping and self._planner.unvouched)
         self._mark_due = False
-        return None
-
-    def _plan_entries(self) -> _PlannedFrame | None:
-        """A frame of what waits; None if nothing does, or if there is no file to put it in."""
-        needed = self._pending.next_room_bytes
-        if not needed:
-            return None
-        spare = None
-        room = self._journals[-1].entry_room()
-        if needed > room:
-            spare = self._pool.take()
-            if spare is None:
-                return None
-            room = spare.entry_capacity()
-        batch = self._pending.take(bytes_max=self._settings.batch_bytes_max, room=room)
-        payload = sum(pending.entry.length for pending in batch)
-        return self._planned(
-            FrameKind.ENTRIES,
-            spare,
-            batch,
-            last_address=batch[-1].entry.address,
-            length=body_bytes(len(batch), payload),
-            sync=True,
-        )
-
-    def _plan_mark(self, spare: Journal | None, *, sync: bool) -> _PlannedFrame:
-        return self._planned(
-            FrameKind.MARK, spare, (), last_address=self._last.last_address, length=0, sync=sync
-        )
-
-    def _planned(
-        self,
-        kind: FrameKind,
-        spare: Journal | None,
-        pending: tuple[PendingEntry, ...],
-        *,
-        last_address: int,
-        length: int,
-        sync: bool,
-    ) -> _PlannedFrame:
-        """Decide a frame; from here on everything is planned as if it were written, for the next one to follow it."""
-        leaves = None
-        number = self._last.number + 1
-        if spare is not None:
-            before = self._journals[-1]
-            leaves = before if before.unsynced else None
-            before.unsynced = False
-            spare.begin(generation=self._last.generation + 1, first_number=number)
-            self._journals.append(spare)
-        journal = self._journals[-1]
-        self._mark_due = False
-        header = FrameHeader(
-            kind=kind,
-            log_id=self._last.log_id,
-            epoch=self._last.epoch,
-            generation=journal.generation,
-            number=number,
-            previous_epoch=self._last.epoch,
-            previous_number=self._last.number,
-            synced_number=self._synced_number,
-            oldest_number=self._oldest_needed().first_number,
-            truncated_up_to=self._truncated_up_to,
-            last_address=last_address,
-            page=journal.position // PAGE_BYTES,
-            entry_count=len(pending),
-            body_bytes=length,
-        )
-        journal.advance(header.length, last_address=last_address, synced=sync)
-        self._last = header
-        self._vouched_number = header.synced_number
-        if sync:
-            self._synced_number = number
-        return _PlannedFrame(header, journal, leaves, pending, sync)
-
-    def _oldest_needed(self) -> Journal:
-        for journal in self._journals:
-            if journal.last_address > self._truncated_up_to:
-                return journal
-        return self._journals[-1]
+        if planned is None and vouch:
+            return self._planner.plan_mark(truncation=False)
+        return planned
 
     # --- doing -------------------------------------------------------------------------------
 
-    def _hand_over(self, planned: _PlannedFrame) -> None:
+    def _hand_over(self, planned: PlannedFrame) -> None:
         self._chain.append(planned)
         if planned.pending and self._rules.acknowledges_before_sync():
             self._pending.acknowledge(planned.pending)
 
     def _consider_ahead(self) -> None:
-        """Plan the next frame while one is being written, if enough waits: the disk then finds it without a round trip."""
+        """Plan a frame while another is being written, if enough waits: the disk finds it without a round trip."""
         enough = self._pending.waiting_bytes >= self._settings.ahead_bytes
         if enough and not self._ahead_due and len(self._chain) == 1:
             self._ahead_due = True
@@ -349,7 +224,7 @@ class FrameWriter:
     def _plan_ahead(self) -> None:
         self._ahead_due = False
         if self._failure is None and not self._stopping and len(self._chain) == 1:
-            planned = self._plan_entries()
+            planned = self._planner.plan_entries()
             if planned is not None:
                 self._hand_over(planned)
 
@@ -364,7 +239,7 @@ class FrameWriter:
             seconds = loop.time() - started
             loop.call_soon_threadsafe(self._on_written, planned, seconds, context=self._context)
 
-    def _write_blocking(self, planned: _PlannedFrame) -> None:
+    def _write_blocking(self, planned: PlannedFrame) -> None:
         if planned.leaves is not None and planned.leaves.file is not None:
             planned.leaves.file.sync_data()
         file = planned.journal.file
@@ -375,7 +250,7 @@ class FrameWriter:
             file.sync_data()
             self._directory.check_epoch()
 
-    def _on_written(self, planned: _PlannedFrame, seconds: float) -> None:
+    def _on_written(self, planned: PlannedFrame, seconds: float) -> None:
         if self._failure is not None:
             return
         if planned.sync:
@@ -394,7 +269,7 @@ class FrameWriter:
         self._arm_mark_timer(asyncio.get_running_loop())
 
     def _arm_mark_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._mark_timer is None and self._synced_number > self._vouched_number:
+        if self._mark_timer is None and self._planner.unvouched:
             self._mark_timer = loop.call_later(self._settings.mark_delay_seconds, self._mark_idle)
 
     def _mark_idle(self) -> None:
@@ -402,15 +277,8 @@ class FrameWriter:
         if self._pending.outstanding_entries:
             self._arm_mark_timer(asyncio.get_running_loop())
             return
-        self._mark_due = self._synced_number > self._vouched_number
+        self._mark_due = self._planner.unvouched
         self._work.set()
-
-    def _release(self) -> list[Journal]:
-        # Only what a synced frame calls unneeded: recovery insists on the oldest frame that its newest frame names.
-        released = []
-        while self._journals[0].first_number < self._durable_oldest_number:
-            released.append(self._journals.popleft())
-        return released
 
     def _raise_if_unusable(self) -> None:
         if self._failure is not None or self._stopping:

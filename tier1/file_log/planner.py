@@ -1,0 +1,197 @@
+"""Decides frames: which entries, in which file, with which header. No I/O and no waiting: `writer` does what it says.
+
+Everything is planned as if the frame before had been written and synced already, so that the next may be planned while
+that one is still on its way. If it fails, nothing planned after it is ever written.
+
+Invariants:
+- Frame numbers grow by one; vouched <= synced <= last, each of them only grows.
+- Entries never use the last pages of a file, which truncations need (H52).
+- A file is released only when a synced frame calls a later one the oldest that is needed (H50).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind, body_bytes, frame_bytes
+from tier1.file_log.journal import Journal
+from tier1.file_log.pending import PendingEntries, PendingEntry
+from tier1.file_log.pool import JournalPool
+from tier1.file_log.settings import FileLogSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFrame:
+    """One write, decided on the loop and done in the executor."""
+
+    header: FrameHeader
+    journal: Journal
+    leaves: Journal | None
+    """The journal before, if it has un-synced marks: it is synced first."""
+    pending: tuple[PendingEntry, ...]
+    sync: bool
+
+
+class FramePlanner:
+    """Where the log stands, and what comes next."""
+
+    def __init__(
+        self,
+        *,
+        first: FrameHeader,
+        journals: Sequence[Journal],
+        pending: PendingEntries,
+        pool: JournalPool,
+        settings: FileLogSettings,
+    ) -> None:
+        assert journals, "the last journal is the one that holds the epoch frame"
+        self._last = first
+        self._journals = deque(journals)
+        self._pending = pending
+        self._pool = pool
+        self._settings = settings
+        self._synced_number = first.number
+        self._vouched_number = 0
+        self._truncated_up_to = first.truncated_up_to
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Files with live entries, oldest first; the last one is being written."""
+        return tuple(self._journals)
+
+    @property
+    def truncated_up_to(self) -> int:
+        return self._truncated_up_to
+
+    @property
+    def unvouched(self) -> bool:
+        """The last synced frame has no later one that calls it synced (H45)."""
+        return self._synced_number > self._vouched_number
+
+    # --- room --------------------------------------------------------------------------------
+
+    def has_room(self, length: int, *, internal: bool) -> bool:
+        """Whether an entry is certain of its place, now that no further file can be made (H52)."""
+        room = frame_bytes(1, length)
+        here = self._journals[-1].entry_room()
+        if internal and not self._pending.room_bytes and room <= here:
+            return True
+        # The end of each file may be wasted on an entry that does not fit any more.
+        waste = frame_bytes(1, self._settings.entry_bytes_max)
+        rooms = [here, *(journal.entry_capacity() for journal in self._pool.spares)]
+        reserve = 0 if internal else self._settings.reserve_bytes
+        needed = self._pending.room_bytes + room + reserve
+        return needed <= sum(max(0, free - waste) for free in rooms)
+
+    # --- frames ------------------------------------------------------------------------------
+
+    def plan_entries(self) -> PlannedFrame | None:
+        """A frame of what waits; None if nothing does, or if there is no file to put it in."""
+        needed = self._pending.next_room_bytes
+        if not needed:
+            return None
+        spare = None
+        room = self._journals[-1].entry_room()
+        if needed > room:
+            spare = self._pool.take()
+            if spare is None:
+                return None
+            room = spare.entry_capacity()
+        batch = self._pending.take(bytes_max=self._settings.batch_bytes_max, room=room)
+        payload = sum(pending.entry.length for pending in batch)
+        return self._planned(
+            FrameKind.ENTRIES,
+            spare,
+            batch,
+            last_address=batch[-1].entry.address,
+            length=body_bytes(len(batch), payload),
+            sync=True,
+        )
+
+    def plan_mark(self, *, truncation: bool) -> PlannedFrame | None:
+        """A frame without entries: synced for a truncation, else only to vouch. None if there is no room for it."""
+        spare = None
+        if not self._journals[-1].mark_room(truncation=truncation):
+            spare = self._pool.take() if truncation else None
+            if spare is None:
+                return None
+        return self._planned(
+            FrameKind.MARK,
+            spare,
+            (),
+            last_address=self._last.last_address,
+            length=0,
+            sync=truncation,
+        )
+
+    def _planned(
+        self,
+        kind: FrameKind,
+        spare: Journal | None,
+        pending: tuple[PendingEntry, ...],
+        *,
+        last_address: int,
+        length: int,
+        sync: bool,
+    ) -> PlannedFrame:
+        leaves = None
+        number = self._last.number + 1
+        if spare is not None:
+            before = self._journals[-1]
+            leaves = before if before.unsynced else None
+            before.unsynced = False
+            spare.begin(generation=self._last.generation + 1, first_number=number)
+            self._journals.append(spare)
+        journal = self._journals[-1]
+        header = FrameHeader(
+            kind=kind,
+            log_id=self._last.log_id,
+            epoch=self._last.epoch,
+            generation=journal.generation,
+            number=number,
+            previous_epoch=self._last.epoch,
+            previous_number=self._last.number,
+            synced_number=self._synced_number,
+            oldest_number=self._oldest_needed().first_number,
+            truncated_up_to=self._truncated_up_to,
+            last_address=last_address,
+            page=journal.position // PAGE_BYTES,
+            entry_count=len(pending),
+            body_bytes=length,
+        )
+        journal.advance(header.length, last_address=last_address, synced=sync)
+        self._last = header
+        self._vouched_number = header.synced_number
+        if sync:
+            self._synced_number = number
+        return PlannedFrame(header, journal, leaves, pending, sync)
+
+    # --- truncation --------------------------------------------------------------------------
+
+    def truncate(self, up_to: int) -> bool:
+        """Move the truncation point forward; whether recording that is worth a frame, with space as it is."""
+        self._truncated_up_to = max(self._truncated_up_to, up_to)
+        # On a full disk the last page is kept for a truncation that frees something; others ride on the next frame.
+        scarce = self._pool.full and not self._journals[-1].mark_room(truncation=False)
+        return self._oldest_needed() is not self._journals[0] or not scarce
+
+    def release(self, oldest_number: int) -> list[Journal]:
+        """Give up the files before the one that begins with this frame; a synced frame calls it the oldest needed."""
+        released = []
+        while self._journals[0].first_number < oldest_number:
+            released.append(self._journals.popleft())
+        return released
+
+    def _oldest_needed(self) -> Journal:
+        for journal in self._journals:
+            if journal.last_address > self._truncated_up_to:
+                return journal
+        return self._journals[-1]
+
+    def check(self) -> None:
+        """Prove the invariants. O(journals)."""
+        assert self._vouched_number <= self._synced_number <= self._last.number, (
+            f"frames vouched={self._vouched_number} synced={self._synced_number} last={self._last.number}"
+        )
+        numbers = [journal.first_number for journal in self._journals]
+        assert numbers == sorted(numbers), f"journals out of order: {numbers}"
