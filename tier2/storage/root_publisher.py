@@ -124,6 +124,13 @@ class RootPublisher:
             self._end(root, None)
         return self._root
 
+    async def require_owner(self) -> None:
+        """Read the root now. Raises StorageNotPrimaryError if somebody else has claimed it; may run beside publish()."""
+        self.raise_if_ended()
+        root, _ = await self._read()
+        if root.epoch > self._root.epoch:
+            self._end(root, None)
+
     async def _drive(self, attempt: Attempt) -> None:
         self._counters.puts += 1
         content = attempt.root.encode()

@@ -88,8 +88,13 @@ class TieredStorage:
         return self._claimed().view
 
     async def refresh(self) -> RunView:
-        """The owner's view is always the newest."""
-        return self._claimed().view
+        """The owner's view is the newest, unless it is fenced: then what it misses was the new owner's to delete.
+
+        Raises StorageNotPrimaryError.
+        """
+        owned = self._claimed()
+        await owned.publisher.require_owner()
+        return owned.view
 
     def _claimed(self) -> OwnedRoot:
         if self._owned is None:

@@ -18,7 +18,7 @@ class ViewSource(Protocol):
     def view(self) -> RunView: ...
 
     async def refresh(self) -> RunView:
-        """The view of the root as it is now."""
+        """The view of the root as it is now. Raises StorageNotPrimaryError in an owner that was fenced."""
 
 
 async def with_view(source: ViewSource, read: Callable[[RunView], Awaitable[T]]) -> T:
