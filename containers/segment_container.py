@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 from containers.cache.cache_manager import CacheManager
@@ -97,6 +98,8 @@ class StreamSegmentContainer:
         self._cause: BaseException | None = None
         self._storage_claimed = False
         self._room_noted = False
+        self._parts_ended = asyncio.Event()
+        self._parts_ended.set()
         self._metadata = ContainerMetadata(container_id=container_id)
         self._memory_log = MemoryLog(metadata=self._metadata)
         self._markers = TruncationMarkers()
@@ -157,7 +160,13 @@ class StreamSegmentContainer:
             fetch_attributes=self._fetch_attributes,
             make_room=self._make_room,
             wall_clock=self._wall_clock,
-            settings=settings.processor,
+            settings=replace(
+                settings.processor,
+                # A larger one would wait for room that can never be there.
+                append_bytes_max=min(
+                    settings.processor.append_bytes_max, self._cache.append_bytes_max
+                ),
+            ),
         )
         self._source = ContainerWriterSource(
             metadata=self._metadata,
@@ -211,10 +220,7 @@ class StreamSegmentContainer:
             return  # closed before it was run
         assert self._state is ContainerState.RUNNING, f"run() of a container that is {self._state}"
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._processor.run())
-                tasks.create_task(self._run_writer())
-                tasks.create_task(self._keep_house())
+            await self._run_parts()
         except BaseExceptionGroup as group:
             cause = _first_cause(group)
             if self._is_closing():
@@ -227,6 +233,16 @@ class StreamSegmentContainer:
         except asyncio.CancelledError:
             await self.close()
             raise
+
+    async def _run_parts(self) -> None:
+        self._parts_ended.clear()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._processor.run())
+                tasks.create_task(self._run_writer())
+                tasks.create_task(self._keep_house())
+        finally:
+            self._parts_ended.set()
 
     def _is_closing(self) -> bool:
         return self._state in (ContainerState.STOPPING, ContainerState.STOPPED)
@@ -283,6 +299,8 @@ class StreamSegmentContainer:
             await self._processor.drain()
         closed = ContainerStoppedError(f"container is closing container={self._container_id}")
         self._processor.fail(closed)
+        # The memory that the storage writer looks at goes back to the cache only when it has ended.
+        await self._parts_ended.wait()
         await self._release(closed)
         self._move_to(ContainerState.STOPPED)
 
@@ -383,7 +401,7 @@ class StreamSegmentContainer:
         """Answered from Tier 2 for a segment that is not active: looking does not activate."""
         self._require_running()
         if self._metadata.last_of_name(name) is None:
-            record = await self._storage.find(name)
+            record = await self._mapper.find_inactive(name)
             if record is not None and self._metadata.last_of_name(name) is None:
                 return self._inactive_properties(record)
         segment = await self._mapper.resolve(name)
@@ -419,16 +437,22 @@ class StreamSegmentContainer:
         """Memory decides over Tier 2 where both know a name."""
         self._require_running()
         metadata = self._metadata
+        names = sorted(
+            name for name in metadata.names() if name.startswith(prefix) and name > start_after
+        )
         found: dict[str, SegmentProperties] = {}
-        for name in metadata.names():
-            if name.startswith(prefix) and name > start_after:
-                segment = metadata.get(name)
-                if segment is not None and not self._mapper.is_unborn(name):
-                    found[name] = properties_of(segment, self._container_id)
+        for name in names:
+            segment = metadata.last_of_name(name)
+            assert segment is not None, f"a name without a segment {name!r}"
+            if not segment.is_gone() and not self._mapper.is_unborn(name):
+                found[name] = properties_of(segment, self._container_id)
+                if len(found) == limit:
+                    break
+        gone = {key for key, segment in metadata.by_id.items() if segment.is_gone()}
         taken = 0
         async with aclosing(self._storage.list_segments(prefix, start_after)) as records:
             async for record in records:
-                if metadata.last_of_name(record.name) is None:
+                if metadata.last_of_name(record.name) is None and record.segment_id not in gone:
                     found[record.name] = self._inactive_properties(record)
                 taken += 1
                 if taken >= limit + len(metadata.by_id):
@@ -474,7 +498,7 @@ class StreamSegmentContainer:
         return ThrottleGauges(
             cache_fraction=self._cache.utilisation,
             log_bytes=self._log.statistics().stored_bytes,
-            item_count=len(self._memory_log) + self._writer_statistics.pending_segments,
+            item_count=len(self._memory_log) + self._writer_statistics.pending_items,
             storage_state=self._storage_state(),
         )
 

@@ -94,15 +94,21 @@ class SegmentMapper:
             if flight is not None:
                 await asyncio.shield(flight)
                 continue
-            if self._metadata.last_of_name(name) is not None:
+            last = self._metadata.last_of_name(name)
+            if last is None:
+                await self._activate(name)
+                continue
+            if not last.is_gone():
+                # Its end is accepted and not yet durable: nobody may be told of it before (H24).
+                await asyncio.shield(self._processor.barrier(None))
+            if self._metadata.last_of_name(name) is last:
                 raise SegmentNotFoundError(name)
-            await self._activate(name)
 
     async def _activate(self, name: str) -> None:
         flight = self._loop.create_future()
         self._flights[name] = flight
         try:
-            record = await self._storage.find(name)
+            record = await self.find_inactive(name)
             if record is None:
                 raise SegmentNotFoundError(name)
             await self._make_place()
@@ -117,6 +123,20 @@ class SegmentMapper:
         finally:
             del self._flights[name]
             flight.set_result(None)
+
+    async def find_inactive(self, name: str) -> SegmentRecord | None:
+        """The segment of that name as Tier 2 knows it, unless memory knows that it is gone (H3).
+
+        Tier 2 may still name an older segment than the last one of a name that is gone from memory.
+        """
+        while True:
+            removals = self._metadata.removals
+            record = await self._storage.find(name)
+            if record is None or removals == self._metadata.removals:
+                break
+        if record is not None and record.segment_id in self._metadata.by_id:
+            return None
+        return record
 
     async def create(self, name: str, updates: Sequence[AttributeUpdate]) -> SegmentMetadata:
         """A new segment, durable when this returns; pinned. Raises SegmentExistsError."""
@@ -149,7 +169,7 @@ class SegmentMapper:
     async def _create(
         self, name: str, updates: Sequence[AttributeUpdate]
     ) -> "tuple[SegmentMetadata, Future[int]]":
-        if self._metadata.last_of_name(name) is None and await self._storage.find(name) is not None:
+        if self._metadata.last_of_name(name) is None and await self.find_inactive(name) is not None:
             raise SegmentExistsError(name)
         await self._make_place()
         if self._metadata.get(name) is not None:
@@ -183,8 +203,13 @@ class SegmentMapper:
         """Bring unknown attributes into memory (H26)."""
         segment.pins += 1
         try:
-            found = await self._storage.load_attributes(segment.segment_id, keys)
-            segment.attributes.learn(keys, found)
+            table = segment.attributes
+            while True:
+                trims = table.trims
+                found = await self._storage.load_attributes(segment.segment_id, keys)
+                if trims == table.trims:
+                    break  # else a newer value may have come, gone to Tier 2 and left memory meanwhile
+            table.learn(keys, found)
         finally:
             segment.pins -= 1
 

@@ -10,6 +10,7 @@ from containers.log.operation_processor import OperationProcessor
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.metadata.segment_snapshot import encode_segment_snapshot
 from containers.reading.container_read_index import ContainerReadIndex
 from containers.writer.data_source import LogItem
 from segmentstore.contracts.durable_data_log import DurableDataLog
@@ -80,6 +81,9 @@ class ContainerWriterSource:
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number
         segment.encoded_snapshot = None
+        encode_segment_snapshot(
+            segment
+        )  # now, one by one: not all of them in the next checkpoint (H29)
         segment.read_index.storage_advanced(storage_length)
         if attributes:
             segment.attributes.trim(attributes, ATTRIBUTES_IN_MEMORY_MAX)

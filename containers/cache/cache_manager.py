@@ -79,6 +79,11 @@ class CacheManager:
     def budget_bytes(self) -> int:
         return self._storage.budget_bytes
 
+    @property
+    def append_bytes_max(self) -> int:
+        """The largest append for which there is room when everything else is in Tier 2."""
+        return self._unflushed_bytes_max // BLOCK_BYTES_MIN * BLOCK_BYTES_MIN
+
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
             budget_bytes=self._storage.budget_bytes,

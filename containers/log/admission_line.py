@@ -17,6 +17,8 @@ from segmentstore.contracts.identifiers import AttributeKey
 
 _BATCH_REQUESTS = 256
 _BATCH_BYTES = 512 * 1024
+_LOOK_AGAIN_SECONDS = 0.05
+"""The longest wait for room of which nobody tells."""
 
 
 class WaitingRequest:
@@ -48,16 +50,20 @@ class AdmissionLine:
         throttle: Callable[[], Throttle],
         fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
         make_room: Callable[[], None],
+        queue_has_room: Callable[[], bool],
         bytes_max: int,
     ) -> None:
         self._throttle = throttle
         self._fetch_attributes = fetch_attributes
         self._make_room = make_room
+        self._queue_has_room = queue_has_room
         self._bytes_max = bytes_max
         self._bytes = 0
         self._requests: deque[WaitingRequest] = deque()
         self._aside: dict[SegmentMetadata, deque[WaitingRequest]] = {}
         self._wake = asyncio.Event()
+        self.is_blocked = False
+        """The head of the line found no room in the cache: who comes now must not take it away."""
 
     def __len__(self) -> int:
         return len(self._requests) + sum(len(line) for line in self._aside.values())
@@ -87,10 +93,15 @@ class AdmissionLine:
                     self._wake.clear()
                     await self._wake.wait()
                 await self._wait_for_throttle()
-                if not self._admit_batch(fetches):
+                if not self._queue_has_room():
+                    self._wake.clear()
+                    await self._wait(_LOOK_AGAIN_SECONDS)
+                    continue
+                self.is_blocked = not self._admit_batch(fetches)
+                if self.is_blocked:
                     self._make_room()
                     self._wake.clear()
-                    await self._wait(0.05)
+                    await self._wait(_LOOK_AGAIN_SECONDS)
                 await asyncio.sleep(0)
 
     async def _wait_for_throttle(self) -> None:
@@ -150,7 +161,7 @@ class AdmissionLine:
         except SegmentStoreError as failure:
             error = failure
         waiting = self._aside.pop(segment)
-        if error is not None:
+        if error is not None and waiting:
             # Only the one that needs it fails: those behind may not need the attribute at all.
             first = waiting.popleft()
             self._leave(first)
@@ -160,6 +171,7 @@ class AdmissionLine:
 
     def fail_all(self, error: Exception) -> None:
         """The container ends: nobody waits any longer."""
+        self.is_blocked = False
         for line in [self._requests, *self._aside.values()]:
             while line:
                 request = line.popleft()

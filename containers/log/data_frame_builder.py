@@ -29,6 +29,9 @@ from segmentstore.contracts.identifiers import (
 
 _JOIN_BELOW_BYTES = 16 * 1024
 
+OPERATION_BYTES = 64
+"""What an append counts in the queue beyond its data: about its header, so that tiny ones are bounded as well."""
+
 _ORDINARY = (MapSegmentOperation, UpdateAttributesOperation)
 """Besides appends: what may not use the reserve that is kept for freeing space (H52)."""
 
@@ -36,7 +39,15 @@ _ORDINARY = (MapSegmentOperation, UpdateAttributesOperation)
 class FrameInFlight:
     """A frame on its way through Tier 1, with what has to be done when it is durable."""
 
-    __slots__ = ("address", "buffers", "completed", "internal", "last_started", "length")
+    __slots__ = (
+        "address",
+        "buffers",
+        "completed",
+        "internal",
+        "last_started",
+        "length",
+        "queued_bytes",
+    )
 
     def __init__(
         self,
@@ -46,6 +57,7 @@ class FrameInFlight:
         completed: list[Operation],
         last_started: SequenceNumber,
         internal: bool,
+        queued_bytes: int,
     ) -> None:
         self.buffers = buffers
         self.length = length
@@ -53,6 +65,8 @@ class FrameInFlight:
         self.last_started = last_started
         self.internal = internal
         """Holds only operations that may use the log's reserve."""
+        self.queued_bytes = queued_bytes
+        """What its operations, those begun in it, counted in the queue."""
         self.address: LogAddress | None = None
 
 
@@ -71,6 +85,12 @@ class DataFrameBuilder:
         self._rest: deque[BufferView] = deque()
         """What is still to be written of the operation begun last."""
         self._rest_of: Operation | None = None
+        self._rest_is_internal = False
+
+    @property
+    def half_written(self) -> Operation | None:
+        """The operation whose head is in a frame and whose end is not."""
+        return self._rest_of
 
     @property
     def has_rest(self) -> bool:
@@ -91,19 +111,21 @@ class DataFrameBuilder:
         if self._rest_of is not None:
             leading = self._write_rest(payload, room)
             room -= leading
-            internal = False
+            internal = self._rest_is_internal
             large = True
             if not self._rest:
                 completed.append(self._rest_of)
                 self._rest_of = None
         count_max = self._operations_max
         count = 0
+        queued_bytes = 0
         while queue and room > 0 and count < count_max and self._rest_of is None:
             operation = queue[0]
             if operation.__class__ is AppendOperation:
                 assert isinstance(operation, AppendOperation)
                 header = encode_append_header(operation)
                 length = len(header) + operation.length
+                queued_bytes += operation.length + OPERATION_BYTES
                 internal = False
                 if length <= room:
                     payload.append(header)
@@ -113,6 +135,7 @@ class DataFrameBuilder:
                     completed.append(operation)
                 else:
                     room = self._begin(operation, [header, operation.data], payload, room)
+                    self._rest_is_internal = False
                     large = True
                 self._last_started = operation.sequence_number
             elif operation.__class__ is Barrier:
@@ -121,8 +144,9 @@ class DataFrameBuilder:
                 completed.append(operation)
             else:
                 room = self._begin(operation, encode_record(operation), payload, room)
+                self._rest_is_internal = not isinstance(operation, _ORDINARY)
                 large = True
-                internal = internal and not isinstance(operation, _ORDINARY)
+                internal = internal and self._rest_is_internal
                 if self._rest_of is None:
                     completed.append(operation)
                 self._last_started = operation.sequence_number
@@ -131,7 +155,13 @@ class DataFrameBuilder:
         if not payload:
             return None
         buffers: list[BufferView] = _join_small(payload) if large else [b"".join(payload)]
-        return self._seal(buffers, leading=leading, completed=completed, internal=internal)
+        return self._seal(
+            buffers,
+            leading=leading,
+            completed=completed,
+            internal=internal,
+            queued_bytes=queued_bytes,
+        )
 
     def _begin(
         self, operation: Operation, buffers: list[BufferView], payload: list[BufferView], room: int
@@ -162,6 +192,7 @@ class DataFrameBuilder:
         leading: int,
         completed: list[Operation],
         internal: bool,
+        queued_bytes: int,
     ) -> FrameInFlight:
         length = sum(len(buffer) for buffer in buffers)
         entry = encode_frame(
@@ -179,6 +210,7 @@ class DataFrameBuilder:
             completed=completed,
             last_started=self._marker(completed),
             internal=internal,
+            queued_bytes=queued_bytes,
         )
 
     def _marker(self, completed: list[Operation]) -> SequenceNumber:

@@ -7,7 +7,9 @@ Invariants:
 - frames are handed to the log, and applied, in the order in which they were built; when one fails, it and everything
   behind it is rolled back (H51);
 - a barrier completes when everything submitted before it is applied;
-- any failure of the log or of a commit ends the pipeline for good;
+- any failure of the log or of a commit ends the pipeline for good, and with it every operation that it has;
+- what was accepted is written: if the log has become full meanwhile, into its reserve (H52). `queued_bytes_max` and the
+  largest append bound how much that can be;
 - the loop is given back after about `slice_seconds` (H23).
 """
 
@@ -23,7 +25,7 @@ from containers.log.memory_state_updater import MemoryStateUpdater, complete_bar
 from containers.log.truncation_markers import TruncationMarkers
 from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
 from segmentstore.contracts.durable_data_log import DurableDataLog
-from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
+from segmentstore.contracts.errors import ContainerStoppedError, LogFullError, SegmentStoreError
 from segmentstore.contracts.identifiers import LogAddress
 
 
@@ -35,6 +37,9 @@ class FramePipelineSettings:
     """Most operations of one frame: its commit is one stretch."""
     frames_in_flight_max: int = 16
     slice_seconds: float = 0.001
+    queued_bytes_max: int = 8 * 1024 * 1024
+    """Appends accepted and not yet in a frame; beyond it they wait in line. With two more appends of the largest size
+    this has to fit into the reserve of the log."""
     small_bytes: int = 64 * 1024
     small_operations: int = 256
     """Below both, operations wait for a frame that is in flight and share the next one: no time is lost, because the
@@ -56,6 +61,7 @@ class FramePipeline:
         before_pump: Callable[[], None],
         after_completion: Callable[[], None],
         on_failure: Callable[[list[Operation]], None],
+        on_log_full: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._log = log
@@ -67,10 +73,11 @@ class FramePipeline:
         self._before_pump = before_pump
         self._after_completion = after_completion
         self._on_failure = on_failure
+        self._on_log_full = on_log_full
         self.queue: deque[Operation] = deque()
         """Accepted operations; append through submit(), or here and then schedule()."""
         self.queued_bytes = 0
-        """Data in the queue, as the submitters count it."""
+        """Appends in the queue: their data, and OPERATION_BYTES each."""
         self.scheduled = False
         """The pump will run in this turn of the loop."""
         self.failure: Exception | None = None
@@ -129,12 +136,12 @@ class FramePipeline:
             if frame is None:
                 self._release_barriers()
                 continue
+            self.queued_bytes -= frame.queued_bytes
             if not self._send(frame):
                 return
             if self._loop.time() >= end:
                 self.schedule()
                 return
-        self.queued_bytes = 0
         self._note_idle()
 
     def _may_wait(self) -> bool:
@@ -152,7 +159,11 @@ class FramePipeline:
         self.frame_bytes += frame.length
         try:
             future = self._log.append(frame.buffers, internal=frame.internal)
+            if not frame.internal and _is_refused(future):
+                self._on_log_full()
+                future = self._log.append(frame.buffers, internal=True)
         except SegmentStoreError as error:
+            self.queue.extendleft(reversed(frame.completed))
             self.fail(error)
             return False
         self._in_flight.append((frame, future))
@@ -190,13 +201,13 @@ class FramePipeline:
             if error is not None:
                 self.fail(error)
                 return
-            self._in_flight.popleft()
-            self.outstanding_bytes -= frame.length
             try:
                 self._apply(frame, future.result())
             except Exception as bug:  # noqa: BLE001  # a commit must not fail: halt (H22)
                 self.fail(bug)
                 return
+            self._in_flight.popleft()
+            self.outstanding_bytes -= frame.length
             if self._in_flight and self._loop.time() >= end:
                 self._completion_scheduled = True
                 self._loop.call_soon(self._complete_frames)
@@ -234,6 +245,8 @@ class FramePipeline:
             future.remove_done_callback(self._frame_done)
             future.add_done_callback(_retrieve)
             stopped.extend(frame.completed)
+        if self._builder.half_written is not None:
+            stopped.append(self._builder.half_written)
         stopped.extend(self.queue)
         self._in_flight.clear()
         self.queue.clear()
@@ -251,6 +264,11 @@ class FramePipeline:
         )
         error.__cause__ = self.failure
         return error
+
+
+def _is_refused(future: "Future[LogAddress]") -> bool:
+    """The log is full: it took nothing of the entry and stays open."""
+    return future.done() and not future.cancelled() and isinstance(future.exception(), LogFullError)
 
 
 def _retrieve(future: "Future[LogAddress]") -> None:

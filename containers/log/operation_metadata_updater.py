@@ -69,7 +69,7 @@ class OperationMetadataUpdater:
         operation.result = segment.pending_length = offset + length
         if now_ms > segment.pending_last_modified_ms:
             segment.pending_last_modified_ms = now_ms
-        operation.last_modified_ms = now_ms
+        operation.last_modified_ms = segment.pending_last_modified_ms  # never goes back (H77)
         segment.pending_operations += 1
         segment.encoded_snapshot = None
         if changes is not None:
@@ -87,7 +87,7 @@ class OperationMetadataUpdater:
             return None
         operation = SealOperation(segment)
         self._number(operation)
-        operation.last_modified_ms = now_ms
+        operation.last_modified_ms = _modify(segment, now_ms)
         operation.result = segment.pending_length
         segment.pending_sealed = True
         return operation
@@ -120,11 +120,9 @@ class OperationMetadataUpdater:
         self._number(operation)
         operation.offset = target.pending_length
         operation.length = source.pending_length
-        operation.last_modified_ms = now_ms
+        operation.last_modified_ms = _modify(target, now_ms)
         target.pending_length += source.pending_length
         operation.result = target.pending_length
-        if now_ms > target.pending_last_modified_ms:
-            target.pending_last_modified_ms = now_ms
         source.pending_merged = True
         source.pending_operations += 1
         source.encoded_snapshot = None
@@ -204,3 +202,9 @@ class OperationMetadataUpdater:
             raise SegmentNotFoundError(segment.name)
         if segment.pending_sealed:
             raise SegmentSealedError(segment.name, length=segment.pending_length)
+
+
+def _modify(segment: SegmentMetadata, now_ms: int) -> int:
+    """The segment's new last-modified time in milliseconds; it never goes back, whatever the clock does (H77)."""
+    segment.pending_last_modified_ms = max(segment.pending_last_modified_ms, now_ms)
+    return segment.pending_last_modified_ms

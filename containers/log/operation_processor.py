@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from containers.attributes.judgement import UnknownAttributesError
 from containers.log.admission_line import AdmissionLine, WaitingRequest
 from containers.log.checkpoint_policy import CheckpointPolicy
-from containers.log.data_frame_builder import DataFrameBuilder
+from containers.log.data_frame_builder import OPERATION_BYTES, DataFrameBuilder
 from containers.log.frame_pipeline import FramePipeline, FramePipelineSettings
 from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.log.operation_metadata_updater import OperationMetadataUpdater
@@ -91,6 +91,7 @@ class OperationProcessor:
             throttle=lambda: self._throttle,
             fetch_attributes=fetch_attributes,
             make_room=make_room,
+            queue_has_room=self._queue_has_room,
             bytes_max=settings.waiting_bytes_max,
         )
         self._pipeline = FramePipeline(
@@ -103,7 +104,9 @@ class OperationProcessor:
             before_pump=self._read_clock,
             after_completion=self._after_completion,
             on_failure=self._roll_back,
+            on_log_full=self._note_log_full,
         )
+        self._queued_bytes_max = settings.pipeline.queued_bytes_max
         self._throttle: Throttle = NO_THROTTLE
         self._log_full = False
         self._now_ms = wall_clock.now_ms()
@@ -131,7 +134,12 @@ class OperationProcessor:
                 AppendTooLargeError(length=len(data), length_max=self._settings.append_bytes_max)
             )
             return future
-        if segment.line or self._throttle.is_active:
+        if (
+            segment.line
+            or self._throttle.is_active
+            or self._line.is_blocked
+            or not self._queue_has_room()
+        ):
             self._wait_in_line(segment, data, offset, attribute_updates, seal, future)
             return future
         try:
@@ -174,7 +182,7 @@ class OperationProcessor:
         self._appended_bytes += operation.length
         pipeline = self._pipeline
         pipeline.queue.append(operation)
-        pipeline.queued_bytes += operation.length
+        pipeline.queued_bytes += operation.length + OPERATION_BYTES
         if not pipeline.scheduled:
             pipeline.schedule()
 
@@ -223,10 +231,14 @@ class OperationProcessor:
         )
 
     def merge(self, target: SegmentMetadata, source: SegmentMetadata) -> "Future[int]":
-        """The target's new length."""
-        return self._process(
+        """The target's new length. The source stays active while the merge waits in line (H27)."""
+        future = self._process(
             target, lambda: self._updater.accept_merge(target, source, now_ms=self._now_ms)
         )
+        if not future.done():
+            source.pins += 1
+            future.add_done_callback(lambda _: _unpin(source))
+        return future
 
     def delete(self, segment: SegmentMetadata) -> "Future[int]":
         """Never waits in line: it frees space, and what waits will be refused."""
@@ -235,11 +247,16 @@ class OperationProcessor:
     def update_attributes(
         self, segment: SegmentMetadata, updates: Sequence[AttributeUpdate]
     ) -> "Future[int]":
+        """Throttled like an append: it costs memory until it is in Tier 2 (H34)."""
         if self._log_full:
             future: Future[int] = self._loop.create_future()
             future.set_exception(_full())
             return future
-        return self._process(segment, lambda: self._updater.accept_attributes(segment, updates))
+        return self._process(
+            segment,
+            lambda: self._updater.accept_attributes(segment, updates),
+            waits=self._throttle.is_active,
+        )
 
     def map(
         self, segment: SegmentMetadata, *, created: bool, attributes: AttributeChanges = ()
@@ -293,6 +310,7 @@ class OperationProcessor:
         accept: Callable[[], Operation | None],
         *,
         overtakes: bool = False,
+        waits: bool = False,
     ) -> "Future[int]":
         future: Future[int] = self._loop.create_future()
 
@@ -310,7 +328,7 @@ class OperationProcessor:
             else:
                 self._pipeline.submit(operation, future)
 
-        if segment.line and not overtakes:
+        if waits or (segment.line and not overtakes):
             self._line_up(segment, attempt, future)
             return future
         try:
@@ -345,13 +363,20 @@ class OperationProcessor:
         """Once per turn, not per append."""
         self._now_ms = self._wall_clock.now_ms()
 
+    def _queue_has_room(self) -> bool:
+        return self._pipeline.queued_bytes < self._queued_bytes_max
+
+    def _note_log_full(self) -> None:
+        self._log_full = True
+
     def _after_completion(self) -> None:
         self.refresh_throttle()
         if self._checkpoints.is_due():
             self.checkpoint().add_done_callback(_retrieve)
 
     def refresh_throttle(self) -> None:
-        """Look at the gauges again; lets waiting requests through if they fell."""
+        """Look at the gauges and the clock again; lets waiting requests through if the gauges fell."""
+        self._read_clock()
         self._log_full = self._log.statistics().full
         self._throttle = self._throttler.throttle()
         self._line.wake()
@@ -419,6 +444,10 @@ def _retrieve(future: "Future[int]") -> None:
     """A failed checkpoint ends the container, which reports itself."""
     if not future.cancelled():
         future.exception()
+
+
+def _unpin(segment: SegmentMetadata) -> None:
+    segment.pins -= 1
 
 
 def _full() -> LogFullError:

@@ -5,6 +5,7 @@ owner's publications, and tells which bytes need not come back), then the log is
 or flushed before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
@@ -32,6 +33,9 @@ _LOGGER = logging.getLogger(__name__)
 NUMBER_GAP = 1 << 24
 """Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power
 cut took are not given again (H33). The same for segment ids."""
+
+SLICE_SECONDS = 0.001
+"""Replay gives the loop back after about this long, and a frame: other containers serve meanwhile (H23, H37)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,8 @@ class Recovery:
     async def _replay(self, replay: Replay, claimed: ClaimedRoot | None) -> int:
         stream = RecordStream()
         frames = 0
+        loop = asyncio.get_running_loop()
+        slice_end = loop.time() + SLICE_SECONDS
         async with aclosing(self._log.read()) as entries:
             async for entry in entries:
                 frame = decode_frame(entry.payload)
@@ -140,6 +146,9 @@ class Recovery:
                 if others:
                     await self._apply(replay, others, claimed)
                 self._markers.add_frame(frame.last_started, entry.address)
+                if loop.time() >= slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = loop.time() + SLICE_SECONDS
         return frames
 
     async def _apply(

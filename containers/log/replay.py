@@ -74,6 +74,7 @@ class Replay:
         self._forgotten: dict[SegmentId, int] = {}
         """Up to which sequence number; the same id may be active again behind it."""
         self._missing_in_storage: dict[SegmentId, int] = {}
+        """Segments that Tier 2 had and has no more: they end further down in the log, so their bytes stay out (H38)."""
 
     def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
         """What Tier 2 says of segments that the next records may name."""
@@ -128,7 +129,7 @@ class Replay:
 
     def _insert(self, segment: SegmentMetadata, offset: int, data: memoryview) -> None:
         length = min(len(data), offset + len(data) - segment.storage_length)
-        if length <= 0:
+        if length <= 0 or segment.segment_id in self._missing_in_storage:
             return
         try:
             segment.read_index.insert_recovered(offset, data)
@@ -172,6 +173,7 @@ class Replay:
                 segment = self._segment(record)
                 segment.deleted = segment.pending_deleted = True
                 self._applied(DeleteOperation(segment), record, segment)
+                segment.read_index.discard_all()  # nobody reads or flushes them any more (H38)
             case OperationType.MERGE:
                 self._merge(record)
             case OperationType.MAP_SEGMENT | OperationType.MAP_TRANSACTION:
@@ -264,6 +266,8 @@ class Replay:
             segment.sealed_in_storage = stored.sealed
         elif self._storage_known:
             segment.published_sequence_number = SequenceNumber(0)
+            if segment.storage_length > 0:
+                self._missing_in_storage[segment.segment_id] = segment.storage_length
         self._metadata.add(segment)
         self._read_index.open(segment)
 
@@ -313,6 +317,7 @@ class Replay:
             if self._storage_known:
                 # Right only if the segment is gone by the end of the log: judged there.
                 self._missing_in_storage[segment_id] = length
+                segment.read_index.discard_all()
             else:
                 segment.storage_length = length
                 segment.read_index.storage_advanced(length)
@@ -322,6 +327,24 @@ class Replay:
         self._forgotten[segment.segment_id] = self.highest_sequence_number
         self._read_index.remove(segment.segment_id)
         self._metadata.remove(segment)
+
+    def _forget_ended(self) -> None:
+        """Drop deleted segments, and the sources that were merged into them, if Tier 2 has none of them."""
+        by_id = self._metadata.by_id
+        merges = [item for item in self._memory_log.items() if isinstance(item, MergeOperation)]
+        # A target that Tier 2 never had takes its published sources along: the storage writer needs it for that.
+        needed: set[SegmentId] = set()
+        for merge in reversed(merges):
+            source_id = merge.source.segment_id
+            if source_id in self.records or source_id in needed:
+                needed.add(merge.segment.segment_id)
+        for segment in [s for s in by_id.values() if s.deleted]:
+            if segment.segment_id not in self.records and segment.segment_id not in needed:
+                self.forget(segment)
+        for merge in merges:  # targets before their sources: chains end at their last target
+            source = by_id.get(merge.source.segment_id)
+            if source is not None and self._is_forgotten(merge):
+                self.forget(source)
 
     def _is_forgotten(self, merge: MergeOperation) -> bool:
         return merge.sequence_number <= self._forgotten.get(merge.segment.segment_id, 0)
@@ -338,15 +361,9 @@ class Replay:
         """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""
         by_id = self._metadata.by_id
         if self._storage_known:
-            for segment in [s for s in by_id.values() if s.deleted]:
-                if segment.segment_id not in self.records:
-                    self.forget(segment)
-            # A source that waited to be merged into a target which is gone from Tier 2 is gone as well.
-            for item in self._memory_log.items():
-                if isinstance(item, MergeOperation) and self._is_forgotten(item):
-                    source = by_id.get(item.source.segment_id)
-                    if source is not None and source.segment_id not in self.records:
-                        self.forget(source)
+            self._forget_ended()
+        else:
+            self._complete_stored_merges()
         self._memory_log.drop_segments(self._forgotten)
         for segment in by_id.values():
             if segment.storage_length > segment.length:
@@ -362,6 +379,14 @@ class Replay:
         self._metadata.sequence_number = SequenceNumber(
             max(self._metadata.sequence_number, self.highest_sequence_number)
         )
+
+    def _complete_stored_merges(self) -> None:
+        """The log need not have the bytes of a source any more whose target is in Tier 2 up to the merge's end."""
+        for item in self._memory_log.items():
+            if isinstance(item, MergeOperation):
+                target, source = item.segment, item.source
+                if target.storage_length >= item.offset + item.length:
+                    target.read_index.complete_merge(source.read_index)
 
     def _require_storage_kept(self, segment: SegmentMetadata) -> None:
         """What the log says was in Tier 2 is there, unless the segment has ended (H31)."""

@@ -21,11 +21,13 @@ from segmentstore.contracts.identifiers import (
 class AttributeTable:
     """Values by key. None stands for "known to be absent"."""
 
-    __slots__ = ("committed", "complete", "pending")
+    __slots__ = ("committed", "complete", "pending", "trims")
 
     def __init__(self, *, complete: bool) -> None:
         self.committed: dict[AttributeKey, AttributeValue | None] = {}
         self.pending: dict[AttributeKey, tuple[AttributeValue | None, SequenceNumber]] = {}
+        self.trims = 0
+        """How often values left memory: what was read from Tier 2 before may be older than they were."""
         self.complete = complete
         """Every extended attribute that exists is in `committed`."""
 
@@ -77,6 +79,7 @@ class AttributeTable:
         excess = len(self.committed) - count_max
         if excess <= 0:
             return
+        self.trims += 1
         for key, value in published.items():
             if excess <= 0:
                 break

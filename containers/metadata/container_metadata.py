@@ -44,6 +44,8 @@ class ContainerMetadata:
         self.highest_segment_id: SegmentId = NO_SEGMENT
         self.by_id: dict[SegmentId, SegmentMetadata] = {}
         self._by_name: dict[str, SegmentMetadata] = {}
+        self.removals = 0
+        """How many segments that were gone have left memory: what Tier 2 was asked before may be old news since."""
 
     def next_sequence_number(self) -> SequenceNumber:
         self.sequence_number = SequenceNumber(self.sequence_number + 1)
@@ -85,6 +87,8 @@ class ContainerMetadata:
     def remove(self, segment: SegmentMetadata) -> None:
         """The segment leaves memory: evicted, or gone from Tier 2 as well."""
         del self.by_id[segment.segment_id]
+        if segment.is_gone():
+            self.removals += 1
         if self._by_name.get(segment.name) is segment:
             del self._by_name[segment.name]
 

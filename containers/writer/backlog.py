@@ -64,6 +64,11 @@ class Backlog:
         return self._tally.held_bytes
 
     @property
+    def item_count(self) -> int:
+        """Items held, those of merged sources included."""
+        return self._tally.item_count
+
+    @property
     def oldest(self) -> float:
         """Loop time at which the oldest item was consumed, infinite if there is none."""
         return self._oldest
@@ -225,13 +230,17 @@ class Backlog:
     def check(self) -> None:
         """Prove the invariants; O(items)."""
         total = 0
+        count = 0
         for segment_id, aggregator in self._aggregators.items():
             assert aggregator.segment_id == segment_id, f"{segment_id}: {aggregator.segment!r}"
             assert aggregator.taken_by is None, f"merged {aggregator.segment!r} stands here"
             aggregator.check()
+            count += len(aggregator.items)
             for source in aggregator.sources():
                 source.check()
+                count += len(source.items)
             total += aggregator.held_bytes
             if aggregator.items and not aggregator.awaits_departure:
                 assert self._oldest <= aggregator.since, f"{self._oldest} > {aggregator.since}"
+        assert count == self.item_count, f"{self.item_count} items noted, {count} held"
         assert total == self.total_bytes, f"{self.total_bytes} bytes noted, {total} held"

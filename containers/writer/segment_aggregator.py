@@ -33,12 +33,14 @@ NEVER = float("inf")
 
 
 class ByteTally:
-    """Un-published bytes of a whole container."""
+    """What a whole container has not published."""
 
-    __slots__ = ("held_bytes",)
+    __slots__ = ("held_bytes", "item_count")
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        self.item_count = 0
+        """Items, those of merged sources included: their memory is outside the cache's budget (H34)."""
 
 
 class SegmentAggregator:
@@ -119,6 +121,7 @@ class SegmentAggregator:
         if self.prompt_since == NEVER and is_prompt(item):
             self.prompt_since = now
         self.items.append(item)
+        self.tally.item_count += 1
         self._grow(byte_count(item))
 
     def add_merge(self, operation: MergeOperation, source: "SegmentAggregator", now: float) -> None:
@@ -244,6 +247,12 @@ class SegmentAggregator:
             return
         dropped = self.items[:count]
         del self.items[:count]
+        self.tally.item_count -= count + sum(
+            len(source.items)
+            for item in dropped
+            if isinstance(item, PendingMerge)
+            for source in [item.source, *item.source.sources()]
+        )
         self._grow(-sum(map(byte_count, dropped)))
         if self.merges:
             del self.merges[: sum(isinstance(item, PendingMerge) for item in dropped)]

@@ -66,6 +66,7 @@ class WriterStatistics:
     """Everything at or below it is in Tier 2."""
     acknowledged_up_to: int
     pending_segments: int
+    pending_items: int
     pending_bytes: int
     oldest_pending_seconds: float
     publications: int
@@ -174,6 +175,7 @@ class StorageWriter:
             published_up_to=self._published_up_to,
             acknowledged_up_to=self._acknowledged_up_to,
             pending_segments=len(self._backlog),
+            pending_items=self._backlog.item_count,
             pending_bytes=self._backlog.total_bytes,
             oldest_pending_seconds=0.0 if oldest == NEVER else max(0.0, now - oldest),
             publications=self._publications,

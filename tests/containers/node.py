@@ -13,7 +13,7 @@ from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.clock import SystemWallClock, WallClock
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.settings import StorageSettings
@@ -38,6 +38,7 @@ def make_container(
     cache_bytes: int = 64 << 20,
     log: DurableDataLog | None = None,
     object_store: ObjectStore | None = None,
+    wall_clock: WallClock | None = None,
 ) -> StreamSegmentContainer:
     """A container that is not started."""
     return StreamSegmentContainer(
@@ -54,7 +55,7 @@ def make_container(
             executor=None,
         ),
         cache=CacheManager(storage=CacheStorage(budget_bytes=cache_bytes)),
-        wall_clock=SystemWallClock(),
+        wall_clock=wall_clock or SystemWallClock(),
         random=Random(3),
         executor=None,
         settings=settings or ContainerSettings(writer=FAST_FLUSH),
@@ -69,10 +70,16 @@ async def running(
     cache_bytes: int = 64 << 20,
     log: DurableDataLog | None = None,
     object_store: ObjectStore | None = None,
+    wall_clock: WallClock | None = None,
 ) -> AsyncIterator[StreamSegmentContainer]:
     """A running container; closed in order at the end."""
     container = make_container(
-        tiers, settings=settings, cache_bytes=cache_bytes, log=log, object_store=object_store
+        tiers,
+        settings=settings,
+        cache_bytes=cache_bytes,
+        log=log,
+        object_store=object_store,
+        wall_clock=wall_clock,
     )
     await container.start()
     async with asyncio.TaskGroup() as tasks:

@@ -1,20 +1,28 @@
 """Rules of recovery and of the log's truncation, held by one container over memory tiers."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
 from containers.container_settings import ContainerSettings
-from segmentstore.contracts.errors import SegmentNotFoundError
-from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.identifiers import LogAddress
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import abandoned
 from tests.containers.test_segment_container import append, read_all
+from tier1.memory_log import MemoryDurableDataLog
 
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
 )
 """Nothing is flushed unless somebody asks for it."""
+
+
+class NeverShrinkingLog(MemoryDurableDataLog):
+    """Its files are so large that no truncation ever frees one."""
+
+    async def truncate(self, up_to: LogAddress) -> None:
+        del up_to
 
 
 async def test_h13_a_segment_that_was_evicted_and_came_back_is_flushed_after_a_crash() -> None:
@@ -88,3 +96,58 @@ async def test_h3_a_name_deleted_twice_does_not_come_back_while_tier_2_has_the_f
         assert (await container.create("a")).length == 0
         await container.flush()
         assert await read_all(container, "a") == b""
+
+
+async def test_h38_bytes_of_segments_that_have_ended_need_no_room_at_recovery() -> None:
+    tiers = MemoryTiers()
+    async with running(
+        tiers, settings=PATIENT, log=NeverShrinkingLog(tiers.log_store)
+    ) as container:
+        await container.create("kept")
+        await append(container, "kept", b"k" * 100_000)
+        for number in range(4):
+            name = f"short-lived-{number}"
+            await container.create(name)
+            await append(container, name, b"x" * 400_000)
+            await container.flush()
+        for number in range(4):
+            await container.delete(f"short-lived-{number}")
+        await container.flush()
+    assert tiers.log_store.stored_bytes > 1_600_000
+    # All that ever stood in the log is larger than this cache; what is not yet in Tier 2 fits.
+    async with running(tiers, cache_bytes=1 << 20) as container:
+        assert await read_all(container, "kept") == b"k" * 100_000
+        assert [found.name for found in await container.list_segments()] == ["kept"]
+
+
+async def test_h38_a_restart_with_too_little_memory_says_so() -> None:
+    tiers = MemoryTiers()
+    async with abandoned(tiers, PATIENT) as container:
+        await container.create("a")
+        for _ in range(4):
+            await append(container, "a", b"x" * 500_000)
+    small = make_container(tiers, cache_bytes=1 << 20)
+    with pytest.raises(SegmentStoreError, match="start with a larger cache budget"):
+        await small.start()
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"x" * 2_000_000
+
+
+async def test_h20_a_delete_frees_a_truncated_and_merged_segment_in_replay_as_in_life() -> None:
+    tiers = MemoryTiers()
+    async with abandoned(tiers, PATIENT) as container:
+        for name in ("target", "source"):
+            await container.create(name)
+            await append(container, name, name.encode() * 1000)
+        await container.seal("source")
+        await container.merge("target", "source")
+        await append(container, "target", b"behind")
+        await container.truncate("target", 7000)
+        await container.delete("target")
+    async with running(tiers) as container:
+        container.check()
+        assert container.health().unflushed_bytes == 0
+        await container.create("target")
+        await append(container, "target", b"new")
+        await container.flush()
+        assert await read_all(container, "target") == b"new"

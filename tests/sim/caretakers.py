@@ -170,9 +170,8 @@ class Flusher(Actor):
         segment = await self.open(self.name)
         try:
             due = segment.life.length
-            await self.client.flush(self.name)
-            info = await segment.info()
-            if info.storage_length < min(due, info.length):
+            info = await self.client.flush_and_look(self.name)
+            if info is not None and info.storage_length < min(due, info.length):
                 raise ModelBreachError(f"{segment.life}: flushed, yet {info} is below {due}")
         finally:
             await segment.close()

@@ -100,10 +100,13 @@ def check_events(
             )
 
 
-async def audit_storage(storage: ReadOnlyStorage, model: Model, container_id: int) -> None:
-    """What Tier 2 alone can give back is a moment of the past of every segment in it."""
+async def audit_storage(
+    storage: ReadOnlyStorage, model: Model, container_id: int
+) -> dict[str, bytes]:
+    """What Tier 2 alone can give back is a moment of the past of every segment in it; the contents by name."""
     explainer = Explainer(model)
-    for (owner, segment_id), life in model.incarnations.items():
+    contents: dict[str, bytes] = {}
+    for (owner, segment_id), life in list(model.incarnations.items()):
         if owner != container_id:
             continue
         record = await storage.find(life.name)
@@ -120,6 +123,8 @@ async def audit_storage(storage: ReadOnlyStorage, model: Model, container_id: in
         }
         check_events(life, explanation, values)
         _check_no_writer_is_ahead(life, explanation, values)
+        contents[life.name] = content
+    return contents
 
 
 async def _stored_content(storage: ReadOnlyStorage, record: SegmentRecord) -> bytes:

@@ -126,9 +126,21 @@ class Client:
         self.model.verb_acked(attempt)
         return length
 
-    async def flush(self, name: str) -> None:
+    async def flush_and_look(self, name: str) -> SegmentProperties | None:
+        """Flush, and ask the same container for the result; None if it owns nothing any more by then."""
         node, api = self._directory.route(name)
         await self._ask(node, api.flush(name))
+        info = await self._ask(node, api.info(name))
+        return info if self.owns(node) else None
+
+    async def flush_everything(self) -> None:
+        """Every container; afterwards each says that Tier 2 has all of every segment."""
+        for node, api in self.containers():
+            await self._ask(node, api.flush())
+            for info in await self._ask(node, api.list_segments()):
+                behind = info.storage_length != info.length
+                if behind or info.sealed_in_storage != info.sealed:
+                    raise ModelBreachError(f"flushed, yet Tier 2 is behind: {info}")
 
     def containers(self) -> list[tuple[Node, SegmentApi]]:
         """Every container, whatever it owns."""

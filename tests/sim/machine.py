@@ -9,6 +9,7 @@ from random import Random
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.late_object_store import LateObjectStore
@@ -24,9 +25,11 @@ from tests.sim.node_settings import (
 )
 from tests.sim.object_store import MountedObjectStore, SimulatedObjectStore
 from tests.sim.settings import Swarm
+from tests.sim.troubles import Troubles
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.rules import DurabilityRules
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.storage.reader import ContainerReader
 from tier2.storage.tiered_storage import TieredStorage
 
 _STORE_ID = b"the-store-of-sim"
@@ -49,6 +52,8 @@ class Process:
 class NodeMachine:
     """Disk, object store and clock outlive the processes."""
 
+    has_second_tier = True
+
     def __init__(
         self, loop: SimLoop, swarm: Swarm, *, rules: DurabilityRules | None = None
     ) -> None:
@@ -59,6 +64,15 @@ class NodeMachine:
         self.store = SimulatedObjectStore(loop, loop.random, swarm.trouble.store)
         self.wall_clock = SimulatedWallClock(loop)
         self._processes: dict[int, Process] = {}
+        self._auditors = 0
+        self._troubles = Troubles(
+            loop=loop,
+            disk=self.disk,
+            store=None if swarm.node.objects_in_files else self.store,
+            wall_clock=self.wall_clock,
+            settings=swarm.trouble,
+            views=self._living_views,
+        )
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -139,12 +153,44 @@ class NodeMachine:
     # --- trouble ----------------------------------------------------------------------------------
 
     def break_something(self, kind: str, random: Random) -> str:
-        return ""
+        return self._troubles.begin(kind, random)
+
+    def trouble_ends_at(self) -> float:
+        return self._troubles.last_ends_at
 
     def settle(self) -> None:
-        self.disk.faults.clear()
-        self.disk.capacity_bytes = None
-        self.store.settle()
+        self._troubles.settle()
+
+    def _living_views(self) -> list[MountedObjectStore]:
+        return [process.view for process in self._processes.values() if process.mount.alive]
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    async def open_storage(self, container_id: int) -> ContainerReader | None:
+        """Tier 2 from the root alone, as somebody sees it who has nothing else."""
+        swarm = self._swarm.node
+        objects: ObjectStore = self.store.mount()
+        if swarm.objects_in_files:
+            self._auditors += 1
+            objects = LateObjectStore(
+                FilesystemObjectStore(
+                    _TIER2_PATH,
+                    files=self.disk.mount(f"auditor{self._auditors}"),
+                    executor=None,
+                    random=Random(self._auditors),
+                )
+            )
+        reader = ContainerReader(
+            object_store=objects,
+            container_id=ContainerId(container_id),
+            settings=storage_settings(swarm),
+            executor=None,
+        )
+        try:
+            await reader.refresh()
+        except ObjectNotFoundError:
+            return None
+        return reader
 
     def check(self) -> None:
         for process in self._processes.values():

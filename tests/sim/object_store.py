@@ -91,8 +91,8 @@ class SimulatedObjectStore:
         self.effects = 0
         self._objects: dict[str, VersionedObject] = {}
         self._listed: dict[str, _Listed] = {}
-        self._first_content: dict[str, bytes] = {}
-        self._deleted_keys: dict[str, None] = {}
+        self._first_content: dict[str, tuple[bytes, str]] = {}
+        self._deleted_keys: dict[str, str] = {}
         self._tags = 0
 
     def mount(self, node: Node | None = None) -> "MountedObjectStore":
@@ -177,15 +177,16 @@ class SimulatedObjectStore:
 
     # --- the rules for callers --------------------------------------------------------------------
 
-    def hold_to_one_content(self, key: str, content: bytes) -> None:
+    def hold_to_one_content(self, key: str, content: bytes, sender: str) -> None:
         """H2, judged when the request is sent: late effects of honest requests are the store's own doing."""
         if not self.strict:
             return
         digest = hashlib.sha256(content).digest()
-        known = self._first_content.setdefault(key, digest)
+        known, first_sender = self._first_content.setdefault(key, (digest, sender))
         if known != digest:
             self.loop.fail(SimulationError(f"a key was given other bytes (H2) key={key}"))
-        if key in self._deleted_keys:
+        # A zombie that repeats its own put cannot know that its successor has swept the orphan away.
+        if key in self._deleted_keys and (sender != first_sender or self._deleted_keys[key] == sender):
             self.loop.fail(SimulationError(f"a key was used again after its delete (H2) key={key}"))
 
     def _refuse_path_prefix(self, key: str) -> None:
@@ -199,8 +200,8 @@ class SimulatedObjectStore:
                 self.loop.fail(SimulationError(str(error)))
             raise error
 
-    def note_delete(self, key: str) -> None:
-        self._deleted_keys[key] = None
+    def note_delete(self, key: str, sender: str) -> None:
+        self._deleted_keys[key] = sender
 
 
 class MountedObjectStore:
@@ -216,7 +217,7 @@ class MountedObjectStore:
         store = self.store
         body = b"".join(content)
         check_key(key)
-        store.hold_to_one_content(key, body)
+        store.hold_to_one_content(key, body, self.name)
         await self._request("put", key, len(body), lambda: store.write_once(key, body))
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:
@@ -256,7 +257,7 @@ class MountedObjectStore:
 
     async def delete(self, key: str) -> None:
         check_key(key)
-        self.store.note_delete(key)
+        self.store.note_delete(key, self.name)
         await self._request("delete", key, 0, lambda: self.store.erase(key))
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:

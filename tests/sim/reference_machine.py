@@ -11,6 +11,8 @@ from tests.sim.settings import Swarm
 class ReferenceMachine:
     """One ReferenceDisk per container. A bug may be planted in every container built."""
 
+    has_second_tier = False
+
     def __init__(self, loop: SimLoop, swarm: Swarm, bug: str = "") -> None:
         self._loop = loop
         self._bug = bug
@@ -28,6 +30,12 @@ class ReferenceMachine:
 
     def break_something(self, kind: str, random: Random) -> str:
         return ""
+
+    def trouble_ends_at(self) -> float:
+        return 0.0
+
+    async def open_storage(self, container_id: int) -> None:
+        """It has no second tier."""
 
     def settle(self) -> None:
         """Nothing here breaks by itself."""

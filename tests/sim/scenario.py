@@ -10,6 +10,7 @@ from tests.sim.attempts import ModelBreachError
 from tests.sim.checkers import audit, check_running
 from tests.sim.client import REQUEST_ERRORS, Client
 from tests.sim.loop import SimLoop
+from tests.sim.root_audits import audit_now_and_then, audit_roots
 from tests.sim.settings import Swarm, draw_swarm
 from tests.sim.workload import cast, make_stage
 from tests.sim.world import Machine, World
@@ -18,6 +19,7 @@ MakeMachine = Callable[[SimLoop, Swarm], Machine]
 
 _CHECK_EVERY_STEPS = 997
 _DRAIN_SECONDS = 7200.0
+_PATIENCE_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,10 @@ async def play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None = N
     world.boot()
     work = [loop.create_task(actor.live()) for actor in actors]
     trouble = loop.create_task(world.make_trouble())
+    auditor = loop.create_task(audit_now_and_then(world))
     try:
-        await _first_of(trouble, work)
+        await _first_of(trouble, [*work, auditor])
+        auditor.cancel()
         world.calm()
         stage.calm = True
         await world.wait_until_running()
@@ -72,7 +76,12 @@ async def _first_of(trouble: "asyncio.Task[None]", work: "list[asyncio.Task[None
 
 async def _audit_thrice(world: World, client: Client) -> None:
     """As it is, after a crash, and after a power cut right behind that: always the same (H40)."""
+    await _drain(world, client)
     first = await _patiently(world, client)
+    stored = await audit_roots(world)
+    if world.machine.has_second_tier and stored != first:
+        differ = sorted(name for name in first | stored if first.get(name) != stored.get(name))
+        raise ModelBreachError(f"everything was flushed, yet Tier 2 has other content: {differ}")
     await world.restart()
     await world.wait_until_running()
     second = await _patiently(world, client)
@@ -86,9 +95,30 @@ async def _audit_thrice(world: World, client: Client) -> None:
         raise ModelBreachError(f"a restart changed what can be read: {changed}")
 
 
+async def _drain(world: World, client: Client) -> None:
+    """Faults off: Tier 2 catches up, and nothing is throttled any more (H36)."""
+    for _ in range(_PATIENCE_TRIES):
+        try:
+            await client.flush_everything()
+            break
+        except REQUEST_ERRORS as error:
+            client.loop.trace("flush again", type(error).__name__)
+            await asyncio.sleep(5)
+    else:
+        await client.flush_everything()
+    await world.within(_DRAIN_SECONDS, "throttles end", lambda: _is_drained(world))
+
+
+def _is_drained(world: World) -> bool:
+    healths = [container.health() for container in world.containers()]
+    return len(healths) == world.swarm.node.container_count and all(
+        not health.throttle and not health.unflushed_bytes for health in healths
+    )
+
+
 async def _patiently(world: World, client: Client) -> dict[str, bytes]:
     """An audit; without faults it must go through, within a few tries of a store that still finds its feet."""
-    for _ in range(100):
+    for _ in range(_PATIENCE_TRIES):
         try:
             return await audit(client, quiet=True)
         except REQUEST_ERRORS as error:

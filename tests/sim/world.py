@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
     ServiceHaltError,
 )
 from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.storage import ReadOnlyStorage
 from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import Node, SimLoop
 from tests.sim.model import Model
@@ -41,8 +42,17 @@ _TROUBLES = (
 )
 
 
+class StorageAtRest(ReadOnlyStorage, Protocol):
+    """Tier 2 as it was at one moment, as long as nobody publishes."""
+
+    async def refresh(self) -> object:
+        """Look at the root anew; equal to the last answer if it is still the same."""
+
+
 class Machine(Protocol):
     """Disks, clocks and networks of one simulated computer, and what its processes are made of."""
+
+    has_second_tier: bool
 
     def build(self, node: Node, container_id: int) -> SegmentContainer:
         """A container of that process, not started. Called inside the node."""
@@ -56,8 +66,14 @@ class Machine(Protocol):
     def break_something(self, kind: str, random: Random) -> str:
         """Start or end a trouble of that kind; a word for the trace, "" if it does not apply here."""
 
+    def trouble_ends_at(self) -> float:
+        """Loop time at which the last trouble ends by itself."""
+
     def settle(self) -> None:
         """Faults off."""
+
+    async def open_storage(self, container_id: int) -> StorageAtRest | None:
+        """Tier 2 from the root alone; None if there is none."""
 
     def check(self) -> None:
         """Prove the machine's own invariants, if it has any."""
@@ -230,6 +246,8 @@ class World:
             await asyncio.sleep(self.random.expovariate(1 / mean))
             (kind,) = self.random.choices(kinds, weights)
             await self._break(kind)
+        if self.random.random() < 0.5:
+            await asyncio.sleep(max(0.0, self.machine.trouble_ends_at() - self.loop.time()))
 
     async def _break(self, kind: str) -> None:
         match kind:

@@ -132,9 +132,9 @@ class FrameHeader:
         return fields + _CHECKSUM.pack(crc32c.crc32c(fields))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FrameEntry:
-    """One entry on its way into a frame."""
+    """One entry on its way into a frame; not frozen, because one is made for every append."""
 
     address: int
     pieces: Sequence[BufferView]

@@ -16,10 +16,9 @@ from tier1.file_log.frames import FrameEntry, frame_bytes
 
 
 @dataclass(slots=True)
-class PendingEntry:
+class PendingEntry(FrameEntry):
     """An accepted entry and who waits for it."""
 
-    entry: FrameEntry
     future: "asyncio.Future[LogAddress]"
     room_bytes: int
     """Space it needs if it is alone in its frame."""
@@ -30,23 +29,17 @@ class PendingEntries:
 
     def __init__(self) -> None:
         self._waiting: deque[PendingEntry] = deque()
-        self._in_flight: deque[tuple[PendingEntry, ...]] = deque()
-        self._waiting_bytes = 0
+        self._in_flight: tuple[PendingEntry, ...] = ()
         self._room_bytes = 0
         self._outstanding_bytes = 0
 
     @property
     def outstanding_entries(self) -> int:
-        return len(self._waiting) + sum(map(len, self._in_flight))
+        return len(self._waiting) + len(self._in_flight)
 
     @property
     def outstanding_bytes(self) -> int:
         return self._outstanding_bytes
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Payload that is in no frame yet."""
-        return self._waiting_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -61,67 +54,59 @@ class PendingEntries:
     def add(self, pending: PendingEntry) -> None:
         self._waiting.append(pending)
         self._room_bytes += pending.room_bytes
-        self._waiting_bytes += pending.entry.length
-        self._outstanding_bytes += pending.entry.length
+        self._outstanding_bytes += pending.length
 
     def take(self, *, bytes_max: int, room: int) -> tuple[PendingEntry, ...]:
         """Put the next frame's entries in flight: at least one, up to `bytes_max` of payload and `room` of frame."""
+        assert not self._in_flight, f"one frame at a time, in flight: {len(self._in_flight)}"
         batch: list[PendingEntry] = []
         payload = 0
         while self._waiting:
-            grown = payload + self._waiting[0].entry.length
+            grown = payload + self._waiting[0].length
             too_long = batch and grown > bytes_max
             if too_long or frame_bytes(len(batch) + 1, grown) > room:
                 break
             payload = grown
             batch.append(self._waiting.popleft())
             self._room_bytes -= batch[-1].room_bytes
-        self._waiting_bytes -= payload
-        self._in_flight.append(tuple(batch))
-        return self._in_flight[-1]
+        self._in_flight = tuple(batch)
+        return self._in_flight
 
-    def acknowledge(self, batch: tuple[PendingEntry, ...]) -> None:
-        """The oldest frame in flight is durable: complete its futures."""
-        written = self._in_flight.popleft()
-        assert written is batch, "frames are acknowledged in the order in which they were taken"
+    def acknowledge(self) -> None:
+        """What was in flight is durable: complete its futures."""
+        written, self._in_flight = self._in_flight, ()
         for pending in written:
-            self._outstanding_bytes -= pending.entry.length
+            self._outstanding_bytes -= pending.length
             if not pending.future.done():
-                pending.future.set_result(LogAddress(pending.entry.address))
+                pending.future.set_result(LogAddress(pending.address))
 
     def fail_waiting(self, error: Exception) -> None:
         """Nothing that waits will be written."""
         waiting, self._waiting = self._waiting, deque()
         self._room_bytes = 0
-        self._waiting_bytes = 0
         self._fail(waiting, error)
 
     def fail_all(self, error: Exception) -> None:
         """What is in flight is not known to be durable, and nothing follows it."""
-        while self._in_flight:
-            self._fail(self._in_flight.popleft(), error)
+        in_flight, self._in_flight = self._in_flight, ()
+        self._fail(in_flight, error)
         self.fail_waiting(error)
 
     def check(self) -> None:
         """Prove the invariants. O(entries)."""
-        outstanding = [pending for batch in self._in_flight for pending in batch]
-        outstanding += self._waiting
-        addresses = [pending.entry.address for pending in outstanding]
+        outstanding = [*self._in_flight, *self._waiting]
+        addresses = [pending.address for pending in outstanding]
         assert addresses == sorted(set(addresses)), f"addresses out of order: {addresses}"
-        held = sum(pending.entry.length for pending in outstanding)
+        held = sum(pending.length for pending in outstanding)
         assert held == self._outstanding_bytes, (
             f"outstanding_bytes={self._outstanding_bytes}, entries hold {held}"
-        )
-        waiting = sum(pending.entry.length for pending in self._waiting)
-        assert waiting == self._waiting_bytes, (
-            f"waiting_bytes={self._waiting_bytes}, entries hold {waiting}"
         )
         room = sum(pending.room_bytes for pending in self._waiting)
         assert room == self._room_bytes, f"room_bytes={self._room_bytes}, entries need {room}"
 
     def _fail(self, pending_entries: Iterable[PendingEntry], error: Exception) -> None:
         for pending in pending_entries:
-            self._outstanding_bytes -= pending.entry.length
+            self._outstanding_bytes -= pending.length
             fail_future(pending.future, error)
 
 

@@ -1,7 +1,6 @@
 """Decides frames: which entries, in which file, with which header. No I/O and no waiting: `writer` does what it says.
 
-Everything is planned as if the frame before had been written and synced already, so that the next may be planned while
-that one is still on its way. If it fails, nothing planned after it is ever written.
+A frame is planned as if it were written and synced already: if that fails, no other is ever planned.
 
 Invariants:
 - Frame numbers grow by one; vouched <= synced <= last, each of them only grows.
@@ -98,12 +97,12 @@ class FramePlanner:
                 return None
             room = spare.entry_capacity()
         batch = self._pending.take(bytes_max=self._settings.batch_bytes_max, room=room)
-        payload = sum(pending.entry.length for pending in batch)
+        payload = sum(pending.length for pending in batch)
         return self._planned(
             FrameKind.ENTRIES,
             spare,
             batch,
-            last_address=batch[-1].entry.address,
+            last_address=batch[-1].address,
             length=body_bytes(len(batch), payload),
             sync=True,
         )

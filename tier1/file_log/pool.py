@@ -114,12 +114,20 @@ class JournalPool:
 
     async def run(self) -> None:
         """Keep enough spares until stop(). Raises OSError when something else than space is in the way of one."""
-        loop = asyncio.get_running_loop()
         await self._keep_ballast()
         while not self._stopping:
             self._wake.clear()
-            if len(self._spares) >= self._settings.spare_journals:
+            enough = len(self._spares) >= self._settings.spare_journals
+            if enough and not self._full:
                 await self._wake.wait()
+                continue
+            if enough:
+                # Recycled files are enough for now, but whether space is back nobody else would find out.
+                if await self._has_room(self._next_bytes):
+                    self._set_full(full=False)
+                    self._on_change()
+                else:
+                    await self._wait_for_space()
                 continue
             try:
                 journal = await self._make(
@@ -127,13 +135,18 @@ class JournalPool:
                 )
             except NoJournalSpaceError:
                 self._set_full(full=True)
-                timer = loop.call_later(self._settings.space_poll_seconds, self._wake.set)
-                await self._wake.wait()
-                timer.cancel()
+                await self._wait_for_space()
                 continue
             self._spares.append(journal)
             self._set_full(full=False)
             self._on_change()
+
+    async def _wait_for_space(self) -> None:
+        timer = asyncio.get_running_loop().call_later(
+            self._settings.space_poll_seconds, self._wake.set
+        )
+        await self._wake.wait()
+        timer.cancel()
 
     async def _keep_ballast(self) -> None:
         # A file that is good for nothing but to be removed: the next owner opens with its space on a disk that is full.

@@ -17,8 +17,6 @@ class FileLogSettings:
     """What the caller may have in flight; also bounds the pending queue, which never refuses."""
     batch_bytes_max: int = 4 * MIB
     """Payload of one frame, unless a single entry is larger."""
-    ahead_bytes: int = MIB // 4
-    """While a frame is being written, the next is planned as soon as this much waits; below, more may still join it."""
     journal_bytes_first: int = 8 * MIB
     """Size of an epoch's first journal file: small, because the start waits while it is filled with zeros."""
     journal_bytes_max: int = 64 * MIB

@@ -1,8 +1,5 @@
 """Turns pending entries into frames: one write and sync in flight, what arrives meanwhile goes into the next.
 
-Frames are planned on the loop and written by one executor job at a time, from a chain. When much is waiting, one frame
-is planned ahead, so that the disk need not wait for the loop between two frames.
-
 Invariants:
 - Addresses are given in the order of append(); futures complete in it, all of a frame in one loop callback (L1).
 - A future completes only after the sync of its frame, and after an epoch check made behind that sync (L2, H47).
@@ -13,14 +10,12 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextvars import copy_context
 
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
 from segmentstore.contracts.identifiers import BufferView, LogAddress
 from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frames import (
-    FrameEntry,
     FrameHeader,
     encode_frame,
     frame_bytes,
@@ -33,8 +28,6 @@ from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
 
 _RECENT_WEIGHT = 0.1
-_FRAMES_PER_JOB_MAX = 8
-"""Then the thread is given back, for others that wait for one."""
 
 
 class FrameWriter:
@@ -72,9 +65,6 @@ class FrameWriter:
         self._failure: Exception | None = None
         self._work = asyncio.Event()
         self._sync_seconds = 0.0
-        self._chain: deque[PlannedFrame] = deque()
-        self._ahead_due = False
-        self._context = copy_context()
 
     # --- what the log asks -------------------------------------------------------------------
 
@@ -120,10 +110,9 @@ class FrameWriter:
                 ),
             )
             return future
-        entry = FrameEntry(self._next_address, pieces, length)
+        address = self._next_address
         self._next_address += 1
-        self._pending.add(PendingEntry(entry, future, frame_bytes(1, length)))
-        self._consider_ahead()
+        self._pending.add(PendingEntry(address, pieces, length, future, frame_bytes(1, length)))
         self._work.set()
         return future
 
@@ -150,10 +139,9 @@ class FrameWriter:
         """Write until stop() or failure; never raises but when cancelled."""
         try:
             while self._failure is None:
-                if not self._chain and (planned := self._plan()) is not None:
-                    self._hand_over(planned)
-                if self._chain:
-                    await self._steps.run(self._drain, asyncio.get_running_loop())
+                planned = self._plan()
+                if planned is not None:
+                    await self._write(planned)
                 elif self._stopping:
                     return
                 else:
@@ -209,64 +197,36 @@ class FrameWriter:
 
     # --- doing -------------------------------------------------------------------------------
 
-    def _hand_over(self, planned: PlannedFrame) -> None:
-        self._chain.append(planned)
+    async def _write(self, planned: PlannedFrame) -> None:
+        loop = asyncio.get_running_loop()
         if planned.pending and self._rules.acknowledges_before_sync():
-            self._pending.acknowledge(planned.pending)
-
-    def _consider_ahead(self) -> None:
-        """Plan a frame while another is being written, if enough waits: the disk finds it without a round trip."""
-        enough = self._pending.waiting_bytes >= self._settings.ahead_bytes
-        if enough and not self._ahead_due and len(self._chain) == 1:
-            self._ahead_due = True
-            asyncio.get_running_loop().call_soon(self._plan_ahead)
-
-    def _plan_ahead(self) -> None:
-        self._ahead_due = False
-        if self._failure is None and not self._stopping and len(self._chain) == 1:
-            planned = self._planner.plan_entries()
-            if planned is not None:
-                self._hand_over(planned)
-
-    def _drain(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write what was handed over, one frame after the other. Blocks; the loop appends to the chain meanwhile."""
-        for _ in range(_FRAMES_PER_JOB_MAX):
-            if not self._chain or self._failure is not None:
-                return
-            started = loop.time()
-            self._write_blocking(self._chain[0])
-            planned = self._chain.popleft()
-            seconds = loop.time() - started
-            loop.call_soon_threadsafe(self._on_written, planned, seconds, context=self._context)
-
-    def _write_blocking(self, planned: PlannedFrame) -> None:
-        if planned.leaves is not None and planned.leaves.file is not None:
-            planned.leaves.file.sync_data()
-        file = planned.journal.file
-        assert file is not None, f"only own journals are written path={planned.journal.path!r}"
-        entries = [pending.entry for pending in planned.pending]
-        file.write_at(planned.header.offset, encode_frame(planned.header, entries))
-        if planned.sync:
-            file.sync_data()
-            self._directory.check_epoch()
-
-    def _on_written(self, planned: PlannedFrame, seconds: float) -> None:
+            self._pending.acknowledge()
+        started = loop.time()
+        await self._steps.run(self._write_blocking, planned)
         if self._failure is not None:
             return
         if planned.sync:
             self._durable_truncation = planned.header.truncated_up_to
             self._durable_oldest_number = planned.header.oldest_number
-            self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
-        if planned.pending and not self._rules.acknowledges_before_sync():
-            self._pending.acknowledge(planned.pending)
+            self._sync_seconds += _RECENT_WEIGHT * (loop.time() - started - self._sync_seconds)
+        self._pending.acknowledge()
         while self._truncation_waiters and (
             self._truncation_waiters[0][0] <= self._durable_truncation
         ):
             waiter = self._truncation_waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
-        self._consider_ahead()
-        self._arm_mark_timer(asyncio.get_running_loop())
+        self._arm_mark_timer(loop)
+
+    def _write_blocking(self, planned: PlannedFrame) -> None:
+        if planned.leaves is not None and planned.leaves.file is not None:
+            planned.leaves.file.sync_data()
+        file = planned.journal.file
+        assert file is not None, f"only own journals are written path={planned.journal.path!r}"
+        file.write_at(planned.header.offset, encode_frame(planned.header, planned.pending))
+        if planned.sync:
+            file.sync_data()
+            self._directory.check_epoch()
 
     def _arm_mark_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._mark_timer is None and self._planner.unvouched:

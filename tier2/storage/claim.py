@@ -17,6 +17,7 @@ from segmentstore.contracts.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StorageFullError,
     StorageNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import (
@@ -193,7 +194,7 @@ class RootClaimer:
             if tag is None:
                 return await self._store.put_if_absent(key, content)
             return await self._store.put_if_match(key, content, tag)
-        except StorageError:
+        except (StorageError, StorageFullError):
             return None
 
     def _judge(self, verb: str, tags: list[str | None]) -> None:

@@ -1,0 +1,102 @@
+"""A log without space: what was accepted is kept, what frees space works, and service returns by itself (H52)."""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from containers.container_settings import ContainerSettings
+from containers.log.checkpoint_policy import CheckpointSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.errors import LogFullError
+from segmentstore.contracts.identifiers import BufferView, LogAddress
+from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+from tests.containers.test_segment_container import append, read_all
+from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
+
+PATIENT = ContainerSettings(
+    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+)
+
+
+class NotingLog(MemoryDurableDataLog):
+    """Notes which entries may use the reserve."""
+
+    def __init__(self, store: MemoryLogStore, *, entry_bytes_max: int) -> None:
+        super().__init__(store, entry_bytes_max=entry_bytes_max)
+        self.kinds: list[bool] = []
+
+    def append(self, entry: Sequence[BufferView], *, internal: bool = False) -> Future[LogAddress]:
+        self.kinds.append(internal)
+        return super().append(entry, internal=internal)
+
+
+async def fill(container: StreamSegmentContainer, name: str) -> None:
+    """Append until that is refused."""
+    while True:
+        await append(container, name, b"x" * 1000)
+
+
+async def test_h52_appends_that_were_accepted_before_the_log_was_full_are_kept() -> None:
+    tiers = MemoryTiers()
+    log = MemoryDurableDataLog(tiers.log_store, entry_bytes_max=4096)
+    async with running(tiers, settings=PATIENT, log=log) as container:
+        await container.create("a")
+        tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes + 20_000
+        async with container.open_segment("a") as segment:
+            futures = [segment.append(b"x" * 1000) for _ in range(30)]
+            assert [await future for future in futures] == [n * 1000 for n in range(1, 31)]
+            with pytest.raises(LogFullError, match="deletes and truncates work"):
+                await segment.append(b"one more")
+        assert container.health().throttle == "tier1_full"
+        assert await read_all(container, "a") == b"x" * 30_000
+
+
+async def test_h52_a_checkpoint_of_several_frames_fits_into_the_reserve() -> None:
+    tiers = MemoryTiers()
+    log = NotingLog(tiers.log_store, entry_bytes_max=300)
+    async with running(tiers, settings=PATIENT, log=log) as container:
+        for number in range(20):
+            await container.create(f"segment-{number}")
+        tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes
+        log.kinds.clear()
+        await container._processor.checkpoint()
+        assert len(log.kinds) > 3
+        assert all(log.kinds)
+
+
+async def test_h52_a_segment_that_is_not_active_can_be_deleted_on_a_full_disk() -> None:
+    tiers = MemoryTiers()
+    async with running(tiers) as container:
+        for name in ("a", "b"):
+            await container.create(name)
+            await append(container, name, b"x" * 1000)
+        await container.flush()
+        assert container._mapper.evict(2) == 2
+        tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes
+        container._processor.refresh_throttle()
+        await container.delete("a")
+        assert await read_all(container, "b") == b"x" * 1000
+        assert [found.name for found in await container.list_segments()] == ["b"]
+
+
+async def test_h52_service_returns_by_itself_once_a_delete_lets_the_log_shrink() -> None:
+    tiers = MemoryTiers()
+    settings = replace(
+        ContainerSettings(writer=FAST_FLUSH),
+        checkpoints=CheckpointSettings(bytes_min=10_000, operations_max=1000),
+        housekeeping_seconds=0.01,
+    )
+    async with running(tiers, settings=settings) as container:
+        for name in ("a", "b"):
+            await container.create(name)
+        tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes + 20_000
+        with pytest.raises(LogFullError):
+            await fill(container, "a")
+        await container.delete("a")
+        async with asyncio.timeout(10):
+            while container.health().throttle:
+                await asyncio.sleep(0.01)
+        assert await append(container, "b", b"y") == 1

@@ -1,0 +1,194 @@
+"""Whole lives of a container, chosen at random, against a model in a dictionary (H13, H17, H20, H30, H32, H81).
+
+Each run is a few lives over the same two tiers. A life ends without a word, as with kill -9, or by close(). Settings
+turn every corner quickly: frames of one operation, checkpoints that span frames, four active segments, publications
+of fifty bytes. Whatever was acknowledged has to be there, and nothing else, before and after every end.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+
+from containers.container_settings import ContainerSettings
+from containers.log.checkpoint_policy import CheckpointSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError
+from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
+from tests.containers.test_segment_container import read_all
+from tier1.memory_log import MemoryDurableDataLog
+
+NAMES = ["a", "b", "c", "d", "e", "e#transaction." + "0" * 32]
+KEYS = [AttributeKey(b"short"), AttributeKey(b"w" * 16)]
+LIVES = 5
+HANG_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class ModelSegment:
+    """What a segment must be."""
+
+    content: bytearray = field(default_factory=bytearray)
+    start_offset: int = 0
+    sealed: bool = False
+    attributes: dict[AttributeKey, int] = field(default_factory=dict)
+
+
+class RandomLives:
+    """The model, and one container after another that has to agree with it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.tiers = MemoryTiers()
+        self.model: dict[str, ModelSegment] = {}
+
+    def settings(self) -> ContainerSettings:
+        choose = self.random.choice
+        default = ContainerSettings()
+        pipeline = replace(
+            default.processor.pipeline,
+            frame_operations_max=choose([1, 3, 2048]),
+            frames_in_flight_max=choose([1, 16]),
+        )
+        return ContainerSettings(
+            writer=replace(
+                FAST_FLUSH,
+                flush_age_seconds=choose([0.001, 0.01, 100.0]),
+                prompt_age_seconds=choose([0.001, 100.0]),
+                remembered_records_max=choose([1, 1000]),
+                publication_segments_max=choose([1, 1000]),
+                publication_bytes_max=choose([50, 1 << 20]),
+            ),
+            checkpoints=CheckpointSettings(
+                bytes_min=choose([300, 3000]), operations_max=choose([5, 50])
+            ),
+            mapper=replace(
+                default.mapper, active_segments_max=choose([4, 100]), eviction_share=0.5
+            ),
+            processor=replace(default.processor, pipeline=pipeline),
+            housekeeping_seconds=0.01,
+        )
+
+    async def live(self) -> None:
+        choose = self.random.choice
+        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=choose([80, 300, 1 << 20]))
+        container = make_container(self.tiers, settings=self.settings(), log=log)
+        await container.start()
+        run = asyncio.ensure_future(container.run())
+        try:
+            await self.compare(container)
+            for _ in range(self.random.randrange(5, 50)):
+                await self.step(container)
+                if run.done():
+                    run.result()
+            if choose([True, False]):
+                await self.compare(container)
+            if choose([True, False, False]):
+                await container.close()
+        finally:
+            await log.close()  # from here on it is as good as dead
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
+    async def compare(self, container: StreamSegmentContainer) -> None:
+        for name in NAMES:
+            expected = self.model.get(name)
+            if expected is None:
+                with pytest.raises(SegmentNotFoundError):
+                    await container.info(name)
+                continue
+            info = await container.info(name)
+            assert (info.length, info.start_offset, info.sealed) == (
+                len(expected.content),
+                expected.start_offset,
+                expected.sealed,
+            )
+            content = await read_all(container, name, expected.start_offset)
+            assert content == expected.content[expected.start_offset :]
+            assert await container.attributes(name) == expected.attributes
+        listed = [found.name for found in await container.list_segments()]
+        assert listed == sorted(self.model)
+        container.check()
+
+    async def step(self, container: StreamSegmentContainer) -> None:
+        random, name = self.random, self.random.choice(NAMES)
+        segment = self.model.get(name)
+        match random.choice(["append"] * 6 + ["create"] * 3 + ["merge"] * 2 + REST):
+            case "create":
+                try:
+                    await container.create(name)
+                except SegmentExistsError:
+                    assert segment is not None
+                else:
+                    assert segment is None
+                    self.model[name] = ModelSegment()
+            case "append" if segment is not None and not segment.sealed:
+                await self.append(container, name, segment)
+            case "seal" if segment is not None:
+                assert await container.seal(name) == len(segment.content)
+                segment.sealed = True
+            case "truncate" if segment is not None:
+                offset = random.randrange(len(segment.content) + 1)
+                await container.truncate(name, offset)
+                segment.start_offset = max(segment.start_offset, offset)
+            case "merge" if segment is not None and not segment.start_offset:
+                await self.merge(container, name, segment)
+            case "delete" if segment is not None:
+                await container.delete(name)
+                del self.model[name]
+            case "flush":
+                await container.flush()
+            case "evict":
+                container._mapper.evict(10)
+            case "checkpoint":
+                await container._processor.checkpoint()
+            case "pause":
+                await asyncio.sleep(random.choice([0, 0.001, 0.005]))
+            case _:
+                await asyncio.sleep(0)
+
+    async def append(
+        self, container: StreamSegmentContainer, name: str, model: ModelSegment
+    ) -> None:
+        random = self.random
+        async with container.open_segment(name) as segment:
+            futures = []
+            for _ in range(random.randrange(1, 4)):
+                data = random.randbytes(random.choice([0, 1, 10, 100, 2000]))
+                key = random.choice(KEYS)
+                update = AttributeUpdate(key, 1, AttributeUpdateType.ACCUMULATE)
+                model.sealed = random.random() < 0.05
+                futures.append(segment.append(data, attribute_updates=[update], seal=model.sealed))
+                model.content += data
+                model.attributes[key] = model.attributes.get(key, 0) + 1
+                if model.sealed:
+                    break
+            assert [await future for future in futures][-1] == len(model.content)
+
+    async def merge(
+        self, container: StreamSegmentContainer, name: str, source: ModelSegment
+    ) -> None:
+        target_name = self.random.choice(NAMES)
+        target = self.model.get(target_name)
+        if target is None or target is source or target.sealed:
+            return
+        await container.seal(name)
+        target.content += source.content
+        assert await container.merge(target_name, name) == len(target.content)
+        del self.model[name]
+
+
+REST = ["seal", "truncate", "delete", "flush", "evict", "checkpoint", "pause"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_h81_whatever_was_acknowledged_is_there_after_any_number_of_crashes(
+    seed: int,
+) -> None:
+    lives = RandomLives(seed)
+    for _ in range(LIVES):
+        async with asyncio.timeout(HANG_SECONDS):
+            await lives.live()

@@ -1,0 +1,154 @@
+"""Writers wait, and only as long as they must: nothing waits for ever, nothing grows without a bound."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from containers.container_settings import ContainerSettings
+from segmentstore.contracts.errors import AppendTooLargeError
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+from tests.containers.test_container_faults import FlakyObjectStore
+from tests.containers.test_segment_container import append, read_all
+
+QUICK_RETRY = replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.02)
+COUNTER = AttributeKey(b"counter")
+
+
+async def test_h22_an_append_that_no_cache_could_hold_is_refused_and_the_largest_fits() -> None:
+    async with running(MemoryTiers(), cache_bytes=1 << 20) as container:
+        await container.create("a")
+        largest = container._cache.append_bytes_max
+        with pytest.raises(AppendTooLargeError) as refusal:
+            await append(container, "a", bytes(largest + 1))
+        assert refusal.value.length_max == largest
+        async with asyncio.timeout(10):
+            assert await append(container, "a", b"x" * largest) == largest
+            assert await append(container, "a", b"y" * largest) == 2 * largest
+        assert await read_all(container, "a") == b"x" * largest + b"y" * largest
+
+
+async def test_h35_an_append_that_waits_for_room_is_not_passed_by_smaller_ones() -> None:
+    store = FlakyObjectStore()
+    settings = ContainerSettings(writer=QUICK_RETRY, housekeeping_seconds=0.01)
+    async with running(
+        MemoryTiers(), settings=settings, cache_bytes=1 << 20, object_store=store
+    ) as container:
+        for name in ("large", "small"):
+            await container.create(name)
+        store.down = True
+        async with (
+            container.open_segment("large") as large,
+            container.open_segment("small") as small,
+        ):
+            await small.append(b"s" * 200_000)
+            waiting = large.append(b"l" * 800_000)
+            while not container._processor._line.is_blocked:
+                await asyncio.sleep(0)
+            behind = small.append(b"s")
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not behind.done()
+            store.down = False
+            async with asyncio.timeout(10):
+                assert await waiting == 800_000
+                assert await behind == 200_001
+
+
+async def test_h52_no_more_is_accepted_ahead_of_the_log_than_its_reserve_can_take() -> None:
+    pipeline = replace(ContainerSettings().processor.pipeline, queued_bytes_max=10_000)
+    settings = ContainerSettings(
+        writer=FAST_FLUSH, processor=replace(ContainerSettings().processor, pipeline=pipeline)
+    )
+    async with running(MemoryTiers(), settings=settings) as container:
+        await container.create("a")
+        async with container.open_segment("a") as segment:
+            futures = [segment.append(b"x" * 1000) for _ in range(100)]
+            statistics = container._processor.statistics()
+            assert statistics.queued_operations <= 10
+            assert statistics.waiting_requests == 100 - statistics.queued_operations
+            async with asyncio.timeout(10):
+                assert [await future for future in futures] == [n * 1000 for n in range(1, 101)]
+
+
+async def test_h34_operations_without_bytes_slow_their_writers_down_while_tier_2_is_away() -> None:
+    store = FlakyObjectStore()
+    settings = ContainerSettings(
+        writer=QUICK_RETRY,
+        housekeeping_seconds=0.01,
+        throttler=replace(ContainerSettings().throttler, items_begin=50, items_stop=100),
+    )
+    tiers = MemoryTiers()
+    async with running(tiers, settings=settings, object_store=store) as container:
+        await container.create("a")
+        store.down = True
+        updates = [
+            asyncio.ensure_future(
+                container.update_attributes(
+                    "a", [AttributeUpdate(COUNTER, 1, AttributeUpdateType.ACCUMULATE)]
+                )
+            )
+            for _ in range(300)
+        ]
+        async with asyncio.timeout(10):
+            # The storage writer has taken them from the log, and they count as before.
+            while container._writer.statistics().pending_items < 100:
+                await asyncio.sleep(0.01)
+            container._look_at_writer()
+            container._processor.refresh_throttle()
+            assert container.health().throttle
+            late = asyncio.ensure_future(
+                container.update_attributes(
+                    "a", [AttributeUpdate(COUNTER, 1, AttributeUpdateType.ACCUMULATE)]
+                )
+            )
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not late.done()
+            await container.truncate("a", 0)
+            store.down = False
+            await asyncio.gather(*updates, late)
+            await container.flush()
+        assert await container.attributes("a") == {COUNTER: 301}
+        container._writer.check()
+        assert container._writer.statistics().pending_items == 0
+
+
+async def test_h26_a_value_read_before_a_newer_one_left_memory_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(MemoryTiers()) as container:
+        await container.create("a")
+        await container.update_attributes("a", [AttributeUpdate(COUNTER, 1)])
+        await container.flush()
+        container._mapper.evict(1)
+        storage = container._storage
+        load_attributes = storage.load_attributes
+        newer_is_published = asyncio.Event()
+        answers = 0
+
+        async def answer_late(
+            segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+        ) -> Mapping[AttributeKey, AttributeValue]:
+            nonlocal answers
+            found = await load_attributes(segment_id, keys)
+            answers += 1
+            if answers == 1:
+                await newer_is_published.wait()
+            return found
+
+        monkeypatch.setattr(storage, "load_attributes", answer_late)
+        async with container.open_segment("a") as segment:
+            table = segment.metadata.attributes
+            early = asyncio.ensure_future(segment.load_attributes([COUNTER]))
+            while answers < 1:
+                await asyncio.sleep(0)
+            await container.update_attributes("a", [AttributeUpdate(COUNTER, 2)])
+            await container.flush()
+            table.trim({COUNTER: 2}, 0)
+            assert not table.is_known(COUNTER)
+            newer_is_published.set()
+            assert await early == {COUNTER: 2}

@@ -1,0 +1,131 @@
+"""Bugs to plant in the real node: each breaks one promise by which data could be lost.
+
+A bug is a set of durability rules for the file log, or a change of one method while the patch lasts.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from containers.cache.cache_entry import CacheEntry
+from containers.log.data_frame_builder import DataFrameBuilder
+from containers.log.truncation_markers import TruncationMarkers
+from containers.operations.operation import Operation
+from containers.reading.segment_read_index import SegmentReadIndex
+from containers.writer.ack_calculator import AckCalculator
+from containers.writer.publication_builder import PublicationBuilder
+from containers.writer.segment_flush import SegmentFlush
+from containers.writer.storage_writer import StorageWriter
+from segmentstore.contracts.errors import StorageError
+from segmentstore.contracts.identifiers import LogAddress, SequenceNumber
+from segmentstore.contracts.storage import Publication, SegmentPublication
+from tests.tier1.file_log.planted import (
+    AcknowledgesBeforeSync,
+    ReplaysFormerLives,
+    ServesTheUnsyncedTail,
+)
+from tier1.file_log.rules import DurabilityRules
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """What is broken. `patch` breaks a class until the patch is undone."""
+
+    rules: DurabilityRules | None = None
+    patch: Callable[[pytest.MonkeyPatch], None] | None = None
+
+
+def _truncate_one_frame_too_far(patch: pytest.MonkeyPatch) -> None:
+    def address_before(
+        self: TruncationMarkers, checkpoint: SequenceNumber
+    ) -> LogAddress | None:
+        """Also the frame in which the checkpoint begins (H30)."""
+        address: LogAddress | None = None
+        for marker, candidate in self._frames:
+            address = candidate
+            if marker >= checkpoint:
+                break
+        return address
+
+    patch.setattr(TruncationMarkers, "address_before", address_before)
+
+
+def _mark_frames_by_what_they_complete(patch: pytest.MonkeyPatch) -> None:
+    def marker(self: DataFrameBuilder, completed: list[Operation]) -> SequenceNumber:
+        half_written = 1 if self.has_rest else 0
+        return SequenceNumber(max(0, self._last_started - half_written))
+
+    patch.setattr(DataFrameBuilder, "_marker", marker)
+
+
+def _truncate_past_unflushed_attributes(patch: pytest.MonkeyPatch) -> None:
+    def new_ack_calculator(self: StorageWriter) -> AckCalculator:
+        writer = self
+
+        class BytesOnly(AckCalculator):
+            def hold_back(self, lowest_unpublished: SequenceNumber) -> None:
+                if writer.statistics().pending_bytes:
+                    super().hold_back(lowest_unpublished)
+
+        return BytesOnly(self._consumed_up_to)
+
+    patch.setattr(StorageWriter, "_new_ack_calculator", new_ack_calculator)
+
+
+def _let_storage_length_run_ahead(patch: pytest.MonkeyPatch) -> None:
+    honest = StorageWriter._hand_over
+
+    async def hand_over(self: StorageWriter, publication: Publication) -> None:
+        try:
+            await honest(self, publication)
+        except StorageError:
+            return  # taken for done
+
+    patch.setattr(StorageWriter, "_hand_over", hand_over)
+
+
+def _publish_half_a_merge(patch: pytest.MonkeyPatch) -> None:
+    honest = PublicationBuilder.publications_of
+
+    def publications_of(
+        self: PublicationBuilder, flush: SegmentFlush
+    ) -> Iterator[SegmentPublication]:
+        absorbed, flush.absorbed = flush.absorbed, []
+        yield from honest(self, flush)
+        flush.absorbed = absorbed
+
+    patch.setattr(PublicationBuilder, "publications_of", publications_of)
+
+
+def _reuse_blocks_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
+    """The newest entry counts as flushed as soon as its first byte is (H53, H56)."""
+    honest = SegmentReadIndex.storage_advanced
+
+    def storage_advanced(self: SegmentReadIndex, storage_length: int) -> None:
+        honest(self, storage_length)
+        for entry in self._entries or ():
+            if isinstance(entry, CacheEntry) and entry.offset < storage_length < entry.end:
+                assert entry.block is not None, f"{entry!r} was released"
+                entry.block.view[:] = bytes(entry.block.size_bytes)
+
+    patch.setattr(SegmentReadIndex, "storage_advanced", storage_advanced)
+
+
+BUGS: dict[str, PlantedBug] = {
+    "acknowledged before it is synced": PlantedBug(rules=AcknowledgesBeforeSync()),
+    "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
+    "a recovered tail is served before it is synced": PlantedBug(rules=ServesTheUnsyncedTail()),
+    "the log is truncated one frame too far": PlantedBug(patch=_truncate_one_frame_too_far),
+    "a frame is marked by what it completes": PlantedBug(
+        patch=_mark_frames_by_what_they_complete
+    ),
+    "the log is truncated past attributes that are not flushed": PlantedBug(
+        patch=_truncate_past_unflushed_attributes
+    ),
+    "storage length runs ahead of Tier 2": PlantedBug(patch=_let_storage_length_run_ahead),
+    "half a merge is published": PlantedBug(patch=_publish_half_a_merge),
+    "a cache block is reused while its bytes are needed": PlantedBug(
+        patch=_reuse_blocks_before_they_are_flushed
+    ),
+}
