@@ -334,14 +334,14 @@ class Replay:
         merges = [item for item in self._memory_log.items() if isinstance(item, MergeOperation)]
         # A target that Tier 2 never had takes its published sources along: the storage writer needs it for that.
         needed: set[SegmentId] = set()
-        for merge in reversed(merges):
+        for merge in merges:
             source_id = merge.source.segment_id
             if source_id in self.records or source_id in needed:
                 needed.add(merge.segment.segment_id)
         for segment in [s for s in by_id.values() if s.deleted]:
             if segment.segment_id not in self.records and segment.segment_id not in needed:
                 self.forget(segment)
-        for merge in merges:  # targets before their sources: chains end at their last target
+        for merge in reversed(merges):  # targets before their sources: chains end at their last target
             source = by_id.get(merge.source.segment_id)
             if source is not None and self._is_forgotten(merge):
                 self.forget(source)

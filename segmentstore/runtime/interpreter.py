@@ -1,9 +1,9 @@
 """Interpreter settings of a serving process: where Python's defaults cost a loop its punctuality.
 
-- A full garbage collection walks every object; what start-up made lives as long as the process, so it is set aside once,
-  and collections of the young run less often.
-- A thread that computes holds the interpreter for up to the switch interval after the loop asks for it: 5 ms by default,
-  many times the latency of an append.
+- A full garbage collection walks every object; what start-up made lives as long as the process, so it is set aside
+  once, and collections of the young run less often.
+- A thread that computes holds the interpreter for up to the switch interval after the loop asks for it: 5 ms by
+  default, many times the latency of an append.
 """
 
 import gc

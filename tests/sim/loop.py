@@ -244,7 +244,7 @@ class SimLoop(asyncio.BaseEventLoop):
             result = func(*args)
         except (KeyboardInterrupt, SystemExit, SimulationError):
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the run has failed
             if not future.done() and (node is None or node.alive):
                 future.set_exception(error)
         else:
@@ -410,7 +410,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._trace_hash.update(line.encode())
         self._trace_hash.update(b"\n")
         if self.verbose:
-            print(line)
+            print(line)  # noqa: T201
 
     def trace_tail(self, lines: int = 40) -> list[str]:
         """The last lines of the trace, the latest last."""

@@ -253,6 +253,8 @@ class World:
         match kind:
             case "crash":
                 await self.restart()
+                if self.swarm.trouble.power_loss and self.random.random() < 0.3:
+                    await self._cut_power_behind_the_recovery()
             case "power_loss":
                 await self.restart(power=True)
             case "pause":
@@ -260,6 +262,14 @@ class World:
             case _:
                 word = self.machine.break_something(kind, self.random)
                 self.loop.trace("trouble", kind, word)
+
+    async def _cut_power_behind_the_recovery(self) -> None:
+        """What it read from the page cache and served is gone now, unless it was made durable (H39)."""
+        ends = self.loop.time() + 5
+        while self.loop.time() < ends and not self._all_run(self.swarm.node.container_count):
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(self.random.expovariate(20))
+        await self.restart(power=True)
 
     def calm(self) -> None:
         """Faults off: nothing new breaks, zombies wake and then die."""

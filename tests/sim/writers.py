@@ -68,7 +68,11 @@ class EventWriter(Actor):
         if self._open is None or not self._open.alive:
             await self.close()
             self._open = await self.open(self.name)
-            await self._resume(self._open)
+            try:
+                await self._resume(self._open)
+            except REQUEST_ERRORS:
+                await self.close()
+                raise
         segment = self._open
         wanted = self.random.randint(1, self.stage.settings.pipeline_max)
         sent = [self._send(segment) for _ in range(wanted)]

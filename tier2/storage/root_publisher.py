@@ -125,7 +125,10 @@ class RootPublisher:
         return self._root
 
     async def require_owner(self) -> None:
-        """Read the root now. Raises StorageNotPrimaryError if somebody else has claimed it; may run beside publish()."""
+        """Read the root now; may run beside publish().
+
+        Raises StorageNotPrimaryError if somebody else has claimed it.
+        """
         self.raise_if_ended()
         root, _ = await self._read()
         if root.epoch > self._root.epoch:

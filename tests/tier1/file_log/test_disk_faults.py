@@ -244,6 +244,27 @@ def test_h52_service_returns_by_itself_when_somebody_else_frees_space() -> None:
     run_simulation(1, main)
 
 
+def test_h52_service_returns_also_when_recycled_files_were_enough_meanwhile() -> None:
+    """A log whose freed files suffice makes no new one, and must look for space all the same."""
+
+    async def main(loop: SimLoop) -> None:
+        settings = replace(FULL, reserve_bytes=8 * FULL.journal_bytes_max)
+        world = SimulatedLogWorld(settings, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        addresses = await fill(log)
+        addresses.append(await log.append([b"internal"], internal=True))
+        for address in addresses:
+            await log.truncate(address)
+        world.disk.capacity_bytes = None
+        await asyncio.sleep(1)
+        assert not log.statistics().full
+        await log.append([b"welcome back"])
+        await log.close()
+
+    run_simulation(1, main)
+
+
 def test_h52_space_that_flushes_need_is_left_free() -> None:
     async def main(loop: SimLoop) -> None:
         settings = replace(FULL, free_bytes_min=300 * KIB)

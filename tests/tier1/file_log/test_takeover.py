@@ -1,6 +1,7 @@
 """Another process takes the log while its owner stands still, dies, or has writes on their way (H33, H46, H47)."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -278,5 +279,32 @@ def test_a_log_closed_while_it_opens_stays_closed_and_frees_the_lock() -> None:
             successor = world.log()
             assert await successor.initialize() <= 2
             await successor.close()
+
+    run_simulation(1, main)
+
+
+def test_h47_an_owner_that_was_taken_over_while_it_opened_reports_that_and_no_damage() -> None:
+    """Its successor has removed the files that it is about to read, and nobody is to disable a log for that."""
+
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(replace(TINY, copy_bytes_max=1 << 20))
+        first = world.take_over()
+        await first.initialize()
+        for number in range(20):
+            await first.append([number.to_bytes(4, "little")])
+        await first.close()
+        late = world.take_over()
+        await late.initialize()
+        successor = world.take_over()
+        await successor.initialize()
+        assert len(await entries(successor)) == 20
+        with pytest.raises(LogNotPrimaryError):
+            await entries(late)
+        await late.disable()
+        await late.close()
+        await successor.close()
+        again = world.take_over()
+        await again.initialize()
+        await again.close()
 
     run_simulation(1, main)

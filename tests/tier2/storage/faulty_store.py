@@ -4,7 +4,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from enum import Enum
 
-from segmentstore.contracts.errors import ObjectChangedError, ObjectExistsError, StorageError
+from segmentstore.contracts.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    StorageError,
+    StorageFullError,
+)
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 
@@ -14,6 +19,7 @@ class Fault(Enum):
     BEFORE = "an error, and nothing happens"
     AFTER = "it happens, but the answer is an error"
     DENIED = "it happens, but a retry inside the client library reports that the condition failed"
+    FULL = "no space, and nothing happens"
     LATE = "an error; it happens when the test says land()"
 
 
@@ -68,6 +74,8 @@ class FaultyStore:
         fault = _next(self.conditional)
         if fault is Fault.BEFORE:
             raise StorageError("injected before a conditional put")
+        if fault is Fault.FULL:
+            raise StorageFullError("injected: no space")
         if fault is Fault.LATE:
             self.late.append(happen)
             raise StorageError("injected, the conditional put is late")

@@ -482,3 +482,28 @@ async def test_h8_a_reader_over_a_swap_resolves_again(
     assert stale.root.version < owner.view.root.version
     assert (await owner.load([SegmentId(1)]))[SegmentId(1)].length == 3
     assert await read_all(owner, 1, 0, 3) == b"xxx"
+
+
+async def test_h8_a_fenced_owner_takes_objects_that_its_successor_deleted_for_no_damage(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    zombie = await backing.claimed(1)
+    await zombie.publish(first_round())
+    await backing.claimed(2)
+    for key in sorted(await keys_of(store)):
+        if key != ROOT_KEY:
+            await store.store.delete(key)
+    zombie._segments.forget_everything()
+    zombie._components.check()
+    with pytest.raises(StorageNotPrimaryError):
+        await zombie.find("nobody asked for this before")
+
+
+async def test_a_full_store_that_was_never_claimed_is_unavailable(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    store.conditional.extend([Fault.FULL] * 100)
+    with pytest.raises(StorageError):
+        await backing.claimed(1)
+    store.conditional.clear()
+    await backing.claimed(1)
