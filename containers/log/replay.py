@@ -341,7 +341,9 @@ class Replay:
         for segment in [s for s in by_id.values() if s.deleted]:
             if segment.segment_id not in self.records and segment.segment_id not in needed:
                 self.forget(segment)
-        for merge in reversed(merges):  # targets before their sources: chains end at their last target
+        for merge in reversed(
+            merges
+        ):  # targets before their sources: chains end at their last target
             source = by_id.get(merge.source.segment_id)
             if source is not None and self._is_forgotten(merge):
                 self.forget(source)

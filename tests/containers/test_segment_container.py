@@ -267,7 +267,10 @@ async def test_h20_a_recreated_name_is_another_segment() -> None:
 async def test_deleting_ends_waiting_readers_with_not_found() -> None:
     async with running(MemoryTiers()) as container:
         await container.create("a")
-        async with container.open_segment("a") as segment, aclosing(segment.read(0, 100)) as entries:
+        async with (
+            container.open_segment("a") as segment,
+            aclosing(segment.read(0, 100)) as entries,
+        ):
             entry = await anext(aiter(entries))
             waiting = asyncio.ensure_future(entry.content())
             await asyncio.sleep(0)

@@ -186,7 +186,9 @@ class SimulatedObjectStore:
         if known != digest:
             self.loop.fail(SimulationError(f"a key was given other bytes (H2) key={key}"))
         # A zombie that repeats its own put cannot know that its successor has swept the orphan away.
-        if key in self._deleted_keys and (sender != first_sender or self._deleted_keys[key] == sender):
+        if key in self._deleted_keys and (
+            sender != first_sender or self._deleted_keys[key] == sender
+        ):
             self.loop.fail(SimulationError(f"a key was used again after its delete (H2) key={key}"))
 
     def _refuse_path_prefix(self, key: str) -> None:

@@ -37,9 +37,7 @@ class PlantedBug:
 
 
 def _truncate_one_frame_too_far(patch: pytest.MonkeyPatch) -> None:
-    def address_before(
-        self: TruncationMarkers, checkpoint: SequenceNumber
-    ) -> LogAddress | None:
+    def address_before(self: TruncationMarkers, checkpoint: SequenceNumber) -> LogAddress | None:
         """Also the frame in which the checkpoint begins (H30)."""
         address: LogAddress | None = None
         for marker, candidate in self._frames:
@@ -117,9 +115,7 @@ BUGS: dict[str, PlantedBug] = {
     "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
     "a recovered tail is served before it is synced": PlantedBug(rules=ServesTheUnsyncedTail()),
     "the log is truncated one frame too far": PlantedBug(patch=_truncate_one_frame_too_far),
-    "a frame is marked by what it completes": PlantedBug(
-        patch=_mark_frames_by_what_they_complete
-    ),
+    "a frame is marked by what it completes": PlantedBug(patch=_mark_frames_by_what_they_complete),
     "the log is truncated past attributes that are not flushed": PlantedBug(
         patch=_truncate_past_unflushed_attributes
     ),
