@@ -151,3 +151,17 @@ async def test_h20_a_delete_frees_a_truncated_and_merged_segment_in_replay_as_in
         await append(container, "target", b"new")
         await container.flush()
         assert await read_all(container, "target") == b"new"
+
+
+async def test_h28_a_checkpoint_taken_while_frames_are_in_flight_holds_what_they_hold() -> None:
+    tiers = MemoryTiers()
+    async with abandoned(tiers, PATIENT) as container:
+        await container.create("a")
+        async with container.open_segment("a") as segment:
+            in_flight = segment.append(b"not committed when the checkpoint is taken")
+            checkpoint = container._processor.checkpoint()
+            assert segment.info().length == 0
+            await checkpoint
+            assert in_flight.done()
+    async with running(tiers) as container:  # replay compares itself with every later checkpoint
+        assert (await container.info("a")).length == 42

@@ -64,7 +64,7 @@ class NodeMachine:
         self.store = SimulatedObjectStore(loop, loop.random, swarm.trouble.store)
         self.wall_clock = SimulatedWallClock(loop)
         self._processes: dict[int, Process] = {}
-        self._auditors = 0
+        self._auditor: tuple[Mount, ObjectStore] | None = None
         self._troubles = Troubles(
             loop=loop,
             disk=self.disk,
@@ -169,17 +169,7 @@ class NodeMachine:
     async def open_storage(self, container_id: int) -> ContainerReader | None:
         """Tier 2 from the root alone, as somebody sees it who has nothing else."""
         swarm = self._swarm.node
-        objects: ObjectStore = self.store.mount()
-        if swarm.objects_in_files:
-            self._auditors += 1
-            objects = LateObjectStore(
-                FilesystemObjectStore(
-                    _TIER2_PATH,
-                    files=self.disk.mount(f"auditor{self._auditors}"),
-                    executor=None,
-                    random=Random(self._auditors),
-                )
-            )
+        objects = self._auditors_files() if swarm.objects_in_files else self.store.mount()
         reader = ContainerReader(
             object_store=objects,
             container_id=ContainerId(container_id),
@@ -191,6 +181,15 @@ class NodeMachine:
         except ObjectNotFoundError:
             return None
         return reader
+
+    def _auditors_files(self) -> ObjectStore:
+        """One process looks at the files of Tier 2 until the power fails, then another."""
+        if self._auditor is None or not self._auditor[0].alive:
+            mount = self.disk.mount("auditor")
+            random = Random(self._loop.random.getrandbits(64))
+            files = FilesystemObjectStore(_TIER2_PATH, files=mount, executor=None, random=random)
+            self._auditor = (mount, LateObjectStore(files))
+        return self._auditor[1]
 
     def check(self) -> None:
         for process in self._processes.values():

@@ -115,7 +115,7 @@ def container_settings(node: NodeSettings) -> ContainerSettings:
         ),
         writer=_writer_settings(node),
         claim_retry_seconds=0.5,
-        housekeeping_seconds=0.1,
+        housekeeping_seconds=0.5,
     )
 
 

@@ -13,9 +13,11 @@ _TRIES_MAX = 100
 
 
 async def audit_now_and_then(world: World) -> None:
-    """Until cancelled: at random moments, whatever is in Tier 2 then must be a moment of the past."""
+    """Until cancelled, ever more rarely: whatever is in Tier 2 then must be a moment of the past."""
+    pause = 0.5
     while True:
-        await asyncio.sleep(world.random.expovariate(1))
+        await asyncio.sleep(world.random.expovariate(1 / pause))
+        pause *= 1.3
         container_id = world.random.randrange(world.swarm.node.container_count)
         await _audit_once(world, container_id)
 

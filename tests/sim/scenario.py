@@ -20,6 +20,8 @@ MakeMachine = Callable[[SimLoop, Swarm], Machine]
 _CHECK_EVERY_STEPS = 997
 _DRAIN_SECONDS = 7200.0
 _PATIENCE_TRIES = 100
+_YOUNG_SECONDS = 20.0
+"""After that an outage is waited for, and little else happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ async def play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None = N
 async def _first_of(trouble: "asyncio.Task[None]", work: "list[asyncio.Task[None]]") -> None:
     """Trouble has its time; an actor that finds a breach ends it at once."""
     while not trouble.done():
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05 if trouble.get_loop().time() < _YOUNG_SECONDS else 1.0)
         for task in work:
             if task.done():
                 task.result()
