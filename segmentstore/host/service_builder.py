@@ -23,6 +23,7 @@ from random import Random
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
+from containers.log.operation_processor import OperationProcessorSettings
 from containers.segment_container import StreamSegmentContainer
 from containers.writer.settings import WriterSettings
 from segmentstore.contracts.containers import HostId, SegmentContainer
@@ -55,6 +56,8 @@ from tier2.storage.settings import StorageSettings
 from tier2.storage.tiered_storage import TieredStorage
 
 _TIER1_THREADS_MAX = 16
+_FREEING_BYTES = 8 << 20
+"""Room in a full log for checkpoints, truncations and deletions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +188,26 @@ class ContainerFactory:
             random=self._random,
             executor=lane,
             settings=ContainerSettings(
+                processor=self._processor_settings(),
                 writer=replace(
                     WriterSettings(),
                     flush_bytes=settings.writer.flush_bytes,
                     flush_age_seconds=settings.writer.flush_interval_seconds,
-                )
+                ),
             ),
+        )
+
+    def _processor_settings(self) -> OperationProcessorSettings:
+        return OperationProcessorSettings(append_bytes_max=self._settings.http.append_bytes_max)
+
+    def _log_settings(self) -> FileLogSettings:
+        processor = self._processor_settings()
+        # Whatever is accepted when the disk turns out to be full is written into the reserve (H52): the queue before
+        # the log, one append that took it over its bound, one half written; what frees space has to fit beside them.
+        accepted_bytes = processor.pipeline.queued_bytes_max + 2 * processor.append_bytes_max
+        return FileLogSettings(
+            journal_bytes_max=self._settings.tier1.journal_bytes_max,
+            reserve_bytes=accepted_bytes + _FREEING_BYTES,
         )
 
     def _log(self, container_id: ContainerId) -> DurableDataLog:
@@ -202,7 +219,7 @@ class ContainerFactory:
             files=self._files,
             executor=self._log_lanes[container_id],
             random=self._random,
-            settings=FileLogSettings(journal_bytes_max=self._settings.tier1.journal_bytes_max),
+            settings=self._log_settings(),
             owner=f"process_id={os.getpid()}",
         )
 
