@@ -279,6 +279,9 @@ class Replay:
                 # Whatever lies before the first checkpoint is published, ends of segments included.
                 if not segment.is_gone():
                     segment.last_sequence_number = record.sequence_number
+                    if not self._storage_known:
+                        segment.storage_length = segment.length
+                        segment.sealed_in_storage = segment.sealed
                     self._activate(segment)
             return
         named = {segment.segment_id for segment in segments}

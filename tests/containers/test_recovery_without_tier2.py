@@ -1,0 +1,113 @@
+"""A life without Tier 2 (H41) knows less than the one before it; the next one with Tier 2 makes sense of both."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
+from tests.containers.test_container_faults import FlakyObjectStore
+from tests.containers.test_segment_container import append, read_all
+
+PATIENT = ContainerSettings(
+    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0),
+    claim_retry_seconds=3600.0,
+)
+"""Nothing is flushed unless somebody asks for it, and Tier 2 is not asked again."""
+
+
+@asynccontextmanager
+async def abandoned(
+    tiers: MemoryTiers, store: FlakyObjectStore
+) -> AsyncIterator[StreamSegmentContainer]:
+    """A container that is never closed; its storage writer runs unless Tier 2 was down at the start."""
+    container = make_container(tiers, settings=PATIENT, object_store=store)
+    await container.start()
+    task = asyncio.ensure_future(container._run_writer())
+    try:
+        yield container
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_h41_a_life_without_tier_2_takes_along_what_an_earlier_one_had_evicted() -> None:
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with abandoned(tiers, store) as container:
+        await container.create("a")
+        await append(container, "a", b"flushed")
+        await container.create("b")
+        await container.flush()
+        await append(container, "b", b"pending")
+        assert container._mapper.evict(1) == 1
+        # A checkpoint without the segment: replay with Tier 2 at hand learns of the eviction there.
+        await container._processor.checkpoint()
+    store.down = True
+    async with abandoned(tiers, store) as container:
+        await append(container, "a", b" and more")
+    store.down = False
+    async with abandoned(tiers, store) as container:
+        await container.flush()
+        assert await read_all(container, "a") == b"flushed and more"
+        assert await read_all(container, "b") == b"pending"
+        container.check()
+
+
+async def test_h41_bytes_of_a_merged_source_that_only_tier_2_has_are_missed_by_nobody() -> None:
+    """The source never was in Tier 2 by itself: its bytes went there as its target's, and the log let go of some."""
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with abandoned(tiers, store) as container:
+        await container.create("target")
+        await append(container, "target", bytes(100_000))
+        await container.create("source")
+        await append(container, "source", b"in the first checkpoint, ")
+        await container._processor.checkpoint()
+        await append(container, "source", b"and behind it")
+        await container.seal("source")
+        await container.merge("target", "source")
+        await container.flush()
+        while tiers.log_store.stored_bytes > 100_000:
+            await asyncio.sleep(0.01)
+    store.down = True
+    async with abandoned(tiers, store) as container:
+        container.check()
+        await append(container, "target", b"!")
+    store.down = False
+    async with abandoned(tiers, store) as container:
+        expected = bytes(100_000) + b"in the first checkpoint, and behind it!"
+        assert await read_all(container, "target") == expected
+
+
+async def test_h31_bytes_that_the_log_let_go_of_are_known_to_be_in_tier_2_without_asking_it() -> (
+    None
+):
+    """The segment was evicted before the storage checkpoint, so nothing in the log says how much of it Tier 2 has."""
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with abandoned(tiers, store) as container:
+        await container.create("big")
+        await append(container, "big", bytes(100_000))
+        await container.create("a")
+        await append(container, "a", b"in Tier 2 alone")
+        await container._processor.checkpoint()
+        await append(container, "big", b"1")
+        storage_checkpoint = container._processor.storage_checkpoint
+
+        def evict_first() -> "asyncio.Future[int]":
+            container._mapper.evict(2)
+            return storage_checkpoint()
+
+        monkeypatch.setattr(container._processor, "storage_checkpoint", evict_first)
+        await container.flush()
+        while tiers.log_store.stored_bytes > 100_000:
+            await asyncio.sleep(0.01)
+    store.down = True
+    async with abandoned(tiers, store) as container:
+        container.check()
+        assert (await container.info("a")).storage_length == 15
+    store.down = False
+    async with abandoned(tiers, store) as container:
+        assert await read_all(container, "a") == b"in Tier 2 alone"
