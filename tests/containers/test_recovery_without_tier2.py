@@ -82,9 +82,9 @@ async def test_h41_bytes_of_a_merged_source_that_only_tier_2_has_are_missed_by_n
         assert await read_all(container, "target") == expected
 
 
-async def test_h31_bytes_that_the_log_let_go_of_are_known_to_be_in_tier_2_without_asking_it() -> (
-    None
-):
+async def test_h31_bytes_that_the_log_let_go_of_are_known_to_be_in_tier_2_without_asking_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The segment was evicted before the storage checkpoint, so nothing in the log says how much of it Tier 2 has."""
     tiers, store = MemoryTiers(), FlakyObjectStore()
     async with abandoned(tiers, store) as container:

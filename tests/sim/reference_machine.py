@@ -4,7 +4,8 @@ from random import Random
 
 from segmentstore.contracts.containers import SegmentContainer
 from tests.sim.loop import Node, SimLoop
-from tests.sim.reference_store import ReferenceContainer, ReferenceDisk
+from tests.sim.reference_state import ReferenceDisk
+from tests.sim.reference_store import ReferenceContainer
 from tests.sim.settings import Swarm
 
 

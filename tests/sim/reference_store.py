@@ -8,7 +8,7 @@ result of replaying it.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
@@ -16,7 +16,6 @@ from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
     ContainerStoppedError,
-    LogNotPrimaryError,
     MergeRefusedError,
     SegmentExistsError,
     SegmentNotFoundError,
@@ -28,7 +27,6 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import (
     AttributeKey,
     AttributeValue,
-    BufferView,
     ContainerId,
     SegmentId,
 )
@@ -39,6 +37,8 @@ from segmentstore.contracts.segments import (
     SegmentProperties,
 )
 from tests.sim.loop import SimLoop
+from tests.sim.reference_segment import ReferenceEntry, ReferenceSegment
+from tests.sim.reference_state import Change, Memory, ReferenceDisk, SegmentState
 
 BUGS = (
     "ack before sync",
@@ -59,107 +59,6 @@ BUGS = (
 )
 
 
-@dataclass(slots=True)
-class _State:
-    """One segment."""
-
-    segment_id: int
-    name: str
-    content: bytearray = field(default_factory=bytearray)
-    start: int = 0
-    sealed: bool = False
-    gone: bool = False
-    attributes: dict[AttributeKey, AttributeValue] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """One change, as results: replaying it needs no judgement."""
-
-    kind: str
-    segment_id: int
-    name: str = ""
-    data: bytes = b""
-    attributes: Mapping[AttributeKey, AttributeValue | None] = field(default_factory=dict)
-    seal: bool = False
-    offset: int = 0
-    source_id: int = 0
-
-
-class _Memory:
-    """Segments by id and by name, after some operations."""
-
-    def __init__(self) -> None:
-        self.segments: dict[int, _State] = {}
-        self.names: dict[str, int] = {}
-
-    def apply(self, operation: _Operation, bug: str, *, replaying: bool = False) -> None:
-        if operation.kind == "create":
-            state = _State(operation.segment_id, operation.name)
-            self.segments[state.segment_id] = state
-            self.names[state.name] = state.segment_id
-        state = self.segments[operation.segment_id]
-        if not (replaying and bug == "attribute not logged"):
-            for key, value in operation.attributes.items():
-                if value is None:
-                    state.attributes.pop(key, None)
-                else:
-                    state.attributes[key] = value
-        match operation.kind:
-            case "append":
-                state.content += operation.data
-            case "truncate" if operation.offset > state.start or bug == "truncation goes back":
-                state.start = operation.offset
-            case "delete":
-                self._remove(state)
-            case "merge":
-                source = self.segments[operation.source_id]
-                half = replaying and bug == "half a merge"
-                state.content += source.content[: len(source.content) // 2 if half else None]
-                self._remove(source)
-        if operation.seal and not (replaying and bug == "seal forgotten"):
-            state.sealed = True
-
-    def _remove(self, state: _State) -> None:
-        state.gone = True
-        if self.names.get(state.name) == state.segment_id:
-            del self.names[state.name]
-
-    def find(self, name: str) -> _State:
-        segment_id = self.names.get(name)
-        if segment_id is None:
-            raise SegmentNotFoundError(name)
-        return self.segments[segment_id]
-
-
-class ReferenceDisk:
-    """Where the operations of one container are."""
-
-    def __init__(self) -> None:
-        self.operations: list[_Operation] = []
-        self.synced = 0
-        self.epoch = 0
-        self.next_segment_id = 1
-
-    def write(self, batch: Sequence[_Operation], epoch: int, bug: str) -> None:
-        if epoch != self.epoch and bug != "zombie acks":
-            raise LogNotPrimaryError(f"fenced epoch={epoch} now={self.epoch}")
-        if bug == "operations swapped" and len(batch) > 1:
-            first, second, *rest = batch
-            if first.kind == second.kind == "append":
-                batch = [second, first, *rest]
-        self.operations.extend(batch)
-
-    def sync(self, epoch: int, bug: str) -> None:
-        if epoch != self.epoch and bug != "zombie acks":
-            raise LogNotPrimaryError(f"fenced epoch={epoch} now={self.epoch}")
-        self.synced = len(self.operations)
-
-    def lose_power(self, keep: int) -> None:
-        """Of what was not synced, only the first `keep` operations stay."""
-        del self.operations[self.synced + keep :]
-
-
 class ReferenceContainer:
     """A SegmentContainer. One of BUGS may be planted in it."""
 
@@ -170,12 +69,12 @@ class ReferenceContainer:
         self._id = container_id
         self._disk = disk
         self._bug = bug
-        self._committed = _Memory()
-        self._pending = _Memory()
+        self._committed = Memory()
+        self._pending = Memory()
         self._epoch = 0
         self._state = ContainerState.CREATED
-        self._queue: list[tuple[_Operation, asyncio.Future[int]]] = []
-        self._in_flight: list[tuple[_Operation, asyncio.Future[int]]] = []
+        self._queue: list[tuple[Change, asyncio.Future[int]]] = []
+        self._in_flight: list[tuple[Change, asyncio.Future[int]]] = []
         self._work = asyncio.Event()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._junk = bytes(64)
@@ -244,7 +143,7 @@ class ReferenceContainer:
         await self._loop.run_in_executor(None, self._disk.sync, self._epoch, self._bug)
         self._complete(batch)
 
-    def _complete(self, batch: list[tuple[_Operation, "asyncio.Future[int]"]]) -> None:
+    def _complete(self, batch: list[tuple[Change, "asyncio.Future[int]"]]) -> None:
         for operation, future in batch:
             self._committed.apply(operation, self._bug)
             length = len(self._committed.segments[operation.segment_id].content)
@@ -265,7 +164,7 @@ class ReferenceContainer:
     # --- verbs ------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def open_segment(self, name: str) -> AsyncIterator["ReferenceSegment"]:
+    async def open_segment(self, name: str) -> AsyncIterator[ReferenceSegment]:
         self._must_run()
         yield ReferenceSegment(self, self._committed.find(name).segment_id, name)
 
@@ -278,16 +177,14 @@ class ReferenceContainer:
         segment_id = self._disk.next_segment_id
         self._disk.next_segment_id += 1
         values = {update.key: update.value for update in attributes}
-        await asyncio.shield(
-            self._submit(_Operation("create", segment_id, name, attributes=values))
-        )
+        await asyncio.shield(self._submit(Change("create", segment_id, name, attributes=values)))
         return self.properties(segment_id)
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         state = await self._find_pending(name)
         values = self._judge(state, updates)
         await asyncio.shield(
-            self._submit(_Operation("attributes", state.segment_id, attributes=values))
+            self._submit(Change("attributes", state.segment_id, attributes=values))
         )
 
     async def attributes(
@@ -299,9 +196,7 @@ class ReferenceContainer:
 
     async def seal(self, name: str) -> int:
         state = await self._find_pending(name)
-        return await asyncio.shield(
-            self._submit(_Operation("attributes", state.segment_id, seal=True))
-        )
+        return await asyncio.shield(self._submit(Change("attributes", state.segment_id, seal=True)))
 
     async def truncate(self, name: str, offset: int) -> None:
         state = await self._find_pending(name)
@@ -309,7 +204,7 @@ class ReferenceContainer:
             raise await self._when_committed(
                 BadOffsetError(name, expected=len(state.content), given=offset)
             )
-        await asyncio.shield(self._submit(_Operation("truncate", state.segment_id, offset=offset)))
+        await asyncio.shield(self._submit(Change("truncate", state.segment_id, offset=offset)))
 
     async def merge(self, target: str, source: str) -> int:
         if target == source:
@@ -323,12 +218,12 @@ class ReferenceContainer:
         if into.sealed:
             raise await self._when_committed(SegmentSealedError(target, length=len(into.content)))
         return await asyncio.shield(
-            self._submit(_Operation("merge", into.segment_id, source_id=out.segment_id))
+            self._submit(Change("merge", into.segment_id, source_id=out.segment_id))
         )
 
     async def delete(self, name: str) -> None:
         state = await self._find_pending(name)
-        await asyncio.shield(self._submit(_Operation("delete", state.segment_id)))
+        await asyncio.shield(self._submit(Change("delete", state.segment_id)))
 
     async def info(self, name: str) -> SegmentProperties:
         self._must_run()
@@ -393,22 +288,20 @@ class ReferenceContainer:
             values = self._judge(state, updates)
         except SegmentStoreError as error:
             return self._refuse(error)
-        return self._submit(
-            _Operation("append", segment_id, data=data, attributes=values, seal=seal)
-        )
+        return self._submit(Change("append", segment_id, data=data, attributes=values, seal=seal))
 
     def barrier(self, segment_id: int) -> "asyncio.Future[int]":
-        return self._submit(_Operation("attributes", segment_id))
+        return self._submit(Change("attributes", segment_id))
 
-    def committed(self, segment_id: int) -> _State:
+    def committed(self, segment_id: int) -> SegmentState:
         return self._committed.segments[segment_id]
 
-    def pending(self, segment_id: int) -> _State:
+    def pending(self, segment_id: int) -> SegmentState:
         return self._pending.segments[segment_id]
 
     async def read(
         self, segment_id: int, offset: int, max_length: int
-    ) -> AsyncGenerator["ReferenceEntry", None]:
+    ) -> AsyncGenerator[ReferenceEntry, None]:
         state = self._committed.segments[segment_id]
         if not 0 <= offset <= len(state.content):
             raise BadOffsetError(state.name, expected=len(state.content), given=offset)
@@ -435,7 +328,7 @@ class ReferenceContainer:
             offset += len(step)
             await asyncio.sleep(self._loop.random.expovariate(2000))
 
-    async def tail(self, state: _State, offset: int) -> bytes:
+    async def tail(self, state: SegmentState, offset: int) -> bytes:
         while len(state.content) <= offset:
             self._must_run()
             if state.gone:
@@ -453,7 +346,7 @@ class ReferenceContainer:
         if self._state is not ContainerState.RUNNING:
             raise ContainerStoppedError("container does not run")
 
-    async def _find_pending(self, name: str) -> _State:
+    async def _find_pending(self, name: str) -> SegmentState:
         self._must_run()
         try:
             return self._pending.find(name)
@@ -461,7 +354,7 @@ class ReferenceContainer:
             raise await self._when_committed(error) from None
 
     def _judge(
-        self, state: _State, updates: Sequence[AttributeUpdate]
+        self, state: SegmentState, updates: Sequence[AttributeUpdate]
     ) -> dict[AttributeKey, AttributeValue | None]:
         values: dict[AttributeKey, AttributeValue | None] = {}
         for update in updates:
@@ -481,7 +374,7 @@ class ReferenceContainer:
             values[update.key] = _number(now) + _number(update.value) if adds else update.value
         return values
 
-    def _submit(self, operation: _Operation) -> "asyncio.Future[int]":
+    def _submit(self, operation: Change) -> "asyncio.Future[int]":
         future: asyncio.Future[int] = self._loop.create_future()
         self._pending.apply(operation, self._bug)
         self._queue.append((operation, future))
@@ -512,72 +405,6 @@ class ReferenceContainer:
     def _last(self) -> "asyncio.Future[int] | None":
         waiting = self._in_flight + self._queue
         return waiting[-1][1] if waiting and not waiting[-1][1].done() else None
-
-
-class ReferenceSegment:
-    """An open segment of a ReferenceContainer."""
-
-    def __init__(self, container: ReferenceContainer, segment_id: int, name: str) -> None:
-        self._container = container
-        self._id = segment_id
-        self.name = name
-
-    @property
-    def segment_id(self) -> SegmentId:
-        return SegmentId(self._id)
-
-    def info(self) -> SegmentProperties:
-        return self._container.properties(self._id)
-
-    def append(
-        self,
-        data: BufferView,
-        *,
-        offset: int | None = None,
-        attribute_updates: Sequence[AttributeUpdate] = (),
-        seal: bool = False,
-    ) -> "asyncio.Future[int]":
-        return self._container.append(self._id, bytes(data), offset, attribute_updates, seal)
-
-    def barrier(self) -> "asyncio.Future[int]":
-        return self._container.barrier(self._id)
-
-    def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
-        return self._container.pending(self._id).attributes.get(key)
-
-    async def load_attributes(
-        self, keys: Sequence[AttributeKey]
-    ) -> Mapping[AttributeKey, AttributeValue]:
-        values = self._container.committed(self._id).attributes
-        return {key: values[key] for key in keys if key in values}
-
-    def read(self, offset: int, max_length: int) -> AsyncGenerator["ReferenceEntry", None]:
-        return self._container.read(self._id, offset, max_length)
-
-
-class ReferenceEntry:
-    """One step of a read."""
-
-    def __init__(
-        self,
-        container: ReferenceContainer,
-        state: _State,
-        kind: ReadResultEntryKind,
-        offset: int,
-        data: bytes,
-    ) -> None:
-        self._container = container
-        self._state = state
-        self._data = data
-        self.kind = kind
-        self.offset = offset
-
-    async def content(self) -> bytes:
-        if self.kind is ReadResultEntryKind.TRUNCATED:
-            raise SegmentTruncatedError(self._state.name, start_offset=self._state.start)
-        if self.kind is ReadResultEntryKind.FUTURE:
-            return await self._container.tail(self._state, self.offset)
-        return self._data
 
 
 def _number(value: Any) -> int:
