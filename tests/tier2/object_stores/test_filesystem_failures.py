@@ -22,6 +22,9 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import listed
+from tests.sim.disk import SimulatedDisk
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.tier2.object_stores.failing_files import FailingFile, FailingFileSystem
 from tier2.object_stores.filesystem.filesystem_object_store import (
     FilesystemObjectStore,
@@ -401,3 +404,24 @@ async def test_files_that_are_no_objects_are_not_listed(world: World) -> None:
     (world.root / "objects/.nfs0001").write_bytes(b"")
     (world.root / "objects/Upper").write_bytes(b"")
     assert [info.key for info in await listed(world.store, "")] == ["a/b"]
+
+
+def test_a_start_whose_caller_gave_up_waiting_may_be_repeated() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk = SimulatedDisk()
+        store = FilesystemObjectStore(
+            "/tier2", files=disk.mount("process"), executor=None, random=Random(1)
+        )
+        for _ in range(3):
+            start = loop.create_task(store.start())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+            await asyncio.sleep(1)
+        await store.start()
+        await store.put("a", [b"bytes"])
+        assert (await store.get("a")).content == b"bytes"
+        await store.close()
+
+    run_simulation(1, main)

@@ -35,8 +35,12 @@ class TemporaryFiles:
         self._owner: File | None = None
 
     def start(self, token: str) -> int:
-        """Claim the token and remove what dead owners left; returns the files removed. Raises OSError."""
-        assert self._owner is None, f"temporary files were started before token={self._token}"
+        """Claim the token and remove what dead owners left; returns the files removed. Raises OSError.
+
+        Does nothing if an earlier start went through after its caller had given up waiting for it.
+        """
+        if self._owner is not None:
+            return 0
         removed = self._remove_leftovers()
         owner_path = self._path(token + _OWNER_SUFFIX)
         owner = self._files.open(owner_path, create=True, exclusive=True)
