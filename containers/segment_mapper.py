@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from containers.attributes.judgement import judge_updates, validate_updates
 from containers.log.operation_processor import OperationProcessor
+from containers.log.reported_elsewhere import reported_elsewhere
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.container_read_index import ContainerReadIndex
@@ -119,7 +120,8 @@ class SegmentMapper:
             self._metadata.add(segment)
             self._read_index.open(segment)
             self._activated += 1
-            _ignore_outcome(self._processor.map(segment, created=False))
+            mapping = self._processor.map(segment, created=False)
+            mapping.add_done_callback(reported_elsewhere)
         finally:
             del self._flights[name]
             flight.set_result(None)
@@ -192,8 +194,7 @@ class SegmentMapper:
     def _mapped(self, name: str, done: "Future[int]") -> None:
         if self._mapping.get(name) is done:
             del self._mapping[name]
-        if not done.cancelled():
-            done.exception()
+        reported_elsewhere(done)
 
     def is_unborn(self, name: str) -> bool:
         """Its creation is accepted and not yet durable: nobody may see it."""
@@ -280,8 +281,3 @@ def _from_record(record: SegmentRecord) -> SegmentMetadata:
     segment.attributes.committed.update(record.core_attributes)
     segment.reset_pending()
     return segment
-
-
-def _ignore_outcome(future: "Future[int]") -> None:
-    """Its failure is the container's failure, which reports itself."""
-    future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)

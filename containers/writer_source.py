@@ -1,12 +1,12 @@
 """What the storage writer sees of its container, and what its progress sets in motion: eviction and log truncation."""
 
-from asyncio import Future
 from collections.abc import Mapping, Sequence
 
 from containers.attributes.judgement import ATTRIBUTE_UPDATES_MAX
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.memory_log import MemoryLog
 from containers.log.operation_processor import OperationProcessor
+from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -111,7 +111,7 @@ class ContainerWriterSource:
             and self._processor.failure is None
         ):
             # Idle, and everything is in Tier 2: a checkpoint lets the log shrink to nothing.
-            self._processor.checkpoint().add_done_callback(_retrieve)
+            self._processor.checkpoint().add_done_callback(reported_elsewhere)
 
     async def _truncate_log(self) -> None:
         checkpoint = self._markers.closest_valid_truncation_point(self._truncatable())
@@ -128,9 +128,3 @@ class ContainerWriterSource:
     def _truncatable(self) -> SequenceNumber:
         """A checkpoint right behind the last acknowledged operation needs nothing before it."""
         return SequenceNumber(self.acknowledged + 1)
-
-
-def _retrieve(future: "Future[int]") -> None:
-    """A failed checkpoint ends the container, which reports itself."""
-    if not future.cancelled():
-        future.exception()

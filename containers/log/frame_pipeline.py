@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.data_frame_builder import DataFrameBuilder, FrameInFlight
 from containers.log.memory_state_updater import MemoryStateUpdater, complete_barriers
+from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.truncation_markers import TruncationMarkers
 from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
 from segmentstore.contracts.durable_data_log import DurableDataLog
@@ -243,7 +244,7 @@ class FramePipeline:
         stopped: list[Operation] = []
         for frame, future in self._in_flight:
             future.remove_done_callback(self._frame_done)
-            future.add_done_callback(_retrieve)
+            future.add_done_callback(reported_elsewhere)
             stopped.extend(frame.completed)
         if self._builder.half_written is not None:
             stopped.append(self._builder.half_written)
@@ -269,9 +270,3 @@ class FramePipeline:
 def _is_refused(future: "Future[LogAddress]") -> bool:
     """The log is full: it took nothing of the entry and stays open."""
     return future.done() and not future.cancelled() and isinstance(future.exception(), LogFullError)
-
-
-def _retrieve(future: "Future[LogAddress]") -> None:
-    """The failure was dealt with; the loop need not report it again."""
-    if not future.cancelled():
-        future.exception()

@@ -22,6 +22,7 @@ from containers.log.data_frame_builder import OPERATION_BYTES, DataFrameBuilder
 from containers.log.frame_pipeline import FramePipeline, FramePipelineSettings
 from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.log.operation_metadata_updater import OperationMetadataUpdater
+from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.throttler import NO_THROTTLE, Throttle, Throttler
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -372,7 +373,7 @@ class OperationProcessor:
     def _after_completion(self) -> None:
         self.refresh_throttle()
         if self._checkpoints.is_due():
-            self.checkpoint().add_done_callback(_retrieve)
+            self.checkpoint().add_done_callback(reported_elsewhere)
 
     def refresh_throttle(self) -> None:
         """Look at the gauges and the clock again; lets waiting requests through if the gauges fell."""
@@ -438,12 +439,6 @@ class OperationProcessor:
 def _fail(future: "Future[int]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _retrieve(future: "Future[int]") -> None:
-    """A failed checkpoint ends the container, which reports itself."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _unpin(segment: SegmentMetadata) -> None:

@@ -28,6 +28,12 @@ from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog
 from tier2.object_stores.memory import MemoryObjectStore
 
+QUICK_RETRIES = ContainerSettings(
+    writer=replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.05),
+    housekeeping_seconds=0.01,
+)
+"""A container that tries Tier 2 again at once and looks at its gauges all the time."""
+
 
 class FailingLog(MemoryDurableDataLog):
     """Fails every append after `successes` more."""
@@ -223,12 +229,8 @@ async def test_h41_with_tier_2_down_at_start_known_segments_are_served_and_appen
 async def test_h36_writers_wait_while_tier_2_is_down_and_go_on_by_themselves() -> None:
     tiers = MemoryTiers()
     store = FlakyObjectStore()
-    settings = ContainerSettings(
-        writer=replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.05),
-        housekeeping_seconds=0.01,
-    )
     async with running(
-        tiers, settings=settings, cache_bytes=4 << 20, object_store=store
+        tiers, settings=QUICK_RETRIES, cache_bytes=4 << 20, object_store=store
     ) as container:
         await container.create("a")
         store.down = True
@@ -255,12 +257,8 @@ async def test_h36_writers_wait_while_tier_2_is_down_and_go_on_by_themselves() -
 async def test_h35_a_seal_never_overtakes_appends_that_wait() -> None:
     tiers = MemoryTiers()
     store = FlakyObjectStore()
-    settings = ContainerSettings(
-        writer=replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.05),
-        housekeeping_seconds=0.01,
-    )
     async with running(
-        tiers, settings=settings, cache_bytes=2 << 20, object_store=store
+        tiers, settings=QUICK_RETRIES, cache_bytes=2 << 20, object_store=store
     ) as container:
         await container.create("a")
         store.down = True
