@@ -7,6 +7,7 @@ from typing import NewType, Protocol
 
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.tables import TableApi
 
 HostId = NewType("HostId", str)
 
@@ -42,7 +43,7 @@ class ContainerHealth:
     """Why it failed, in a sentence; "" if it did not."""
 
 
-class SegmentContainer(SegmentApi, Protocol):
+class SegmentContainer(SegmentApi, TableApi, Protocol):
     """One failure domain. start() recovers, run() works until cancelled or until one part fails, close() ends."""
 
     @property

@@ -146,6 +146,48 @@ class BadAttributeUpdateError(SegmentStoreError):
         self.current = current
 
 
+class NotATableError(SegmentStoreError):
+    """A table verb met a segment that is no table, or a segment verb that would break a table."""
+
+    kind = ErrorKind.CONFLICT
+
+
+class TableNotEmptyError(SegmentStoreError):
+    """A table that has to be empty to be deleted holds entries."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"table is not empty name={name!r}")
+        self.name = name
+
+
+class TableKeyNotFoundError(SegmentStoreError):
+    """A conditional update or removal expected a version of a key that does not exist."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, name: str, *, key: bytes) -> None:
+        super().__init__(f"table key does not exist name={name!r} key={key.hex()}")
+        self.name = name
+        self.key = key
+
+
+class TableVersionError(SegmentStoreError):
+    """A conditional update or removal expected another version of a key."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, name: str, *, key: bytes, expected: int, current: int) -> None:
+        super().__init__(
+            f"table key has another version name={name!r} key={key.hex()} expected={expected} current={current}"
+        )
+        self.name = name
+        self.key = key
+        self.expected = expected
+        self.current = current
+
+
 class MergeRefusedError(SegmentStoreError):
     """Two segments cannot be merged; the message says why and what would work."""
 
@@ -210,6 +252,14 @@ class StorageError(SegmentStoreError):
     """Tier 2 failed; the outcome of a write is unknown until it is read back."""
 
 
+class StorageUnavailableError(StorageError):
+    """Tier 2 does not do what it is asked, for a reason that has a name: `state` is a word for `/health`."""
+
+    def __init__(self, message: str, *, state: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
 class StorageNotPrimaryError(StorageError):
     """The root was claimed under a higher epoch."""
 
@@ -234,6 +284,12 @@ class ObjectExistsError(StorageError):
 
 class ObjectChangedError(StorageError):
     """A put-if-match met another version (or, after a lost answer, its own earlier success)."""
+
+    kind = ErrorKind.CONFLICT
+
+
+class ObjectLockedError(StorageError):
+    """A deletion or an overwrite met an object under retention or legal hold."""
 
     kind = ErrorKind.CONFLICT
 

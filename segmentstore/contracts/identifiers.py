@@ -40,6 +40,16 @@ ATTRIBUTE_KEY_BYTES_MAX = 255
 ATTRIBUTE_VALUE_BYTES_MAX = 1024
 
 
+EVENT_COUNT = AttributeKey(CORE_ATTRIBUTE_PREFIX + (1).to_bytes(8, "big"))
+"""Core attribute: events appended over the segment's life, truncation notwithstanding."""
+SCALE_POLICY_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (2).to_bytes(8, "big"))
+"""Core attribute: 0 fixed, 1 kilobytes per second, 2 events per second."""
+SCALE_POLICY_RATE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (3).to_bytes(8, "big"))
+SEGMENT_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (9).to_bytes(8, "big"))
+TABLE_KEY_LENGTH = AttributeKey(CORE_ATTRIBUTE_PREFIX + (12).to_bytes(8, "big"))
+"""Core attribute, on table segments only: 0 for the hash layout, else the length of every key in bytes."""
+
+
 def is_core_attribute(key: AttributeKey) -> bool:
     """Whether the attribute lives in the segment's own record and is thus always in memory."""
     return len(key) == 16 and key.startswith(CORE_ATTRIBUTE_PREFIX)

@@ -107,8 +107,12 @@ class Segment(Protocol):
         offset: int | None = None,
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal: bool = False,
+        events: int | None = None,
     ) -> "Future[int]":
         """Submit bytes, attribute updates and a seal as one operation: all of it or nothing (H73).
+
+        `events` declares that `data` is exactly so many whole events, each behind its 8-byte header (H76); the
+        segment's EVENT_COUNT grows by it in the same operation. None: bytes of unknown structure.
 
         Synchronous and ordered: two calls are applied in call order. `offset` makes it conditional on the length.
         `data` may be empty if there is anything else. A `bytes` object is kept by reference; a memoryview is
@@ -132,6 +136,15 @@ class Segment(Protocol):
         self, keys: Sequence[AttributeKey]
     ) -> Mapping[AttributeKey, AttributeValue]:
         """Committed values of those that exist; fetches unknown ones from Tier 2."""
+
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        """Committed bytes from `offset` on, as many as the cache holds there (at most length_max); None if the first
+        one is not in memory, or at the end. Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError."""
+
+    def readable(self, offset: int) -> "Future[None]":
+        """Done when `offset` < length, or the segment was sealed, deleted or merged away, or its container stopped:
+        look again then (H58). One waiter of the bounded number; raises TooManyWaitersError. Cancel it to leave.
+        """
 
     def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         """Entries from `offset` on until max_length bytes were delivered or an entry without bytes came.
@@ -164,12 +177,26 @@ class SegmentApi(Protocol):
     async def truncate(self, name: str, offset: int) -> None:
         """Bytes below `offset` are gone. Going back is a no-op; past the length is BadOffsetError."""
 
-    async def merge(self, target: str, source: str) -> int:
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal_source: bool = False,
+    ) -> int:
         """Append the sealed source to the target and remove it, atomically; the target's new length.
 
-        Raises MergeRefusedError (other container, same segment), SegmentNotSealedError, SegmentTruncatedError (the
-        source), SegmentSealedError (the target).
+        The target's attribute updates are part of the same operation, and so is remembering the source (H74):
+        until `forget_merged`, merging a source that the target remembers gives the length behind that merge again.
+        `seal_source` merges an open source as it is, sealing it in the same stretch.
+        Raises MergeRefusedError (other container, same segment), SegmentNotFoundError (target, or a source that the
+        target does not remember), SegmentNotSealedError, SegmentTruncatedError (the source), SegmentSealedError (the
+        target), BadAttributeUpdateError.
         """
+
+    async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
+        """The merges are recorded elsewhere: drop the target's memory of them."""
 
     async def delete(self, name: str) -> None: ...
 

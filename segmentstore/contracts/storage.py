@@ -49,12 +49,25 @@ class SegmentRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RunEvents:
+    """What is known of the events of one run (H76). Times are Unix milliseconds."""
+
+    first_number: int | None
+    """The run begins with this event, counted from the segment's start over its whole life; None: it lies inside an
+    event that began before it."""
+    lowest_time_ms: int
+    highest_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class DataPiece:
     """New bytes of a segment at [offset, offset + sum of the runs)."""
 
     offset: int
     runs: Sequence[BufferView]
     """Each run begins and ends on an append boundary; blocks end only between runs (H76)."""
+    events: Sequence[RunEvents | None] | None = None
+    """One for each run, None for bytes of unknown structure; None for all of them: a byte stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,10 @@ class MergePiece:
     source_id: SegmentId
     length: int
     """The source's published length. Its start offset is 0: a truncated source is refused earlier."""
+    first_event: int | None = None
+    """Number that the source's first event has in this segment; None: its events do not count here (H76)."""
+    begins_event: bool = False
+    """The moved bytes begin with that event, whatever their sender declared of them."""
 
 
 Piece: TypeAlias = DataPiece | MergePiece
@@ -107,6 +124,16 @@ class ClaimedRoot:
 
 
 @dataclass(frozen=True, slots=True)
+class AttributePage:
+    """Some extended attributes of a segment, in the order of their keys."""
+
+    values: Sequence[tuple[AttributeKey, AttributeValue]]
+    """May be empty although more follow."""
+    following: AttributeKey | None
+    """Where the next page starts: everything below it is in this one. None: there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
 class StorageRead:
     """Bytes from Tier 2: whole blocks around what was asked for, so possibly wider on both sides."""
 
@@ -130,6 +157,38 @@ class StorageStatistics:
     checksum_failures: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """One block of a segment's published bytes, as readers of the objects find it (H76)."""
+
+    offset: int
+    """In the segment; of the block's first byte."""
+    length: int
+    """Uncompressed bytes."""
+    first_event_offset: int | None
+    """In the segment: where the first event that starts in the block starts; None if none is known to."""
+    event_number: int
+    """Of that event, counted from the segment's start over its whole life; 0 without one."""
+    events_known: bool
+    """False: nobody said where events lie in this block. True without a first event: it is the inside of one."""
+    lowest_time_ms: int
+    highest_time_ms: int
+    """Bounds of the append times of the block's events, in Unix milliseconds; 0 if nothing is known."""
+    object_key: str
+    image_position: int
+    """Of the chunk's image in the object."""
+    position: int
+    """Of the block's stored bytes in the object."""
+    stored_length: int
+    """Without the checksum behind them."""
+    compression: int
+    """As the chunk format numbers it."""
+
+    @property
+    def begins_on_event(self) -> bool:
+        return self.first_event_offset == self.offset
+
+
 class ReadOnlyStorage(Protocol):
     """What can be read from one container's root with or without its owner."""
 
@@ -143,6 +202,11 @@ class ReadOnlyStorage(Protocol):
         self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
     ) -> Mapping[AttributeKey, AttributeValue]:
         """Published extended attributes: those of `keys` that exist, or all of them for None."""
+
+    async def scan_attributes(
+        self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
+    ) -> AttributePage:
+        """About `count` published extended attributes with start <= key < end."""
 
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         """At least the byte at `offset`, at most about `length` bytes plus a block on either side.
