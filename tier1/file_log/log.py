@@ -75,6 +75,7 @@ class FileDurableDataLog:
         """
         self._path = path
         self._files = files
+        self._executor = executor
         self._steps = BlockingSteps(executor)
         self._settings = settings or FileLogSettings()
         self._epoch_floor = epoch_floor
@@ -152,7 +153,7 @@ class FileDurableDataLog:
             log_path=self._path,
             directory=self._directory,
             pool=self._pool,
-            steps=self._steps,
+            executor=self._executor,
             settings=self._settings,
             rules=self._rules,
         )

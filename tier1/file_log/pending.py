@@ -2,7 +2,8 @@
 
 Invariants:
 - Addresses of in-flight and waiting entries strictly grow, in that order; they leave in it (L1, H51).
-- `outstanding_bytes` counts both, `room_bytes` the waiting ones; each entry is subtracted exactly once.
+- `outstanding_bytes` counts both, `waiting_bytes` and `room_bytes` the waiting ones; each entry is subtracted exactly
+  once.
 - A future that its waiter cancelled is left alone; its entry is not.
 """
 
@@ -10,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from segmentstore.contracts.identifiers import LogAddress
 from tier1.file_log.frames import FrameEntry, frame_bytes
@@ -29,17 +31,23 @@ class PendingEntries:
 
     def __init__(self) -> None:
         self._waiting: deque[PendingEntry] = deque()
-        self._in_flight: tuple[PendingEntry, ...] = ()
+        self._in_flight: deque[tuple[PendingEntry, ...]] = deque()
         self._room_bytes = 0
+        self._waiting_bytes = 0
         self._outstanding_bytes = 0
 
     @property
     def outstanding_entries(self) -> int:
-        return len(self._waiting) + len(self._in_flight)
+        return len(self._waiting) + sum(map(len, self._in_flight))
 
     @property
     def outstanding_bytes(self) -> int:
         return self._outstanding_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Payload that is in no frame yet."""
+        return self._waiting_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -54,11 +62,11 @@ class PendingEntries:
     def add(self, pending: PendingEntry) -> None:
         self._waiting.append(pending)
         self._room_bytes += pending.room_bytes
+        self._waiting_bytes += pending.length
         self._outstanding_bytes += pending.length
 
     def take(self, *, bytes_max: int, room: int) -> tuple[PendingEntry, ...]:
         """Put the next frame's entries in flight: at least one, up to `bytes_max` of payload and `room` of frame."""
-        assert not self._in_flight, f"one frame at a time, in flight: {len(self._in_flight)}"
         batch: list[PendingEntry] = []
         payload = 0
         while self._waiting:
@@ -69,13 +77,13 @@ class PendingEntries:
             payload = grown
             batch.append(self._waiting.popleft())
             self._room_bytes -= batch[-1].room_bytes
-        self._in_flight = tuple(batch)
-        return self._in_flight
+        self._waiting_bytes -= payload
+        self._in_flight.append(tuple(batch))
+        return self._in_flight[-1]
 
     def acknowledge(self) -> None:
-        """What was in flight is durable: complete its futures."""
-        written, self._in_flight = self._in_flight, ()
-        for pending in written:
+        """The oldest frame in flight is durable: complete its futures."""
+        for pending in self._in_flight.popleft():
             self._outstanding_bytes -= pending.length
             if not pending.future.done():
                 pending.future.set_result(LogAddress(pending.address))
@@ -84,22 +92,28 @@ class PendingEntries:
         """Nothing that waits will be written."""
         waiting, self._waiting = self._waiting, deque()
         self._room_bytes = 0
+        self._waiting_bytes = 0
         self._fail(waiting, error)
 
     def fail_all(self, error: Exception) -> None:
         """What is in flight is not known to be durable, and nothing follows it."""
-        in_flight, self._in_flight = self._in_flight, ()
-        self._fail(in_flight, error)
+        in_flight, self._in_flight = self._in_flight, deque()
+        for batch in in_flight:
+            self._fail(batch, error)
         self.fail_waiting(error)
 
     def check(self) -> None:
         """Prove the invariants. O(entries)."""
-        outstanding = [*self._in_flight, *self._waiting]
+        outstanding = [*chain.from_iterable(self._in_flight), *self._waiting]
         addresses = [pending.address for pending in outstanding]
         assert addresses == sorted(set(addresses)), f"addresses out of order: {addresses}"
         held = sum(pending.length for pending in outstanding)
         assert held == self._outstanding_bytes, (
             f"outstanding_bytes={self._outstanding_bytes}, entries hold {held}"
+        )
+        waiting = sum(pending.length for pending in self._waiting)
+        assert waiting == self._waiting_bytes, (
+            f"waiting_bytes={self._waiting_bytes}, entries hold {waiting}"
         )
         room = sum(pending.room_bytes for pending in self._waiting)
         assert room == self._room_bytes, f"room_bytes={self._room_bytes}, entries need {room}"

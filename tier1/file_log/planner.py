@@ -1,6 +1,6 @@
 """Decides frames: which entries, in which file, with which header. No I/O and no waiting: `writer` does what it says.
 
-A frame is planned as if it were written and synced already: if that fails, no other is ever planned.
+A frame is planned as if all before it were written and synced already: if that fails, no other is ever written.
 
 Invariants:
 - Frame numbers grow by one; vouched <= synced <= last, each of them only grows.
@@ -96,7 +96,7 @@ class FramePlanner:
             if spare is None:
                 return None
             room = spare.entry_capacity()
-        batch = self._pending.take(bytes_max=self._settings.batch_bytes_max, room=room)
+        batch = self._pending.take(bytes_max=self._payload_bytes_max(), room=room)
         payload = sum(pending.length for pending in batch)
         return self._planned(
             FrameKind.ENTRIES,
@@ -106,6 +106,11 @@ class FramePlanner:
             length=body_bytes(len(batch), payload),
             sync=True,
         )
+
+    def _payload_bytes_max(self) -> int:
+        """Large loads are halved, so that one frame is filled by callers while the other is on its way to the disk."""
+        half = self._pending.outstanding_bytes // 2
+        return min(self._settings.batch_bytes_max, max(half, 2 * self._settings.ahead_bytes_min))
 
     def plan_mark(self, *, truncation: bool) -> PlannedFrame | None:
         """A frame without entries: synced for a truncation, else only to vouch. None if there is no room for it."""

@@ -17,6 +17,8 @@ class FileLogSettings:
     """What the caller may have in flight; also bounds the pending queue, which never refuses."""
     batch_bytes_max: int = 4 * MIB
     """Payload of one frame, unless a single entry is larger."""
+    ahead_bytes_min: int = MIB // 2
+    """With so much payload waiting a frame is planned while another is written; with less it waits for company."""
     journal_bytes_first: int = 8 * MIB
     """Size of an epoch's first journal file: small, because the start waits while it is filled with zeros."""
     journal_bytes_max: int = 64 * MIB

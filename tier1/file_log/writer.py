@@ -1,5 +1,8 @@
 """Turns pending entries into frames: one write and sync in flight, what arrives meanwhile goes into the next.
 
+A frame is planned when the disk is free for it, so that as many entries as possible share its sync. Only when enough
+bytes wait for a frame whose sync costs more than its round trip, one is planned ahead, and written without a pause.
+
 Invariants:
 - Addresses are given in the order of append(); futures complete in it, all of a frame in one loop callback (L1).
 - A future completes only after the sync of its frame, and after an epoch check made behind that sync (L2, H47).
@@ -10,16 +13,13 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor
 
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
 from segmentstore.contracts.identifiers import BufferView, LogAddress
-from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory
-from tier1.file_log.frames import (
-    FrameHeader,
-    encode_frame,
-    frame_bytes,
-)
+from tier1.file_log.flush import FrameFlush
+from tier1.file_log.frames import FrameHeader, frame_bytes
 from tier1.file_log.journal import Journal
 from tier1.file_log.pending import PendingEntries, PendingEntry, fail_future
 from tier1.file_log.planner import FramePlanner, PlannedFrame
@@ -41,19 +41,23 @@ class FrameWriter:
         log_path: str,
         directory: LogDirectory,
         pool: JournalPool,
-        steps: BlockingSteps,
+        executor: Executor | None,
         settings: FileLogSettings,
         rules: DurabilityRules,
     ) -> None:
         self._log_path = log_path
-        self._directory = directory
         self._pool = pool
-        self._steps = steps
         self._settings = settings
         self._rules = rules
         self._pending = PendingEntries()
         self._planner = FramePlanner(
             first=first, journals=journals, pending=self._pending, pool=pool, settings=settings
+        )
+        self._flush = FrameFlush(
+            directory=directory,
+            executor=executor,
+            on_written=self._written,
+            on_failure=self._broke,
         )
         self._next_address = first.last_address + 1
         self._durable_truncation = first.truncated_up_to
@@ -65,6 +69,7 @@ class FrameWriter:
         self._failure: Exception | None = None
         self._work = asyncio.Event()
         self._sync_seconds = 0.0
+        self._flush_began = 0.0
 
     # --- what the log asks -------------------------------------------------------------------
 
@@ -136,26 +141,22 @@ class FrameWriter:
         self._work.set()
 
     async def run(self) -> None:
-        """Write until stop() or failure; never raises but when cancelled."""
+        """Write until stop() or failure; never raises but when cancelled. Then no thread writes any more."""
         try:
             while self._failure is None:
                 planned = self._plan()
                 if planned is not None:
-                    await self._write(planned)
-                elif self._stopping:
+                    self._hand_over(planned)
+                elif self._stopping and self._flush.idle:
                     return
                 else:
                     self._work.clear()
                     await self._work.wait()
-        except OSError as error:
-            failure = DurableDataLogError(
-                f"the log cannot be written: {error} path={self._log_path!r}"
-            )
-            failure.__cause__ = error
-            self.fail(failure)
         except Exception as error:  # noqa: BLE001 - a task's top: whatever it is, nothing may be acknowledged any more
             self.fail(error)
         finally:
+            self._flush.stop()
+            await self._flush.wait_until_idle()
             self.fail(self._closed_error())
 
     def stop(self) -> None:
@@ -168,6 +169,7 @@ class FrameWriter:
         """Fail everything un-acknowledged, now and later, with the first error given."""
         if self._failure is None:
             self._failure = error
+        self._flush.stop()
         self._pool.stop()
         if self._mark_timer is not None:
             self._mark_timer.cancel()
@@ -185,7 +187,10 @@ class FrameWriter:
     # --- deciding ----------------------------------------------------------------------------
 
     def _plan(self) -> PlannedFrame | None:
-        """What to write next, if anything."""
+        """What to write next, if anything and if it is time."""
+        if not self._flush.idle:
+            enough = self._pending.waiting_bytes >= self._settings.ahead_bytes_min
+            return self._planner.plan_entries() if enough and not self._flush.has_next else None
         planned = self._planner.plan_entries()
         if planned is None and self._truncation_waiters:
             return self._planner.plan_mark(truncation=True)
@@ -197,19 +202,23 @@ class FrameWriter:
 
     # --- doing -------------------------------------------------------------------------------
 
-    async def _write(self, planned: PlannedFrame) -> None:
-        loop = asyncio.get_running_loop()
+    def _hand_over(self, planned: PlannedFrame) -> None:
         if planned.pending and self._rules.acknowledges_before_sync():
             self._pending.acknowledge()
-        started = loop.time()
-        await self._steps.run(self._write_blocking, planned)
-        if self._failure is not None:
-            return
+        if self._flush.idle:
+            self._flush_began = asyncio.get_running_loop().time()
+        self._flush.hand_over(planned)
+
+    def _written(self, planned: PlannedFrame) -> None:
+        loop = asyncio.get_running_loop()
         if planned.sync:
             self._durable_truncation = planned.header.truncated_up_to
             self._durable_oldest_number = planned.header.oldest_number
-            self._sync_seconds += _RECENT_WEIGHT * (loop.time() - started - self._sync_seconds)
-        self._pending.acknowledge()
+            seconds = loop.time() - self._flush_began
+            self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
+        self._flush_began = loop.time()
+        if planned.pending and not self._rules.acknowledges_before_sync():
+            self._pending.acknowledge()
         while self._truncation_waiters and (
             self._truncation_waiters[0][0] <= self._durable_truncation
         ):
@@ -217,16 +226,15 @@ class FrameWriter:
             if not waiter.done():
                 waiter.set_result(None)
         self._arm_mark_timer(loop)
+        self._work.set()
 
-    def _write_blocking(self, planned: PlannedFrame) -> None:
-        if planned.leaves is not None and planned.leaves.file is not None:
-            planned.leaves.file.sync_data()
-        file = planned.journal.file
-        assert file is not None, f"only own journals are written path={planned.journal.path!r}"
-        file.write_at(planned.header.offset, encode_frame(planned.header, planned.pending))
-        if planned.sync:
-            file.sync_data()
-            self._directory.check_epoch()
+    def _broke(self, error: BaseException) -> None:
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            self.fail(error)
+            return
+        failure = DurableDataLogError(f"the log cannot be written: {error} path={self._log_path!r}")
+        failure.__cause__ = error
+        self.fail(failure)
 
     def _arm_mark_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._mark_timer is None and self._planner.unvouched:

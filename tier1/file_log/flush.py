@@ -1,0 +1,154 @@
+"""Writes and syncs frames in an executor job that goes from one frame to the next without asking the loop.
+
+A frame that was handed over while the job is busy is begun as soon as the one before it is synced: the disk does not
+wait for the loop to wake, to complete futures and to plan. The loop learns of a frame while the next is being written.
+
+Invariants:
+- One job at a time. A frame is written only when the one before it is written, synced and passed the epoch check: what
+  its header says of earlier frames is true by then.
+- After a failure nothing more is written, also of what was handed over already (H48, H51).
+- `on_written` and `on_failure` run on the loop, in the order of the frames.
+
+The loop appends to the queue and the job takes from it; both are single operations of a deque. No frame is forgotten
+when a job ends beside a hand-over, because the end of the job is noticed on the loop, which then looks again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from contextvars import Context, copy_context
+
+from segmentstore.contracts.errors import DurableDataLogError
+from segmentstore.contracts.identifiers import BufferView
+from tier1.file_log.directory import LogDirectory
+from tier1.file_log.frames import encode_frame
+from tier1.file_log.planner import PlannedFrame
+
+
+class FrameFlush:
+    """The frames between planning and acknowledgement. Belongs to one loop."""
+
+    def __init__(
+        self,
+        *,
+        directory: LogDirectory,
+        executor: Executor | None,
+        on_written: Callable[[PlannedFrame], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._directory = directory
+        self._executor = executor
+        self._on_written = on_written
+        self._on_failure = on_failure
+        self._next: deque[PlannedFrame] = deque()
+        self._job: asyncio.Future[PlannedFrame] | None = None
+        self._stopped = False
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being written."""
+        return self._job is None
+
+    @property
+    def has_next(self) -> bool:
+        """A frame waits for the one that is being written."""
+        return bool(self._next)
+
+    def hand_over(self, planned: PlannedFrame) -> None:
+        """Write this frame after those before it. Not after stop() or a failure."""
+        assert not self._stopped, f"a frame after the end number={planned.header.number}"
+        if self._job is None:
+            self._start(planned)
+        else:
+            self._next.append(planned)
+
+    def stop(self) -> None:
+        """Begin no further frame; the one that is being written ends, and nobody is told."""
+        self._stopped = True
+        self._next.clear()
+
+    async def wait_until_idle(self) -> None:
+        """Returns when no thread writes any more; also when cancelled, and raises CancelledError only then."""
+        while self._job is not None:
+            job = self._job
+            try:
+                await asyncio.shield(job)
+            except asyncio.CancelledError:
+                with suppress(Exception):
+                    await job
+                raise
+            except Exception:  # noqa: BLE001 - on_failure has it
+                return
+
+    # --- on the loop -------------------------------------------------------------------------
+
+    def _start(self, planned: PlannedFrame) -> None:
+        loop = asyncio.get_running_loop()
+        # What the job reports belongs to whoever started it: the simulation tells processes apart by their context.
+        context = copy_context()
+        try:
+            job = loop.run_in_executor(self._executor, self._write_frames, planned, loop, context)
+        except RuntimeError as error:
+            failure = DurableDataLogError(f"the log has no thread to write with: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
+            return
+        self._job = job
+        job.add_done_callback(self._ended)
+
+    def _ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
+        self._job = None
+        if job.cancelled():
+            self._fail(
+                DurableDataLogError("the log has no thread to write with: the job was cancelled")
+            )
+        elif (error := job.exception()) is not None:
+            self._fail(error)
+        else:
+            written = job.result()
+            if self._next:
+                self._start(self._next.popleft())
+            self._report(written)
+
+    def _report(self, written: PlannedFrame) -> None:
+        if self._stopped:
+            return
+        try:
+            self._on_written(written)
+        except Exception as error:  # noqa: BLE001 - a callback's top: whatever it is, nothing may be acknowledged any more
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._stopped:
+            self.stop()
+            self._on_failure(error)
+
+    # --- in the executor ---------------------------------------------------------------------
+
+    def _write_frames(
+        self, planned: PlannedFrame, loop: asyncio.AbstractEventLoop, context: Context
+    ) -> PlannedFrame:
+        """The last frame that was written; those before it are reported while the next one is written."""
+        buffers = encode_frame(planned.header, planned.pending)
+        while True:
+            self._write(planned, buffers)
+            try:
+                following = self._next.popleft()
+            except IndexError:
+                return planned
+            buffers = encode_frame(following.header, following.pending)
+            # Not earlier: the loop would take the interpreter while the disk has nothing to do.
+            loop.call_soon_threadsafe(self._report, planned, context=context)
+            planned = following
+
+    def _write(self, planned: PlannedFrame, buffers: list[BufferView]) -> None:
+        if planned.leaves is not None and planned.leaves.file is not None:
+            planned.leaves.file.sync_data()
+        file = planned.journal.file
+        assert file is not None, f"only own journals are written path={planned.journal.path!r}"
+        file.write_at(planned.header.offset, buffers)
+        if planned.sync:
+            file.sync_data()
+            self._directory.check_epoch()
