@@ -63,7 +63,7 @@ def run(main: Coroutine[None, None, None]) -> None:
 
 
 @asynccontextmanager
-async def bare(_directory: str) -> AsyncIterator[web.Application]:
+async def bare(_directory: str) -> AsyncIterator[int]:
     """The limit."""
 
     async def handle(request: web.Request) -> web.Response:
@@ -72,48 +72,63 @@ async def bare(_directory: str) -> AsyncIterator[web.Application]:
 
     application = web.Application()
     application.router.add_route("*", "/v1/stream/{name}", handle)
-    yield application
+    runner = web.AppRunner(
+        application, access_log=None, handler_cancellation=True, auto_decompress=False
+    )
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
-async def face(_directory: str) -> AsyncIterator[web.Application]:
+async def face(_directory: str) -> AsyncIterator[int]:
     """This room over segments in memory."""
-    yield application_over(MemorySegments())
+    async with listening(MemorySegments()) as port:
+        yield port
 
 
 @asynccontextmanager
-async def store(directory: str) -> AsyncIterator[web.Application]:
+async def store(directory: str) -> AsyncIterator[int]:
     """This room over the real containers."""
     resolved = resolve_settings(flags={"store.data_directory": directory}, environment={})
     async with open_service(resolved) as service, asyncio.TaskGroup() as group:
         group.create_task(service.manager.run())
         await service.manager.wait_until_settled()
-        yield application_over(service.store)
+        async with listening(service.store) as port:
+            yield port
 
 
-def application_over(segments: SegmentApi) -> web.Application:
-    """The application that is measured."""
-    return build_application(
+@asynccontextmanager
+async def listening(segments: SegmentApi) -> AsyncIterator[int]:
+    """The room as it is built in production; its port."""
+    application = build_application(
         segments=segments,
         health=lambda: NodeHealth(containers=(), containers_expected=0),
         metrics=dict,
         wall_clock=SystemWallClock(),
         random=Random(1),
     )
+    server = HttpServer(application=application, settings=HttpSettings(port=0))
+    await server.start()
+    try:
+        yield server.address[1]
+    finally:
+        await server.close()
 
 
-Make = Callable[[str], AbstractAsyncContextManager[web.Application]]
+Make = Callable[[str], AbstractAsyncContextManager[int]]
 
 
 def serve(make: Make, directory: str, port_to: Connection) -> None:
     """A server process: tells its port, then serves until it is terminated."""
 
     async def main() -> None:
-        async with make(directory) as application:
-            server = HttpServer(application=application, settings=HttpSettings(port=0))
-            await server.start()
+        async with make(directory) as port:
             tune_for_serving()
-            port_to.send(server.address[1])
+            port_to.send(port)
             await asyncio.Event().wait()
 
     run(main())

@@ -1,4 +1,4 @@
-"""Puts the room together: one aiohttp application over a SegmentApi.
+"""Puts the room together: one handler over a SegmentApi, and what has to run beside it.
 
 /v1/stream/{name}     Durable Streams (stream_*.py)
 /v1/segments...       segment verbs (segment_verbs.py)
@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,20 +68,54 @@ class SharedParts:
         }
 
 
+class HttpApplication:
+    """What HttpServer serves: start(), then handle() for each request, stop_waiting() and close()."""
+
+    def __init__(self, *, dispatch: Dispatch, upkeep: Upkeep) -> None:
+        self._dispatch = dispatch
+        self._upkeep = upkeep
+        self._upkeep_task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin the ticks."""
+        assert self._upkeep_task is None, "the application is started already"
+        loop = asyncio.get_running_loop()
+        self._upkeep_task = loop.create_task(self._upkeep.run(), name="http upkeep")
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Never raises but CancelledError: whatever goes wrong has an answer."""
+        return await self._dispatch.handle(request)
+
+    def stop_waiting(self) -> None:
+        """Ends long polls and event streams, so that the server can close."""
+        self._upkeep.stop_waiting()
+
+    async def close(self) -> None:
+        """After the last request. Idempotent."""
+        task, self._upkeep_task = self._upkeep_task, None
+        if task is None:
+            return
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await self._upkeep.close()
+
+
 def build_application(
     *,
     segments: SegmentApi,
     health: Callable[[], NodeHealth],
     metrics: Callable[[], ContainerMetrics],
+    node_metrics: Callable[[], Mapping[str, float]] = dict,
     wall_clock: WallClock,
     random: Random,
     settings: HttpSettings | None = None,
     executor: Executor | None = None,
-) -> web.Application:
-    """An application that HttpServer (or any aiohttp runner) can serve.
+) -> HttpApplication:
+    """An application for HttpServer.
 
-    `health` and `metrics` give snapshots and are called per request of /health and /metrics. `executor` splits large
-    JSON bodies (None: the loop's own). Does no I/O.
+    `health`, `metrics` and `node_metrics` (of the process's other faces) give snapshots, taken when asked for.
+    `executor` splits large JSON bodies (None: the loop's own). Does no I/O.
     """
     shared = _shared_parts(segments, wall_clock, settings or HttpSettings())
     settings = shared.settings
@@ -99,13 +133,17 @@ def build_application(
             directory=shared.directory,
             bodies=shared.bodies,
             settings=settings,
+            wall_clock=wall_clock,
             executor=executor,
         ),
         read=_read(shared, wall_clock, random),
         verbs=_verbs(shared, health),
         health=health,
         exposition=MetricsExposition(
-            containers=metrics, requests=shared.statistics, gauges=shared.gauges
+            containers=metrics,
+            requests=shared.statistics,
+            gauges=shared.gauges,
+            node=node_metrics,
         ),
         statistics=shared.statistics,
         clock_watch=shared.clock_watch,
@@ -113,7 +151,7 @@ def build_application(
         cross_origin=shared.cross_origin,
         settings=settings,
     )
-    return _serve(dispatch, upkeep)
+    return HttpApplication(dispatch=dispatch, upkeep=upkeep)
 
 
 def _shared_parts(
@@ -195,26 +233,3 @@ def _verbs(shared: SharedParts, health: Callable[[], NodeHealth]) -> SegmentVerb
         health=health,
         settings=shared.settings,
     )
-
-
-def _serve(dispatch: Dispatch, upkeep: Upkeep) -> web.Application:
-    # Bodies are bounded by BodyReader; aiohttp's own limit concerns request.read() alone.
-    application = web.Application(client_max_size=0)
-    # Two resources because aiohttp looks for the longest known prefix first: appends find theirs sooner.
-    for path in (STREAM_PREFIX + "{name:(?s:.*)}", "/{path:(?s:.*)}"):
-        application.router.add_route("*", path, dispatch.handle, expect_handler=dispatch.expect)
-
-    async def stop_waiting(_application: web.Application) -> None:
-        upkeep.stop_waiting()
-
-    async def run_upkeep(_application: web.Application) -> AsyncIterator[None]:
-        task = asyncio.get_running_loop().create_task(upkeep.run(), name="http upkeep")
-        yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await upkeep.close()
-
-    application.on_shutdown.append(stop_waiting)
-    application.cleanup_ctx.append(run_upkeep)
-    return application

@@ -49,7 +49,7 @@ class BodyReader:
     def budget(self) -> BodyBudget:
         return self._budget
 
-    def read_nowait(self, request: web.Request, bytes_max: int) -> bytes | None:
+    def read_nowait(self, request: web.BaseRequest, bytes_max: int) -> bytes | None:
         """The body if all of it has arrived, taken from the budget (give it back!); None if it has not.
 
         Raises Refusal: 413 (too large), 415 (encoded), 503 (budget).
@@ -67,7 +67,7 @@ class BodyReader:
         return body
 
     @asynccontextmanager
-    async def read(self, request: web.Request, bytes_max: int) -> AsyncIterator[bytes]:
+    async def read(self, request: web.BaseRequest, bytes_max: int) -> AsyncIterator[bytes]:
         """The whole body, held in the budget until the block ends.
 
         Raises Refusal: 413 (too large), 415 (encoded), 408 (too slow), 400 (broke off), 503 (budget).
@@ -103,7 +103,7 @@ class BodyReader:
         finally:
             self._budget.give_back(taken)
 
-    async def _pieces(self, request: web.Request) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
         deadline = asyncio.get_running_loop().time() + self._seconds_max
         while not request.content.at_eof():
             try:
@@ -119,7 +119,7 @@ class BodyReader:
                 yield piece
 
 
-def refuse_encoding(request: web.Request) -> None:
+def refuse_encoding(request: web.BaseRequest) -> None:
     """Bodies are stored as they come, so an encoded one would be served as something it is not."""
     encoding = request.headers[header_names.CONTENT_ENCODING]
     if encoding.lower() != "identity":

@@ -81,7 +81,7 @@ class Dispatch:
         self._upkeep = upkeep
         self._cross_origin = cross_origin
         self._settings = settings
-        self._stream_verbs: Mapping[str, tuple[str, Callable[[web.Request, str], Work]]] = {
+        self._stream_verbs: Mapping[str, tuple[str, Callable[[web.BaseRequest, str], Work]]] = {
             "POST": ("stream_append", append.handle),
             "GET": ("stream_read", read.handle),
             "HEAD": ("stream_head", self._head),
@@ -89,7 +89,7 @@ class Dispatch:
             "DELETE": ("stream_delete", self._delete),
         }
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Never raises but CancelledError: whatever goes wrong has an answer."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -99,6 +99,8 @@ class Dispatch:
         try:
             try:
                 verb, work = self._route(request)
+                if header_names.EXPECT in request.headers:
+                    await self._expect(request, work)
                 response = await work
             except Refusal as refusal:
                 response = refusal_response(refusal)
@@ -122,17 +124,20 @@ class Dispatch:
             statistics.in_flight -= 1
             statistics.finished(verb, status, loop.time() - started)
 
-    async def expect(self, request: web.Request) -> web.StreamResponse | None:
+    async def _expect(self, request: web.BaseRequest, work: Work) -> None:
         """`Expect: 100-continue`: refuse a body that is too large before it is sent."""
-        length = request.content_length
-        if length is not None and length > self._settings.append_bytes_max:
-            return refusal_response(too_large(length, self._settings.append_bytes_max))
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            length = request.content_length
+            if length is not None and length > self._settings.append_bytes_max:
+                raise too_large(length, self._settings.append_bytes_max)
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        except BaseException:
+            work.close()
+            raise
         # What was written is no part of the answer that follows.
         request.writer.output_size = 0
-        return None
 
-    def _route(self, request: web.Request) -> tuple[str, Work]:
+    def _route(self, request: web.BaseRequest) -> tuple[str, Work]:
         path = request.rel_url.raw_path
         if path.startswith(STREAM_PREFIX):
             if request.method == "OPTIONS":
@@ -150,8 +155,8 @@ class Dispatch:
             return self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
         return self._route_fixed(request, path)
 
-    def _route_fixed(self, request: web.Request, path: str) -> tuple[str, Work]:
-        fixed: Mapping[str, tuple[str, str, Callable[[web.Request], Work]]] = {
+    def _route_fixed(self, request: web.BaseRequest, path: str) -> tuple[str, Work]:
+        fixed: Mapping[str, tuple[str, str, Callable[[web.BaseRequest], Work]]] = {
             _SEGMENTS_PATH: ("segment_list", "GET", self._verbs.list_segments),
             "/health": ("health", "GET", self._answer_health),
             "/metrics": ("metrics", "GET", self._answer_metrics),
@@ -168,14 +173,14 @@ class Dispatch:
     async def _options(self) -> web.StreamResponse:
         return self._cross_origin.preflight()
 
-    async def _head(self, _request: web.Request, name: str) -> web.StreamResponse:
+    async def _head(self, _request: web.BaseRequest, name: str) -> web.StreamResponse:
         return await self._read.head(name)
 
-    async def _delete(self, _request: web.Request, name: str) -> web.StreamResponse:
+    async def _delete(self, _request: web.BaseRequest, name: str) -> web.StreamResponse:
         await self._directory.delete(name)
         return web.Response(status=204, headers=SECURITY_HEADERS)
 
-    async def _answer_health(self, _request: web.Request) -> web.StreamResponse:
+    async def _answer_health(self, _request: web.BaseRequest) -> web.StreamResponse:
         health = self._health()
         self._clock_watch.look()
         complaints = [
@@ -185,10 +190,10 @@ class Dispatch:
         ]
         return json_response(200 if health.ready else 503, health_as_json(health, complaints))
 
-    async def _answer_metrics(self, _request: web.Request) -> web.StreamResponse:
+    async def _answer_metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
         headers = {**SECURITY_HEADERS, "Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"}
         return web.Response(headers=headers, body=self._exposition.text())
 
-    async def _settle_clocks(self, _request: web.Request) -> web.StreamResponse:
+    async def _settle_clocks(self, _request: web.BaseRequest) -> web.StreamResponse:
         self._clock_watch.settle()
         return json_response(200, {"trusted": True})

@@ -4,6 +4,7 @@
     segmentstore_http_requests_total{verb,status}
     segmentstore_http_request_duration_seconds{verb}   histogram
     segmentstore_http_<name>                           every other number of the HTTP room
+    segmentstore_<name>                                numbers of the process's other faces
 
 A name that ends in `_total` is a counter, every other one a gauge. Nothing else in this project imports the exporter.
 """
@@ -44,10 +45,12 @@ class MetricsExposition:
         containers: Callable[[], ContainerMetrics],
         requests: RequestStatistics,
         gauges: Callable[[], Mapping[str, float]],
+        node: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._containers = containers
         self._requests = requests
         self._gauges = gauges
+        self._node = node
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collector(self))
 
@@ -79,6 +82,11 @@ class MetricsExposition:
         yield durations
         for name, value in sorted(self._gauges().items()):
             family = _family(f"segmentstore_http_{name}", "Of the HTTP server.", [])
+            family.add_metric([], value)
+            yield family
+
+        for name, value in sorted(self._node().items()):
+            family = _family(f"segmentstore_{name}", "Of the process.", [])
             family.add_metric([], value)
             yield family
 

@@ -25,6 +25,7 @@ class Pin:
         "last_used",
         "opened",
         "segment",
+        "takes_plain_bytes",
         "users",
     )
 
@@ -32,6 +33,8 @@ class Pin:
         self.segment = segment
         self.opened = opened
         self.configuration: StreamConfiguration = configuration_of(segment.info().core_attributes)
+        self.takes_plain_bytes = not (self.configuration.may_expire or self.configuration.is_json)
+        """Whether a body of the right type is stored as it comes, and nothing else happens."""
         self.content_type_accepted = self.configuration.content_type
         """The last Content-Type header that matched: clients repeat themselves."""
         self.users = 0

@@ -43,7 +43,7 @@ class SegmentStreaming:
         self._settings = settings
         self._cross_origin = cross_origin
 
-    async def handle(self, request: web.Request, name: str) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         async with self._segments.open_segment(name) as segment:
             properties = segment.info()
             offset = parse_count(request.query.get("offset"), "offset", properties.start_offset)

@@ -45,7 +45,7 @@ from segmentstore.http.stream_append import is_true
 from segmentstore.http.stream_attributes import configuration_of
 from segmentstore.http.stream_directory import StreamDirectory
 
-Verb = Callable[[web.Request, str], Coroutine[None, None, web.StreamResponse]]
+Verb = Callable[[web.BaseRequest, str], Coroutine[None, None, web.StreamResponse]]
 
 
 class SegmentVerbs:
@@ -81,7 +81,7 @@ class SegmentVerbs:
         }
 
     def route(
-        self, request: web.Request, rest: str
+        self, request: web.BaseRequest, rest: str
     ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
         """The verb, as the statistics call it, and its work; `rest` is the raw path behind /v1/segments/."""
         if request.method == "DELETE":
@@ -96,7 +96,7 @@ class SegmentVerbs:
             raise method_not_allowed(verb, sorted(methods))
         return f"segment_{verb}", handler(request, self._name(raw_name))
 
-    async def list_segments(self, request: web.Request) -> web.Response:
+    async def list_segments(self, request: web.BaseRequest) -> web.Response:
         """A page of segments."""
         if request.method != "GET":
             raise method_not_allowed("list", ["GET"])
@@ -117,14 +117,14 @@ class SegmentVerbs:
             raise bad_request(f"name is reserved name={name!r}")
         return name
 
-    async def _create(self, request: web.Request, name: str) -> web.Response:
+    async def _create(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._json_body(request, allowed=("attributes",))
         updates = updates_of_json(asked.get("attributes"))
         async with self._directory.locks.hold(name):
             properties = await self._segments.create(name, updates)
         return json_response(201, properties_as_json(properties))
 
-    async def _append(self, request: web.Request, name: str) -> web.Response:
+    async def _append(self, request: web.BaseRequest, name: str) -> web.Response:
         offset_text = request.query.get("offset")
         offset = None if offset_text is None else parse_count(offset_text, "offset", 0)
         updates_text = request.headers.get(header_names.SEGMENT_ATTRIBUTES)
@@ -149,7 +149,7 @@ class SegmentVerbs:
                 self._pins.release(pin, asyncio.get_running_loop().time())
         return json_response(200, {"length": length, "offset": length - len(body)})
 
-    async def _truncate(self, request: web.Request, name: str) -> web.Response:
+    async def _truncate(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._json_body(request, allowed=("offset",))
         offset = asked.get("offset")
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
@@ -164,7 +164,7 @@ class SegmentVerbs:
         await self._segments.truncate(name, offset)
         return json_response(200, properties_as_json(await self._segments.info(name)))
 
-    async def _merge(self, request: web.Request, name: str) -> web.Response:
+    async def _merge(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._json_body(request, allowed=("source",))
         source = asked.get("source")
         if not isinstance(source, str) or not source:
@@ -182,15 +182,15 @@ class SegmentVerbs:
         length = await self._segments.merge(name, source)
         return json_response(200, {"length": length})
 
-    async def _seal(self, _request: web.Request, name: str) -> web.Response:
+    async def _seal(self, _request: web.BaseRequest, name: str) -> web.Response:
         return json_response(200, {"length": await self._segments.seal(name)})
 
-    async def _flush(self, _request: web.Request, name: str) -> web.Response:
+    async def _flush(self, _request: web.BaseRequest, name: str) -> web.Response:
         await self._segments.flush(name)
         properties = await self._segments.info(name)
         return json_response(200, {"storage_length": properties.storage_length})
 
-    async def _info(self, _request: web.Request, name: str) -> web.Response:
+    async def _info(self, _request: web.BaseRequest, name: str) -> web.Response:
         properties = await self._segments.info(name)
         attributes = await self._segments.attributes(name)
         shown = properties_as_json(properties)
@@ -201,10 +201,10 @@ class SegmentVerbs:
                 shown["throttle_delay_seconds"] = container.throttle_delay_seconds
         return json_response(200, shown)
 
-    async def _attributes(self, _request: web.Request, name: str) -> web.Response:
+    async def _attributes(self, _request: web.BaseRequest, name: str) -> web.Response:
         return json_response(200, attributes_as_json(await self._segments.attributes(name)))
 
-    async def _update_attributes(self, request: web.Request, name: str) -> web.Response:
+    async def _update_attributes(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._json_body(request, allowed=("updates",))
         updates = updates_of_json(asked.get("updates"))
         if not updates:
@@ -212,7 +212,7 @@ class SegmentVerbs:
         await self._segments.update_attributes(name, updates)
         return json_response(200, {"updated": len(updates)})
 
-    async def _delete(self, _request: web.Request, name: str) -> web.Response:
+    async def _delete(self, _request: web.BaseRequest, name: str) -> web.Response:
         async with self._directory.locks.hold(name):
             properties = await self._segments.info(name)
             origin = await self._directory.remove(
@@ -222,7 +222,7 @@ class SegmentVerbs:
         return json_response(200, {"deleted": name})
 
     async def _json_body(
-        self, request: web.Request, *, allowed: tuple[str, ...]
+        self, request: web.BaseRequest, *, allowed: tuple[str, ...]
     ) -> Mapping[str, object]:
         async with self._bodies.read(request, self._settings.control_body_bytes_max) as body:
             value = parse_json(body) if body else {}

@@ -10,13 +10,15 @@ The hot path of the room. Its order (what is refused before what) is the protoco
 - A refusal or a duplicate is answered only behind a barrier, and only if it also holds for what has committed (H24):
   what it was judged by may itself have failed.
 - A client that goes away does not cancel its commit.
+
+A plain append (no producer, no Stream-Seq, no close; the type that was accepted last; bytes stored as they come) has
+nothing to be judged by, so that steps 1 to 8 come down to a look at the headers and `append()`.
 """
 
 import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -27,20 +29,21 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import (
     AttributeUpdate,
-    AttributeUpdateType,
     Segment,
     SegmentProperties,
 )
 from segmentstore.http import header_names
+from segmentstore.http.append_judgement import ACCEPTED, AppendRequest, Judgement, judge_request
+from segmentstore.http.appended_answer import AppendedAnswer, HttpDate
 from segmentstore.http.bodies import BodyReader
 from segmentstore.http.json_messages import lines_of_body
 from segmentstore.http.offsets import offset_token
+from segmentstore.http.outcomes import outcome
 from segmentstore.http.pins import Pin
-from segmentstore.http.producers import ProducerClaim, Verdict, judge, producer_claim, refuse
-from segmentstore.http.refusals import Refusal, bad_request, busy, conflict
+from segmentstore.http.producers import producer_claim
+from segmentstore.http.refusals import bad_request, busy, conflict
 from segmentstore.http.responses import SECURITY_HEADERS
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import (
@@ -48,44 +51,14 @@ from segmentstore.http.stream_attributes import (
     PRODUCER_COUNT_KEY,
     STREAM_SEQUENCE_KEY,
     Closer,
-    ProducerRecord,
     closer_of,
     media_type_of,
     producer_key,
-    producer_record,
 )
 from segmentstore.http.stream_directory import StreamDirectory
+from segmentstore.runtime.clock import WallClock
 
 _ATTEMPTS_MAX = 8
-
-
-@dataclass(slots=True)
-class AppendRequest:
-    """What one POST asks for, parsed."""
-
-    content_type: str | None
-    close: bool
-    claim: ProducerClaim | None
-    sequence: bytes | None
-    body: bytes = b""
-    payload: bytes = b""
-    """What is stored for the body."""
-    invalid_body: InvalidRequestError | None = None
-    """JSON that does not parse is refused last, after duplicates."""
-    producer_key: AttributeKey | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the protocol's state says of a request: submit `updates`, or answer."""
-
-    updates: list[AttributeUpdate]
-    refusal: Refusal | None = None
-    duplicate_of: ProducerRecord | None = None
-
-    @property
-    def accepted(self) -> bool:
-        return self.refusal is None and self.duplicate_of is None
 
 
 class StreamAppend:
@@ -97,6 +70,7 @@ class StreamAppend:
         directory: StreamDirectory,
         bodies: BodyReader,
         settings: HttpSettings,
+        wall_clock: WallClock,
         executor: Executor | None,
     ) -> None:
         self._directory = directory
@@ -104,8 +78,39 @@ class StreamAppend:
         self._bodies = bodies
         self._settings = settings
         self._executor = executor
+        self._date = HttpDate(wall_clock)
 
-    async def handle(self, request: web.Request, name: str) -> web.Response:
+    async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        pin = self._pins.lease_nowait(name)
+        if pin is not None:
+            try:
+                if is_plain(request.headers, pin):
+                    body = self._bodies.read_nowait(request, self._settings.append_bytes_max)
+                    if body:
+                        return await self._append_plain(request, name, pin, body)
+            finally:
+                self._pins.release(pin, asyncio.get_running_loop().time())
+        return await self._judge_and_append(request, name)
+
+    async def _append_plain(
+        self, request: web.BaseRequest, name: str, pin: Pin, body: bytes
+    ) -> web.StreamResponse:
+        segment = pin.segment
+        try:
+            length = await outcome(segment.append(body))
+        except SegmentStoreError as error:
+            await self._pins.forget(name, pin)
+            if not isinstance(error, SegmentNotFoundError | SegmentSealedError):
+                raise
+            # Nothing was appended. What the answer is, or whether there is a new segment, takes the whole judgement.
+            return await self._append(name, self._parse_headers(request), body)
+        finally:
+            self._bodies.budget.give_back(len(body))
+        return AppendedAnswer(
+            next_offset=offset_token(segment.segment_id, length), date=self._date.text()
+        )
+
+    async def _judge_and_append(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         asked = self._parse_headers(request)
         body = self._bodies.read_nowait(request, self._settings.append_bytes_max)
         if body is None:
@@ -116,7 +121,7 @@ class StreamAppend:
         finally:
             self._bodies.budget.give_back(len(body))
 
-    def _parse_headers(self, request: web.Request) -> AppendRequest:
+    def _parse_headers(self, request: web.BaseRequest) -> AppendRequest:
         headers = request.headers
         claim = None
         if (
@@ -189,7 +194,7 @@ class StreamAppend:
             if configuration.is_json and not mismatch and asked.payload is asked.body:
                 await self._split_json(asked, loop)
         segment = pin.segment
-        judgement = _ACCEPTED
+        judgement = ACCEPTED
         if mismatch or asked.invalid_body or asked.claim or asked.sequence is not None:
             await self._load(segment, asked)
             # From here to append() there is no await: what was judged is what is changed.
@@ -202,7 +207,7 @@ class StreamAppend:
             updates = [*updates, AttributeUpdate(CLOSER_KEY, closer.encode())]
         future = segment.append(asked.payload, attribute_updates=updates, seal=asked.close)
         try:
-            length = await asyncio.shield(future)
+            length = await outcome(future)
         except SegmentSealedError:
             properties = await self._directory.segments.info(name)
             if properties.segment_id != segment.segment_id:
@@ -316,60 +321,19 @@ class StreamAppend:
         return web.Response(status=status, headers=headers)
 
 
-_ACCEPTED = Judgement([])
+def is_plain(headers: Mapping[str, str], pin: Pin) -> bool:
+    """Whether a request with a body asks for nothing but to append it as it is."""
+    return (
+        pin.takes_plain_bytes
+        and headers.get(header_names.CONTENT_TYPE) == pin.content_type_accepted
+        and header_names.STREAM_CLOSED not in headers
+        and header_names.STREAM_SEQ not in headers
+        and header_names.PRODUCER_ID not in headers
+        and header_names.PRODUCER_EPOCH not in headers
+        and header_names.PRODUCER_SEQ not in headers
+    )
 
 
 def is_true(value: str | None) -> bool:
     """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
     return value is not None and value.strip().lower() == "true"
-
-
-def judge_request(
-    known: Mapping[AttributeKey, AttributeValue | None] | Mapping[AttributeKey, AttributeValue],
-    asked: AppendRequest,
-    *,
-    mismatch: bool,
-    producers_max: int,
-) -> Judgement:
-    """Steps 5 to 8 against some state of the attributes. Pure."""
-    if mismatch:
-        return Judgement([], conflict(f"content type does not match given={asked.content_type!r}"))
-    updates: list[AttributeUpdate] = []
-    if asked.claim is not None and asked.producer_key is not None:
-        value = known.get(asked.producer_key)
-        record = producer_record(value)
-        verdict = judge(record, asked.claim)
-        if verdict is Verdict.DUPLICATE:
-            return Judgement([], duplicate_of=record)
-        if verdict is not Verdict.ACCEPT:
-            return Judgement([], refuse(verdict, record, asked.claim))
-        if record is None:
-            count = known.get(PRODUCER_COUNT_KEY) or 0
-            if isinstance(count, int) and count >= producers_max:
-                return Judgement(
-                    [], conflict(f"stream has too many producers producers_max={producers_max}")
-                )
-            updates.append(AttributeUpdate(PRODUCER_COUNT_KEY, 1, AttributeUpdateType.ACCUMULATE))
-        updates.append(
-            AttributeUpdate(
-                asked.producer_key,
-                asked.claim.record.encode(),
-                AttributeUpdateType.REPLACE_IF_EQUALS,
-                comparison=value,
-            )
-        )
-    if asked.sequence is not None:
-        last = known.get(STREAM_SEQUENCE_KEY)
-        if isinstance(last, bytes) and asked.sequence <= last:
-            return Judgement([], conflict("Stream-Seq is not greater than the last one"))
-        updates.append(
-            AttributeUpdate(
-                STREAM_SEQUENCE_KEY,
-                asked.sequence,
-                AttributeUpdateType.REPLACE_IF_EQUALS,
-                comparison=last,
-            )
-        )
-    if asked.invalid_body is not None:
-        return Judgement([], bad_request(str(asked.invalid_body)))
-    return Judgement(updates)

@@ -71,7 +71,7 @@ class StreamCreate:
         self._settings = settings
         self._executor = executor
 
-    async def handle(self, request: web.Request, name: str) -> web.Response:
+    async def handle(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = self._parse_headers(request.headers)
         async with (
             self._bodies.read(request, self._settings.append_bytes_max) as body,
@@ -116,7 +116,7 @@ class StreamCreate:
         )
 
     async def _create(
-        self, request: web.Request, name: str, asked: CreateRequest, body: bytes
+        self, request: web.BaseRequest, name: str, asked: CreateRequest, body: bytes
     ) -> web.Response:
         if asked.fork is None:
             return await self._store(request, name, asked.configuration, asked, body, plan=None)
@@ -130,7 +130,7 @@ class StreamCreate:
 
     async def _store(
         self,
-        request: web.Request,
+        request: web.BaseRequest,
         name: str,
         configuration: StreamConfiguration,
         asked: CreateRequest,

@@ -82,7 +82,7 @@ class StreamEvents:
         self._random = random
 
     async def handle(
-        self, request: web.Request, stream: OpenStream, offset: int
+        self, request: web.BaseRequest, stream: OpenStream, offset: int
     ) -> web.StreamResponse:
         """Raises Refusal (503) if too many connections are open."""
         async with self._waiters.connection():
@@ -130,7 +130,7 @@ class _Connection:
     def __init__(
         self,
         events: StreamEvents,
-        request: web.Request,
+        request: web.BaseRequest,
         response: web.StreamResponse,
         stream: OpenStream,
         offset: int,

@@ -56,7 +56,7 @@ class StreamRead:
         self._wall_clock = wall_clock
         self._random = random
 
-    async def handle(self, request: web.Request, name: str) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         async with self._directory.open(name) as stream:
             live = request.query.get("live")
             requested = _requested_offset(request, needed=live in {"long-poll", "sse"})
@@ -93,7 +93,7 @@ class StreamRead:
 
     async def _long_poll(
         self,
-        request: web.Request,
+        request: web.BaseRequest,
         stream: OpenStream,
         requested: RequestedOffset,
         offset: int,
@@ -118,7 +118,7 @@ class StreamRead:
 
     def _answer(
         self,
-        request: web.Request,
+        request: web.BaseRequest,
         stream: OpenStream,
         requested: RequestedOffset,
         offset: int,
@@ -155,7 +155,7 @@ class StreamRead:
         return web.Response(status=200, headers=headers, body=body)
 
 
-def _requested_offset(request: web.Request, *, needed: bool) -> RequestedOffset:
+def _requested_offset(request: web.BaseRequest, *, needed: bool) -> RequestedOffset:
     given = request.query.getall("offset", [])
     if len(given) > 1:
         raise bad_request("offset is given more than once")

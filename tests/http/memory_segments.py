@@ -8,13 +8,12 @@ import asyncio
 import zlib
 from asyncio import Future
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
-    BadAttributeUpdateError,
     BadOffsetError,
     MergeRefusedError,
     SegmentExistsError,
@@ -25,6 +24,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.identifiers import (
+    EVENT_COUNT,
     AttributeKey,
     AttributeValue,
     BufferView,
@@ -34,64 +34,13 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
-    ReadResultEntry,
-    ReadResultEntryKind,
     Segment,
     SegmentProperties,
 )
+from tests.http.memory_attributes import apply_updates
+from tests.http.memory_segment import MemorySegment, State, View
 
 APPEND_BYTES_MAX = 8 << 20
-
-
-@dataclass(slots=True)
-class View:
-    """What is believed of a segment, once with and once without what is still under way."""
-
-    length: int = 0
-    sealed: bool = False
-    attributes: dict[AttributeKey, AttributeValue] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class State:
-    """One segment."""
-
-    name: str
-    segment_id: SegmentId
-    container_id: int
-    content: bytearray = field(default_factory=bytearray)
-    start_offset: int = 0
-    storage_length: int = 0
-    last_modified_ms: int = 0
-    deleted: bool = False
-    pins: int = 0
-    committed: View = field(default_factory=View)
-    pending: View = field(default_factory=View)
-    waiters: list[Future[None]] = field(default_factory=list)
-
-    def properties(self) -> SegmentProperties:
-        return SegmentProperties(
-            name=self.name,
-            segment_id=self.segment_id,
-            container_id=self.container_id,
-            start_offset=self.start_offset,
-            length=self.committed.length,
-            storage_length=self.storage_length,
-            sealed=self.committed.sealed,
-            sealed_in_storage=False,
-            last_modified_ms=self.last_modified_ms,
-            core_attributes={
-                key: value
-                for key, value in self.committed.attributes.items()
-                if is_core_attribute(key)
-            },
-        )
-
-    def wake(self) -> None:
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 @dataclass(slots=True)
@@ -150,6 +99,7 @@ class MemorySegments:
             copy = replace(
                 state,
                 waiters=[],
+                merged=dict(state.merged),
                 pins=0,
                 pending=replace(state.committed, attributes=dict(state.committed.attributes)),
             )
@@ -218,17 +168,43 @@ class MemorySegments:
             raise BadOffsetError(name, expected=state.committed.length, given=offset)
         state.start_offset = max(state.start_offset, offset)
 
-    async def merge(self, target: str, source: str) -> int:
-        into, from_ = self._find(target), self._find(source)
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal_source: bool = False,
+    ) -> int:
+        into = self._find(target)
+        if source not in self._segments and source in into.merged:
+            return into.merged[source]
+        from_ = self._find(source)
         if into.container_id != from_.container_id or into is from_:
             raise MergeRefusedError(
                 f"segments live in different containers; name the source '{target}#transaction...'"
             )
-        if not from_.committed.sealed:
+        if not (from_.committed.sealed or seal_source):
             raise SegmentNotSealedError(source)
-        length = await self.submit(into, bytes(from_.content), None, (), seal=False)
+        if from_.start_offset:
+            raise SegmentTruncatedError(source, start_offset=from_.start_offset)
+        if into.pending.sealed:
+            raise SegmentSealedError(target, length=into.pending.length)
+        if seal_source:
+            await self.seal(source)
+        events = from_.committed.attributes.get(EVENT_COUNT)
+        if events is not None and all(update.key != EVENT_COUNT for update in attribute_updates):
+            count = AttributeUpdate(EVENT_COUNT, events, AttributeUpdateType.ACCUMULATE)
+            attribute_updates = [*attribute_updates, count]
+        length = await self.submit(into, bytes(from_.content), None, attribute_updates, seal=False)
+        into.merged[source] = length
         await self.delete(source)
         return length
+
+    async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
+        await asyncio.sleep(0)
+        for source in sources:
+            self._find(target).merged.pop(source, None)
 
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
@@ -342,128 +318,3 @@ class MemorySegments:
         return self._segments[name]
 
 
-class MemorySegment:
-    """One open segment."""
-
-    def __init__(self, store: MemorySegments, state: State) -> None:
-        self._store = store
-        self._state = state
-        self._loaded: set[AttributeKey] = set()
-
-    @property
-    def name(self) -> str:
-        return self._state.name
-
-    @property
-    def segment_id(self) -> SegmentId:
-        return self._state.segment_id
-
-    def info(self) -> SegmentProperties:
-        return self._state.properties()
-
-    def append(
-        self,
-        data: BufferView,
-        *,
-        offset: int | None = None,
-        attribute_updates: Sequence[AttributeUpdate] = (),
-        seal: bool = False,
-    ) -> "Future[int]":
-        return self._store.submit(self._state, data, offset, attribute_updates, seal=seal)
-
-    def barrier(self) -> "Future[int]":
-        return self._store.barrier(self._state)
-
-    def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
-        value = self._state.pending.attributes.get(key)
-        if value is None and key not in self._loaded and not self._store.knows(key):
-            raise KeyError(key)
-        return value
-
-    async def load_attributes(
-        self, keys: Sequence[AttributeKey]
-    ) -> Mapping[AttributeKey, AttributeValue]:
-        await asyncio.sleep(0)
-        self._loaded.update(keys)
-        attributes = self._state.committed.attributes
-        return {key: attributes[key] for key in keys if key in attributes}
-
-    async def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
-        state = self._state
-        if not 0 <= offset <= state.committed.length:
-            raise BadOffsetError(state.name, expected=state.committed.length, given=offset)
-        end = offset + max_length
-        while offset < end:
-            length = min(end, state.committed.length) - offset
-            if state.deleted:
-                raise SegmentNotFoundError(state.name)
-            if offset < state.start_offset:
-                yield MemoryReadEntry(state, ReadResultEntryKind.TRUNCATED, offset, 0)
-                return
-            if length == 0:
-                sealed = state.committed.sealed
-                kind = ReadResultEntryKind.END_OF_SEGMENT if sealed else ReadResultEntryKind.FUTURE
-                yield MemoryReadEntry(state, kind, offset, end - offset)
-                return
-            # Small entries, so that callers meet several.
-            length = min(length, 100_000)
-            yield MemoryReadEntry(state, ReadResultEntryKind.CACHE, offset, length)
-            offset += length
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReadEntry:
-    """One step of a read."""
-
-    state: State
-    kind: ReadResultEntryKind
-    offset: int
-    length: int
-
-    async def content(self) -> bytes:
-        state = self.state
-        if self.kind is ReadResultEntryKind.TRUNCATED:
-            raise SegmentTruncatedError(state.name, start_offset=state.start_offset)
-        while self.kind is ReadResultEntryKind.FUTURE:
-            if state.deleted:
-                raise SegmentNotFoundError(state.name)
-            if state.committed.length > self.offset or state.committed.sealed:
-                break
-            waiter: Future[None] = asyncio.get_running_loop().create_future()
-            state.waiters.append(waiter)
-            await waiter
-        return bytes(state.content[self.offset : self.offset + self.length])
-
-
-def apply_updates(
-    name: str,
-    attributes: Mapping[AttributeKey, AttributeValue],
-    updates: Sequence[AttributeUpdate],
-) -> dict[AttributeKey, AttributeValue]:
-    """The attributes behind the updates. Raises BadAttributeUpdateError."""
-    after = dict(attributes)
-    for update in updates:
-        current = after.get(update.key)
-        value = update.value
-        refused = False
-        match update.type:
-            case AttributeUpdateType.NONE:
-                refused = current is not None
-            case AttributeUpdateType.REPLACE:
-                pass
-            case AttributeUpdateType.REPLACE_IF_GREATER:
-                assert isinstance(value, int), f"not a number value={value!r}"
-                refused = isinstance(current, int) and value <= current
-            case AttributeUpdateType.ACCUMULATE:
-                assert isinstance(value, int), f"not a number value={value!r}"
-                refused = isinstance(current, bytes)
-                value += current if isinstance(current, int) else 0
-            case AttributeUpdateType.REPLACE_IF_EQUALS:
-                refused = current != update.comparison
-        if refused:
-            raise BadAttributeUpdateError(name, key=update.key, current=current)
-        if value is None:
-            after.pop(update.key, None)
-        else:
-            after[update.key] = value
-    return after

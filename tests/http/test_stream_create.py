@@ -7,7 +7,8 @@ from aiohttp import ClientSession
 from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.http.stream_attributes import INITIALISING_KEY
-from tests.http.memory_segments import MemorySegments, State
+from tests.http.memory_segment import State
+from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
 
 TEXT = {"Content-Type": "text/plain"}
