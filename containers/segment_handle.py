@@ -1,13 +1,15 @@
 """One active segment in the hands of a face: see contracts.segments.Segment."""
 
+import asyncio
 from asyncio import Future
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from containers.attributes.judgement import validate_updates
+from containers.attributes.judgement import ATTRIBUTE_UPDATES_MAX, validate_updates
 from containers.log.operation_processor import OperationProcessor
+from containers.metadata.merged_sources import merged_source_key, merged_source_keys
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.segment_mapper import SegmentMapper
-from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import (
     AttributeKey,
     AttributeValue,
@@ -16,6 +18,9 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
 )
 from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntry, SegmentProperties
+
+EVENT_BYTES_MIN = 8
+"""The header of an event; an event may be empty."""
 
 
 class SegmentHandle:
@@ -62,11 +67,22 @@ class SegmentHandle:
         offset: int | None = None,
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal: bool = False,
+        events: int | None = None,
     ) -> "Future[int]":
+        """Also raises InvalidRequestError for updates that can never be accepted, and for events that cannot be."""
         if attribute_updates:
             validate_updates(attribute_updates)
+        if events is not None and not (0 < events * EVENT_BYTES_MIN <= len(data)):
+            raise InvalidRequestError(
+                f"{len(data)} bytes cannot be {events} events of at least {EVENT_BYTES_MIN} bytes each"
+            )
         return self._processor.append(
-            self._metadata, data, offset=offset, attribute_updates=attribute_updates, seal=seal
+            self._metadata,
+            data,
+            offset=offset,
+            attribute_updates=attribute_updates,
+            seal=seal,
+            events=events,
         )
 
     def update_attributes(self, updates: Sequence[AttributeUpdate]) -> "Future[int]":
@@ -85,12 +101,44 @@ class SegmentHandle:
     async def load_attributes(
         self, keys: Sequence[AttributeKey]
     ) -> Mapping[AttributeKey, AttributeValue]:
-        table = self._metadata.attributes
-        unknown = [key for key in keys if not table.is_known(key)]
-        if unknown:
-            await self._mapper.fetch_attributes(self._metadata, unknown)
-        values = ((key, table.committed_value(key)) for key in keys)
-        return {key: value for key, value in values if value is not None}
+        values = await self._mapper.attribute_values(self._metadata, keys)
+        return {key: value for key, value in values.items() if value is not None}
+
+    def merge(
+        self,
+        source: "SegmentHandle",
+        *,
+        attribute_updates: Sequence[AttributeUpdate],
+        seal_source: bool,
+    ) -> "Future[int]":
+        """See contracts.segments.SegmentApi.merge. Appends to the source that wait in line are not part of it."""
+        return self._processor.merge(
+            self._metadata,
+            source._metadata,
+            attribute_updates=attribute_updates,
+            seal_source=seal_source,
+        )
+
+    async def merged_length(self, source_name: str) -> int | None:
+        """This segment's length behind its merge of that source, None if it remembers none (H74)."""
+        key = merged_source_key(source_name)
+        length = (await self.load_attributes([key])).get(key)
+        return length if isinstance(length, int) else None
+
+    async def forget_merged(self, source_names: Sequence[str]) -> None:
+        """See contracts.segments.SegmentApi.forget_merged."""
+        keys = merged_source_keys(source_names)
+        for first in range(0, len(keys), ATTRIBUTE_UPDATES_MAX):
+            remembered = await self.load_attributes(keys[first : first + ATTRIBUTE_UPDATES_MAX])
+            if remembered:
+                forgotten = [AttributeUpdate(key, None) for key in remembered]
+                await asyncio.shield(self.update_attributes(forgotten))
+
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        return self._metadata.read_index.read_nowait(offset, length_max)
+
+    def readable(self, offset: int) -> "Future[None]":
+        return self._metadata.read_index.readable(offset)
 
     def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         return self._metadata.read_index.read(offset, max_length)

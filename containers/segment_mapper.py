@@ -12,9 +12,10 @@ Invariants:
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from containers.attributes.attribute_fetches import AttributeFetches
 from containers.attributes.judgement import judge_updates, validate_updates
 from containers.log.operation_processor import OperationProcessor
 from containers.log.reported_elsewhere import reported_elsewhere
@@ -27,7 +28,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     TooManyActiveSegmentsError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, SequenceNumber
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SequenceNumber
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
 
@@ -53,6 +54,7 @@ class SegmentMapper:
         storage: ReadOnlyStorage,
         read_index: ContainerReadIndex,
         processor: OperationProcessor,
+        attribute_fetches: AttributeFetches,
         acknowledged: Callable[[], SequenceNumber],
         flush: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
@@ -63,6 +65,7 @@ class SegmentMapper:
         self._storage = storage
         self._read_index = read_index
         self._processor = processor
+        self._attribute_fetches = attribute_fetches
         self._acknowledged = acknowledged
         self._flush = flush
         self._now_ms = now_ms
@@ -200,19 +203,11 @@ class SegmentMapper:
         """Its creation is accepted and not yet durable: nobody may see it."""
         return name in self._mapping
 
-    async def fetch_attributes(self, segment: SegmentMetadata, keys: list[AttributeKey]) -> None:
-        """Bring unknown attributes into memory (H26)."""
-        segment.pins += 1
-        try:
-            table = segment.attributes
-            while True:
-                trims = table.trims
-                found = await self._storage.load_attributes(segment.segment_id, keys)
-                if trims == table.trims:
-                    break  # else a newer value may have come, gone to Tier 2 and left memory meanwhile
-            table.learn(keys, found)
-        finally:
-            segment.pins -= 1
+    async def attribute_values(
+        self, segment: SegmentMetadata, keys: Sequence[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue | None]:
+        """Committed values, from Tier 2 where memory does not know them (H26); None for absent ones."""
+        return await self._attribute_fetches.values(segment, keys)
 
     # --- eviction --------------------------------------------------------------------------------
 
@@ -278,6 +273,6 @@ def _from_record(record: SegmentRecord) -> SegmentMetadata:
     segment.published_sequence_number = record.sequence_number
     segment.last_sequence_number = record.sequence_number
     segment.attributes.complete = record.extended_attribute_count_is_zero
-    segment.attributes.committed.update(record.core_attributes)
+    segment.attributes.core_values.update(record.core_attributes)
     segment.reset_pending()
     return segment

@@ -1,8 +1,7 @@
 """What the storage writer sees of its container, and what its progress sets in motion: eviction and log truncation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from containers.attributes.judgement import ATTRIBUTE_UPDATES_MAX
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.memory_log import MemoryLog
 from containers.log.operation_processor import OperationProcessor
@@ -16,14 +15,9 @@ from containers.writer.data_source import LogItem
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import (
     NO_SEQUENCE_NUMBER,
-    AttributeKey,
-    AttributeValue,
     SegmentId,
     SequenceNumber,
 )
-
-ATTRIBUTES_IN_MEMORY_MAX = 4 * ATTRIBUTE_UPDATES_MAX
-"""Published extended attributes beyond this many leave a segment's memory."""
 
 
 class ContainerWriterSource:
@@ -72,7 +66,6 @@ class ContainerWriterSource:
         storage_length: int,
         sealed: bool,
         sequence_number: SequenceNumber,
-        attributes: Mapping[AttributeKey, AttributeValue | None],
     ) -> None:
         segment = self._metadata.by_id.get(segment_id)
         if segment is None:
@@ -85,8 +78,6 @@ class ContainerWriterSource:
             segment
         )  # now, one by one: not all of them in the next checkpoint (H29)
         segment.read_index.storage_advanced(storage_length)
-        if attributes:
-            segment.attributes.trim(attributes, ATTRIBUTES_IN_MEMORY_MAX)
 
     def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
         target = self._metadata.by_id.get(target_id)

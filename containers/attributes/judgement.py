@@ -4,9 +4,12 @@ Results are absolute values, so that replaying them changes nothing (H32). A key
 neither refused nor accepted: the caller fetches it first (H26).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from containers.metadata.attribute_table import AttributeTable
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import AttributeChanges
 from segmentstore.contracts.errors import BadAttributeUpdateError, InvalidRequestError
 from segmentstore.contracts.identifiers import (
     ATTRIBUTE_KEY_BYTES_MAX,
@@ -18,6 +21,12 @@ from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 
 ATTRIBUTE_UPDATES_MAX = 1000
 """Most attribute updates of one operation."""
+
+AttributeDecision: TypeAlias = (
+    Sequence[AttributeUpdate] | Callable[[SegmentMetadata], AttributeChanges]
+)
+"""Updates to judge; or what judges by itself, in the stretch in which the operation is accepted, against the segment's
+pending state: it gives the values after the operation, or raises why not (UnknownAttributesError: not yet)."""
 
 _NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
 

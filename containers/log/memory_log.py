@@ -22,6 +22,7 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.append_run import RUN_BYTES_MAX, AppendRun
 from containers.operations.operation import AttributeChanges, Operation, SegmentOperation
 from segmentstore.contracts.identifiers import (
+    EVENT_COUNT,
     NO_SEGMENT,
     NO_SEQUENCE_NUMBER,
     BufferView,
@@ -58,11 +59,19 @@ class MemoryLog:
         sequence_number: SequenceNumber,
         last_modified_ms: int,
         attributes: AttributeChanges | None,
+        events: int | None = None,
     ) -> None:
-        """One committed append: grows the segment's open run, or begins another."""
+        """One committed append: grows the segment's open run, or begins another.
+
+        A run is either events or bytes of unknown structure (H76).
+        """
         run = segment.open_run
         length = len(data)
-        if run is None or run.length >= RUN_BYTES_MAX:
+        if (
+            run is None
+            or run.length >= RUN_BYTES_MAX
+            or ((run.events is None) != (events is None) and length and run.length)
+        ):
             run = AppendRun(
                 segment_id=segment.segment_id,
                 offset=offset,
@@ -71,6 +80,8 @@ class MemoryLog:
                 sequence_number=sequence_number,
                 last_modified_ms=last_modified_ms,
             )
+            if events is not None:
+                _begin_events(run, segment, events)
             segment.open_run = run
             self._items.append(run)
         else:
@@ -81,6 +92,11 @@ class MemoryLog:
             run.length += length
             run.last_sequence_number = sequence_number
             run.last_modified_ms = last_modified_ms
+            if events is not None:
+                if run.events is None:
+                    _begin_events(run, segment, events)
+                else:
+                    run.events += events
         if attributes is not None:
             if run.attributes is None:
                 run.attributes = {}
@@ -182,3 +198,11 @@ class MemoryLog:
             )
             assert first >= last, f"item {first} behind {last}"
             last = first
+
+
+def _begin_events(run: AppendRun, segment: SegmentMetadata, events: int) -> None:
+    """The first events of a run: its attributes are committed already, the count of events among them."""
+    count = segment.attributes.committed_value(EVENT_COUNT)
+    assert isinstance(count, int), f"events without their count {segment!r}"
+    run.events = events
+    run.event_number = count - events

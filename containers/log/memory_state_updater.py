@@ -61,6 +61,7 @@ class MemoryStateUpdater:
                     sequence_number=last,
                     last_modified_ms=operation.last_modified_ms,
                     attributes=changes,
+                    events=operation.events,
                 )
                 if operation.seal:
                     self._seal_with_append(operation)
@@ -127,13 +128,14 @@ class MemoryStateUpdater:
         target, source = operation.segment, operation.source
         assert operation.offset == target.length, f"merge at {operation.offset} into {target!r}"
         assert operation.length == source.length, f"merge of {operation.length} from {source!r}"
-        source.merged = True
+        source.sealed = source.merged = True
         source.last_sequence_number = number
         source.pending_operations -= 1
         self._memory_log.add(operation, target, source)
         target.read_index.begin_merge(operation.offset, source.read_index)
         target.set_length(operation.result)
         target.set_last_modified(operation.last_modified_ms)
+        target.attributes.commit(operation.attributes, number)
         source.read_index.gone(SegmentNotFoundError(source.name))
         if target.read_index.has_waiters:
             target.read_index.appended()

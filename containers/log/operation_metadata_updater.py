@@ -6,8 +6,9 @@ offset and sequence number, change the pending fields. A refusal changes nothing
 
 from collections.abc import Sequence
 
-from containers.attributes.judgement import judge_updates
+from containers.attributes.judgement import AttributeDecision, judge_updates
 from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.merged_sources import merged_source_key
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.metadata.segment_snapshot import encode_segment_snapshot
 from containers.operations.operation import (
@@ -24,6 +25,7 @@ from containers.operations.operation import (
     UpdateAttributesOperation,
 )
 from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
     BadOffsetError,
     MergeRefusedError,
     SegmentNotFoundError,
@@ -31,6 +33,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
+from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.contracts.segments import AttributeUpdate
 
 
@@ -38,7 +41,7 @@ class OperationMetadataUpdater:
     """Accepts operations. Every method raises the contract error that says why not, or gives the numbered operation."""
 
     def __init__(self, *, metadata: ContainerMetadata) -> None:
-        self._metadata = metadata
+        self.metadata = metadata
 
     def accept_append(
         self,
@@ -46,8 +49,9 @@ class OperationMetadataUpdater:
         data: bytes,
         *,
         expected_offset: int | None,
-        updates: Sequence[AttributeUpdate],
+        updates: AttributeDecision,
         seal: bool,
+        events: int | None,
         now_ms: int,
     ) -> AppendOperation:
         """Also raises CacheFullError and UnknownAttributesError: nothing is wrong, but it has to wait."""
@@ -57,13 +61,17 @@ class OperationMetadataUpdater:
         if expected_offset is not None and expected_offset != offset:
             raise BadOffsetError(segment.name, expected=offset, given=expected_offset)
         changes: AttributeChanges | None = None
-        if updates:
+        if callable(updates):
+            changes = updates(segment)
+        elif updates:
             changes = judge_updates(segment.attributes, segment.name, updates)
+        if events is not None:
+            changes = count_events(segment, changes or (), events)
         operation = AppendOperation(segment, data)
         length = operation.length
         if length:
             segment.read_index.stage(data)
-        number = self._metadata.next_sequence_number()
+        number = self.metadata.next_sequence_number()
         operation.sequence_number = number
         operation.offset = offset
         operation.result = segment.pending_length = offset + length
@@ -73,6 +81,7 @@ class OperationMetadataUpdater:
         segment.pending_operations += 1
         segment.encoded_snapshot = None
         if changes is not None:
+            operation.events = events
             operation.attributes = changes
             segment.attributes.accept(changes, number)
         if seal:
@@ -106,16 +115,27 @@ class OperationMetadataUpdater:
         return operation
 
     def accept_merge(
-        self, target: SegmentMetadata, source: SegmentMetadata, *, now_ms: int
+        self,
+        target: SegmentMetadata,
+        source: SegmentMetadata,
+        *,
+        updates: Sequence[AttributeUpdate],
+        seal_source: bool,
+        now_ms: int,
     ) -> MergeOperation:
+        """The target also remembers the source (H74) and counts its events. Also raises UnknownAttributesError."""
         if target is source:
             raise MergeRefusedError(f"a segment cannot be merged into itself name={target.name!r}")
         self._require_present(source)
         self._require_writable(target)
-        if not source.pending_sealed:
+        if not (source.pending_sealed or seal_source):
             raise SegmentNotSealedError(source.name)
         if source.pending_start_offset > 0:
             raise SegmentTruncatedError(source.name, start_offset=source.pending_start_offset)
+        changes: AttributeChanges = judge_updates(target.attributes, target.name, updates)
+        events = source.attributes.pending_value(EVENT_COUNT)
+        if isinstance(events, int) and all(update.key != EVENT_COUNT for update in updates):
+            changes = count_events(target, changes, events)
         operation = MergeOperation(target, source)
         self._number(operation)
         operation.offset = target.pending_length
@@ -123,7 +143,9 @@ class OperationMetadataUpdater:
         operation.last_modified_ms = _modify(target, now_ms)
         target.pending_length += source.pending_length
         operation.result = target.pending_length
-        source.pending_merged = True
+        operation.attributes = [*changes, (merged_source_key(source.name), operation.result)]
+        target.attributes.accept(operation.attributes, operation.sequence_number)
+        source.pending_sealed = source.pending_merged = True
         source.pending_operations += 1
         source.encoded_snapshot = None
         return operation
@@ -166,16 +188,16 @@ class OperationMetadataUpdater:
 
     def accept_checkpoint(self) -> MetadataCheckpointOperation:
         """The pending state of this very moment becomes an operation (H28)."""
-        operation = MetadataCheckpointOperation(self._metadata.encode_checkpoint())
-        operation.sequence_number = self._metadata.next_sequence_number()
+        operation = MetadataCheckpointOperation(self.metadata.encode_checkpoint())
+        operation.sequence_number = self.metadata.next_sequence_number()
         return operation
 
     def accept_storage_checkpoint(self) -> StorageCheckpointOperation:
-        by_id = self._metadata.by_id
+        by_id = self.metadata.by_id
         operation = StorageCheckpointOperation(
             [(key, by_id[key].storage_length) for key in sorted(by_id)]
         )
-        operation.sequence_number = self._metadata.next_sequence_number()
+        operation.sequence_number = self.metadata.next_sequence_number()
         return operation
 
     def _number(
@@ -187,7 +209,7 @@ class OperationMetadataUpdater:
         | UpdateAttributesOperation
         | MapSegmentOperation,
     ) -> None:
-        operation.sequence_number = self._metadata.next_sequence_number()
+        operation.sequence_number = self.metadata.next_sequence_number()
         operation.segment.pending_operations += 1
         operation.segment.encoded_snapshot = None
 
@@ -202,6 +224,21 @@ class OperationMetadataUpdater:
             raise SegmentNotFoundError(segment.name)
         if segment.pending_sealed:
             raise SegmentSealedError(segment.name, length=segment.pending_length)
+
+
+def count_events(
+    segment: SegmentMetadata, changes: AttributeChanges, events: int
+) -> AttributeChanges:
+    """The changes, and the segment's event count after `events` more. Raises BadAttributeUpdateError."""
+    current = segment.attributes.pending_value(EVENT_COUNT)
+    for key, value in changes:
+        if key == EVENT_COUNT:
+            current = value
+    if isinstance(current, bytes):
+        raise BadAttributeUpdateError(
+            segment.name, key=EVENT_COUNT, current=current, why="only numbers can be added"
+        )
+    return [*changes, (EVENT_COUNT, (current or 0) + events)]
 
 
 def _modify(segment: SegmentMetadata, now_ms: int) -> int:

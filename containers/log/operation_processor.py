@@ -12,41 +12,21 @@ Submitting never waits and never starts a task.
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from containers.attributes.judgement import UnknownAttributesError
-from containers.log.admission_line import AdmissionLine, WaitingRequest
-from containers.log.checkpoint_policy import CheckpointPolicy
-from containers.log.data_frame_builder import OPERATION_BYTES, DataFrameBuilder
-from containers.log.frame_pipeline import FramePipeline, FramePipelineSettings
-from containers.log.memory_state_updater import MemoryStateUpdater
-from containers.log.operation_metadata_updater import OperationMetadataUpdater
-from containers.log.reported_elsewhere import reported_elsewhere
-from containers.log.throttler import NO_THROTTLE, Throttle, Throttler
-from containers.log.truncation_markers import TruncationMarkers
-from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.operation import AttributeChanges, Barrier, Operation, SegmentOperation
-from segmentstore.contracts.durable_data_log import DurableDataLog
-from segmentstore.contracts.errors import (
-    AppendTooLargeError,
-    CacheFullError,
-    LogFullError,
-    SegmentStoreError,
+from containers.log.admission_line import WaitingRequest
+from containers.log.append_intake import (
+    AppendIntake,
+    fail_unless_done,
+    log_full_error,
 )
-from segmentstore.contracts.identifiers import AttributeKey, BufferView
+from containers.log.reported_elsewhere import reported_elsewhere
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import AttributeChanges, Barrier, Operation
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.segments import AttributeUpdate
-from segmentstore.runtime.clock import WallClock
-
-
-@dataclass(frozen=True, slots=True)
-class OperationProcessorSettings:
-    """Bounds of the pipeline between acceptance and Tier 1."""
-
-    append_bytes_max: int = 8 * 1024 * 1024
-    waiting_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of requests that wait to be accepted; beyond them appends fail as unavailable."""
-    pipeline: FramePipelineSettings = field(default_factory=FramePipelineSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,161 +43,10 @@ class OperationProcessorStatistics:
     frame_bytes: int
 
 
-class OperationProcessor:
+class OperationProcessor(AppendIntake):
     """The write path of one container between the verbs and Tier 1. There is only one."""
 
-    def __init__(
-        self,
-        *,
-        log: DurableDataLog,
-        metadata_updater: OperationMetadataUpdater,
-        memory_state: MemoryStateUpdater,
-        builder: DataFrameBuilder,
-        markers: TruncationMarkers,
-        checkpoints: CheckpointPolicy,
-        throttler: Throttler,
-        fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
-        make_room: Callable[[], None],
-        wall_clock: WallClock,
-        settings: OperationProcessorSettings,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._log = log
-        self._updater = metadata_updater
-        self._checkpoints = checkpoints
-        self._throttler = throttler
-        self._wall_clock = wall_clock
-        self._settings = settings
-        self._line = AdmissionLine(
-            throttle=lambda: self._throttle,
-            fetch_attributes=fetch_attributes,
-            make_room=make_room,
-            queue_has_room=self._queue_has_room,
-            bytes_max=settings.waiting_bytes_max,
-        )
-        self._pipeline = FramePipeline(
-            log=log,
-            memory_state=memory_state,
-            builder=builder,
-            markers=markers,
-            checkpoints=checkpoints,
-            settings=settings.pipeline,
-            before_pump=self._read_clock,
-            after_completion=self._after_completion,
-            on_failure=self._roll_back,
-            on_log_full=self._note_log_full,
-        )
-        self._queued_bytes_max = settings.pipeline.queued_bytes_max
-        self._throttle: Throttle = NO_THROTTLE
-        self._log_full = False
-        self._now_ms = wall_clock.now_ms()
-        self._appended_operations = 0
-        self._appended_bytes = 0
-
-    # --- verbs -----------------------------------------------------------------------------------
-
-    def append(
-        self,
-        segment: SegmentMetadata,
-        data: BufferView,
-        *,
-        offset: int | None = None,
-        attribute_updates: Sequence[AttributeUpdate] = (),
-        seal: bool = False,
-    ) -> "Future[int]":
-        """See contracts.segments.Segment.append."""
-        future: Future[int] = self._loop.create_future()
-        if data.__class__ is not bytes:
-            data = bytes(data)
-        assert isinstance(data, bytes)
-        if len(data) > self._settings.append_bytes_max:
-            future.set_exception(
-                AppendTooLargeError(length=len(data), length_max=self._settings.append_bytes_max)
-            )
-            return future
-        if (
-            segment.line
-            or self._throttle.is_active
-            or self._line.is_blocked
-            or not self._queue_has_room()
-        ):
-            self._wait_in_line(segment, data, offset, attribute_updates, seal, future)
-            return future
-        try:
-            self._try_append(segment, data, offset, attribute_updates, seal, future)
-        except (CacheFullError, UnknownAttributesError):
-            self._wait_in_line(segment, data, offset, attribute_updates, seal, future)
-        return future
-
-    def _try_append(
-        self,
-        segment: SegmentMetadata,
-        data: bytes,
-        offset: int | None,
-        updates: Sequence[AttributeUpdate],
-        seal: bool,  # positional on the hot path
-        future: "Future[int]",
-    ) -> None:
-        if self._pipeline.failure is not None:
-            self._stopped(future)
-            return
-        if self._log_full:
-            future.set_exception(_full())
-            return
-        try:
-            operation = self._updater.accept_append(
-                segment,
-                data,
-                expected_offset=offset,
-                updates=updates,
-                seal=seal,
-                now_ms=self._now_ms,
-            )
-        except CacheFullError:
-            raise
-        except SegmentStoreError as refusal:
-            self._refuse(segment, refusal, future)
-            return
-        operation.future = future
-        self._appended_operations += 1
-        self._appended_bytes += operation.length
-        pipeline = self._pipeline
-        pipeline.queue.append(operation)
-        pipeline.queued_bytes += operation.length + OPERATION_BYTES
-        if not pipeline.scheduled:
-            pipeline.schedule()
-
-    def _wait_in_line(
-        self,
-        segment: SegmentMetadata,
-        data: bytes,
-        offset: int | None,
-        updates: Sequence[AttributeUpdate],
-        seal: bool,
-        future: "Future[int]",
-    ) -> None:
-        if self._pipeline.failure is not None:
-            self._stopped(future)
-            return
-        if self._log_full:
-            future.set_exception(_full())
-            return
-        if not self._line.has_room:
-            future.set_exception(
-                SegmentStoreError(
-                    "too many appends wait to be accepted "
-                    f"reason={self._throttle.reason or 'cache_full'}"
-                )
-            )
-            return
-        self._line.add(
-            WaitingRequest(
-                segment,
-                length=len(data),
-                attempt=lambda: self._try_append(segment, data, offset, updates, seal, future),
-                fail=lambda error: _fail(future, error),
-            )
-        )
+    # --- verbs besides append -----------------------------------------------------------------------------------
 
     def seal(self, segment: SegmentMetadata) -> "Future[int]":
         """Final length. Queues behind waiting appends of the segment."""
@@ -231,10 +60,24 @@ class OperationProcessor:
             segment, lambda: self._updater.accept_truncate(segment, offset), overtakes=True
         )
 
-    def merge(self, target: SegmentMetadata, source: SegmentMetadata) -> "Future[int]":
+    def merge(
+        self,
+        target: SegmentMetadata,
+        source: SegmentMetadata,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal_source: bool = False,
+    ) -> "Future[int]":
         """The target's new length. The source stays active while the merge waits in line (H27)."""
         future = self._process(
-            target, lambda: self._updater.accept_merge(target, source, now_ms=self._now_ms)
+            target,
+            lambda: self._updater.accept_merge(
+                target,
+                source,
+                updates=attribute_updates,
+                seal_source=seal_source,
+                now_ms=self._now_ms,
+            ),
         )
         if not future.done():
             source.pins += 1
@@ -251,7 +94,7 @@ class OperationProcessor:
         """Throttled like an append: it costs memory until it is in Tier 2 (H34)."""
         if self._log_full:
             future: Future[int] = self._loop.create_future()
-            future.set_exception(_full())
+            future.set_exception(log_full_error())
             return future
         return self._process(
             segment,
@@ -277,7 +120,7 @@ class OperationProcessor:
                     segment,
                     length=0,
                     attempt=lambda: self._submit_barrier(Barrier(segment), future),
-                    fail=lambda error: _fail(future, error),
+                    fail=lambda error: fail_unless_done(future, error),
                 )
             )
         else:
@@ -295,6 +138,11 @@ class OperationProcessor:
         operation.result = operation.sequence_number
         self._pipeline.submit(operation, future)
         return future
+
+    async def first_checkpoint(self) -> None:
+        """Write the checkpoint behind a recovery; other containers serve while it is prepared."""
+        await self._preparation.encode_all()
+        await self.checkpoint()
 
     def storage_checkpoint(self) -> "Future[int]":
         """Write the storage lengths (H31)."""
@@ -343,56 +191,27 @@ class OperationProcessor:
     ) -> None:
         self._line.add(
             WaitingRequest(
-                segment, length=0, attempt=attempt, fail=lambda error: _fail(future, error)
+                segment,
+                length=0,
+                attempt=attempt,
+                fail=lambda error: fail_unless_done(future, error),
             )
         )
 
-    def _refuse(
-        self, segment: SegmentMetadata, refusal: SegmentStoreError, future: "Future[int]"
-    ) -> None:
-        self._submit_barrier(Barrier(segment, refusal), future)
-
-    def _submit_barrier(self, barrier: Barrier, future: "Future[int]") -> None:
-        if self._pipeline.failure is not None:
-            self._stopped(future)
-        else:
-            self._pipeline.submit_barrier(barrier, future)
-
     # --- what goes on beside the verbs -----------------------------------------------------------
 
-    def _read_clock(self) -> None:
-        """Once per turn, not per append."""
-        self._now_ms = self._wall_clock.now_ms()
-
-    def _queue_has_room(self) -> bool:
-        return self._pipeline.queued_bytes < self._queued_bytes_max
-
-    def _note_log_full(self) -> None:
-        self._log_full = True
-
     def _after_completion(self) -> None:
-        self.refresh_throttle()
+        super()._after_completion()
+        if self._checkpoints.is_due():
+            self._preparation.start()
+
+    def _take_due_checkpoint(self) -> None:
         if self._checkpoints.is_due():
             self.checkpoint().add_done_callback(reported_elsewhere)
 
-    def refresh_throttle(self) -> None:
-        """Look at the gauges and the clock again; lets waiting requests through if the gauges fell."""
-        self._read_clock()
-        self._log_full = self._log.statistics().full
-        self._throttle = self._throttler.throttle()
-        self._line.wake()
-
-    @property
-    def throttle(self) -> Throttle:
-        return self._throttle
-
-    @property
-    def log_full(self) -> bool:
-        return self._log_full
-
-    @property
-    def failure(self) -> Exception | None:
-        return self._pipeline.failure
+    def _roll_back(self, stopped: list[Operation]) -> None:
+        self._preparation.stop()
+        super()._roll_back(stopped)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -413,15 +232,6 @@ class OperationProcessor:
         """End for good: what was accepted and is not durable is rolled back, its outcome unknown to its caller."""
         self._pipeline.fail(cause)
 
-    def _roll_back(self, stopped: list[Operation]) -> None:
-        for operation in stopped:
-            if isinstance(operation, SegmentOperation):
-                operation.segment.reset_pending()
-        self._line.fail_all(self._pipeline.stop_error())
-
-    def _stopped(self, future: "Future[int]") -> None:
-        _fail(future, self._pipeline.stop_error())
-
     def statistics(self) -> OperationProcessorStatistics:
         pipeline = self._pipeline
         return OperationProcessorStatistics(
@@ -436,17 +246,5 @@ class OperationProcessor:
         )
 
 
-def _fail(future: "Future[int]", error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
 def _unpin(segment: SegmentMetadata) -> None:
     segment.pins -= 1
-
-
-def _full() -> LogFullError:
-    return LogFullError(
-        "the disk of the log is full: appends are refused until space is freed; "
-        "deletes and truncates work"
-    )

@@ -7,18 +7,18 @@ or flushed before it has ended. When Tier 2 does not answer, replay takes every 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from containers.log.data_frame import decode_frame
 from containers.log.memory_log import MemoryLog
 from containers.log.record_stream import RecordStream
-from containers.log.replay import Replay, ReplayReadIndex, is_append, map_record_ids
+from containers.log.replay import Replay, ReplayReadIndex
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.operations.operation import OperationType
-from containers.operations.record_codec import Record, decode_record
+from containers.operations.record_codec import LENGTH_FIELD_BYTES, Record, decode_record
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     DataCorruptionError,
@@ -28,6 +28,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedRoot, Storage
 
+_APPEND = int(OperationType.APPEND)
 _LOGGER = logging.getLogger(__name__)
 
 NUMBER_GAP = 1 << 24
@@ -135,7 +136,7 @@ class Recovery:
                 frames += 1
                 others: list[Record] = []
                 for view in stream.records(frame):
-                    if is_append(view):
+                    if _is_append(view):
                         if others:
                             await self._apply(replay, others, claimed)
                             others = []
@@ -155,7 +156,7 @@ class Recovery:
         self, replay: Replay, records: list[Record], claimed: ClaimedRoot | None
     ) -> None:
         if claimed is not None and not claimed.created:
-            wanted = map_record_ids(records)
+            wanted = _mapped_ids(records)
             for record in records:
                 if record.type is OperationType.METADATA_CHECKPOINT and not replay.checkpoint_seen:
                     wanted += self._ids_of_checkpoint(record)
@@ -169,3 +170,17 @@ class Recovery:
 
     def _ids_of_checkpoint(self, record: Record) -> list[SegmentId]:
         return [segment.segment_id for segment in self._metadata.decode_checkpoint(record.snapshot)]
+
+
+def _mapped_ids(records: Sequence[Record]) -> list[SegmentId]:
+    """Ids that Tier 2 should be asked about before these records are applied."""
+    return [
+        record.segment_id
+        for record in records
+        if record.type in (OperationType.MAP_SEGMENT, OperationType.MAP_TRANSACTION)
+    ]
+
+
+def _is_append(view: memoryview) -> bool:
+    """Whether a whole record is an append: appends are not decoded into objects."""
+    return view[LENGTH_FIELD_BYTES] == _APPEND

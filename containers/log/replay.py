@@ -10,10 +10,11 @@ Invariants:
 - offsets fit exactly: anything else is corruption and halts the container.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from containers.log.memory_log import MemoryLog
+from containers.log.replayed_ends import complete_stored, forget_ended, merges_of
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.metadata.segment_snapshot import decode_segment_snapshot
@@ -29,15 +30,16 @@ from containers.operations.operation import (
 )
 from containers.operations.record_codec import (
     APPEND_HEADER,
-    LENGTH_FIELD_BYTES,
+    FLAG_EVENTS,
+    FLAG_SEAL,
     Record,
     decode_attributes,
+    decode_events,
 )
 from segmentstore.contracts.errors import CacheFullError, DataCorruptionError, SegmentStoreError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import SegmentRecord
 
-_APPEND = int(OperationType.APPEND)
 _unpack_append = APPEND_HEADER.unpack_from
 
 
@@ -98,7 +100,13 @@ class Replay:
         position = APPEND_HEADER.size
         if count:
             changes, position = decode_attributes(view, position, count)
-            segment.attributes.commit(changes, number)
+            if number > segment.published_sequence_number:
+                segment.attributes.commit(changes, number)
+            else:
+                segment.attributes.commit_published(changes)
+        events = None
+        if flags & FLAG_EVENTS:
+            events, position = decode_events(view, position)
         if position + length != len(view):
             raise DataCorruptionError(f"append record length differs sequence_number={number}")
         end = offset + length
@@ -112,6 +120,7 @@ class Replay:
                 sequence_number=number,
                 last_modified_ms=modified,
                 attributes=changes,
+                events=events,
             )
         elif length:
             self._expect_in_storage(segment_id, offset, data)
@@ -120,7 +129,7 @@ class Replay:
         segment.last_sequence_number = number
         if modified > segment.last_modified_ms:
             segment.last_modified_ms = modified
-        if flags:
+        if flags & FLAG_SEAL:
             seal = SealOperation(segment)
             seal.sequence_number = number
             seal.last_modified_ms = modified
@@ -219,7 +228,9 @@ class Replay:
         operation.offset, operation.length = record.offset, record.length
         operation.sequence_number = number
         operation.last_modified_ms = record.last_modified_ms
-        source.merged = source.pending_merged = True
+        operation.attributes = record.attributes
+        target.attributes.commit(record.attributes, number)
+        source.sealed = source.pending_sealed = source.merged = source.pending_merged = True
         source.last_sequence_number = number
         if published:
             self.forget(source)
@@ -331,29 +342,6 @@ class Replay:
         self._read_index.remove(segment.segment_id)
         self._metadata.remove(segment)
 
-    def _forget_ended(self) -> None:
-        """Drop deleted segments, and the sources that were merged into them, if Tier 2 has none of them."""
-        by_id = self._metadata.by_id
-        merges = [item for item in self._memory_log.items() if isinstance(item, MergeOperation)]
-        # A target that Tier 2 never had takes its published sources along: the storage writer needs it for that.
-        needed: set[SegmentId] = set()
-        for merge in merges:
-            source_id = merge.source.segment_id
-            if source_id in self.records or source_id in needed:
-                needed.add(merge.segment.segment_id)
-        for segment in [s for s in by_id.values() if s.deleted]:
-            if segment.segment_id not in self.records and segment.segment_id not in needed:
-                self.forget(segment)
-        for merge in reversed(
-            merges
-        ):  # targets before their sources: chains end at their last target
-            source = by_id.get(merge.source.segment_id)
-            if source is not None and self._is_forgotten(merge):
-                self.forget(source)
-
-    def _is_forgotten(self, merge: MergeOperation) -> bool:
-        return merge.sequence_number <= self._forgotten.get(merge.segment.segment_id, 0)
-
     def _count(self, number: int) -> None:
         if number <= self.highest_sequence_number:
             raise DataCorruptionError(
@@ -366,9 +354,15 @@ class Replay:
         """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""
         by_id = self._metadata.by_id
         if self._storage_known:
-            self._forget_ended()
+            forget_ended(
+                merges_of(self._memory_log.items()),
+                by_id=by_id,
+                in_storage=self.records,
+                forgotten=self._forgotten,
+                forget=self.forget,
+            )
         else:
-            self._complete_stored_merges()
+            complete_stored(merges_of(self._memory_log.items()))
         self._memory_log.drop_segments(self._forgotten)
         for segment in by_id.values():
             if segment.storage_length > segment.length:
@@ -385,14 +379,6 @@ class Replay:
             max(self._metadata.sequence_number, self.highest_sequence_number)
         )
 
-    def _complete_stored_merges(self) -> None:
-        """The log need not have the bytes of a source any more whose target is in Tier 2 up to the merge's end."""
-        for item in self._memory_log.items():
-            if isinstance(item, MergeOperation):
-                target, source = item.segment, item.source
-                if target.storage_length >= item.offset + item.length:
-                    target.read_index.complete_merge(source.read_index)
-
     def _require_storage_kept(self, segment: SegmentMetadata) -> None:
         """What the log says was in Tier 2 is there, unless the segment has ended (H31)."""
         if not self._storage_known or segment.is_gone():
@@ -404,17 +390,3 @@ class Replay:
             )
         if segment.storage_length > 0 and segment.segment_id not in self.records:
             raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")
-
-
-def map_record_ids(records: Sequence[Record]) -> list[SegmentId]:
-    """Ids that Tier 2 should be asked about before these records are applied."""
-    return [
-        record.segment_id
-        for record in records
-        if record.type in (OperationType.MAP_SEGMENT, OperationType.MAP_TRANSACTION)
-    ]
-
-
-def is_append(view: memoryview) -> bool:
-    """Whether a whole record is an append: appends are not decoded into objects."""
-    return view[LENGTH_FIELD_BYTES] == _APPEND

@@ -3,104 +3,108 @@
 An attribute is *known*, *known to be absent*, or *unknown* (H26): a table that is not `complete` may lack values that
 Tier 2 has, and nobody may conclude absence from it. Core attributes are always complete.
 
-Invariants:
+Extended values carry the sequence number of the operation that set them, 0 if they were read from Tier 2. What is
+published can therefore be told from what is not without a look at the value, and only the former ever leaves memory.
+They are held in two generations: `young` was used since the last turn, `old` was not, and `sweep` takes from `old`.
+
+Invariants (check()):
 - `pending` holds exactly the values of operations that are accepted and not yet committed;
-- what is dropped by `trim` was published with the very value that is dropped.
+- an extended value that was dropped was published, and nothing accepted since has changed it;
+- no key is in both generations, and `held_bytes` is the memory of both.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import TypeAlias
 
 from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
     SequenceNumber,
     is_core_attribute,
 )
 
+NumberedValue: TypeAlias = tuple[AttributeValue | None, SequenceNumber]
+"""A value, None for "known to be absent", and the operation that it comes from."""
+
+ENTRY_BYTES = 260
+"""Memory of one extended value besides its key and a byte string's bytes: two objects' heads, the pair, its number, and
+the place in a dictionary that is two thirds empty at worst."""
+
+
+class AttributeLedger:
+    """Memory of the extended attributes of a whole container."""
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
 
 class AttributeTable:
     """Values by key. None stands for "known to be absent"."""
 
-    __slots__ = ("committed", "complete", "pending", "trims")
+    __slots__ = (
+        "_has_extended",
+        "_ledger",
+        "_old",
+        "_young",
+        "complete",
+        "core_values",
+        "drops",
+        "held_bytes",
+        "pending",
+    )
 
     def __init__(self, *, complete: bool) -> None:
-        self.committed: dict[AttributeKey, AttributeValue | None] = {}
-        self.pending: dict[AttributeKey, tuple[AttributeValue | None, SequenceNumber]] = {}
-        self.trims = 0
+        self.core_values: dict[AttributeKey, AttributeValue] = {}
+        """Committed core attributes."""
+        self.pending: dict[AttributeKey, NumberedValue] = {}
+        self._young: dict[AttributeKey, NumberedValue] = {}
+        self._old: dict[AttributeKey, NumberedValue] = {}
+        self.drops = 0
         """How often values left memory: what was read from Tier 2 before may be older than they were."""
         self.complete = complete
-        """Every extended attribute that exists is in `committed`."""
+        """Every extended attribute that exists is in memory."""
+        self.held_bytes = 0
+        """Memory of committed extended values."""
+        self._has_extended = False
+        self._ledger: AttributeLedger | None = None
+
+    # --- what is known ---------------------------------------------------------------------------
 
     def is_known(self, key: AttributeKey) -> bool:
         return (
-            key in self.pending or key in self.committed or self.complete or is_core_attribute(key)
+            key in self._young
+            or key in self.pending
+            or self.complete
+            or key in self._old
+            or is_core_attribute(key)
         )
 
     def pending_value(self, key: AttributeKey) -> AttributeValue | None:
         """The value after everything accepted so far. Only for known keys."""
         found = self.pending.get(key)
-        return found[0] if found is not None else self.committed.get(key)
+        return found[0] if found is not None else self.committed_value(key)
 
     def committed_value(self, key: AttributeKey) -> AttributeValue | None:
         """The value after everything committed. Only for known keys."""
-        return self.committed.get(key)
-
-    def accept(
-        self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]], number: SequenceNumber
-    ) -> None:
-        """Note the values of an accepted operation."""
-        for key, value in changes:
-            self.pending[key] = (value, number)
-
-    def commit(
-        self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]], number: SequenceNumber
-    ) -> None:
-        """Move the values of a committed operation over."""
-        pending = self.pending
-        for key, value in changes:
-            if value is None and self.complete:
-                self.committed.pop(key, None)
-            else:
-                self.committed[key] = value
-            found = pending.get(key)
-            if found is not None and found[1] == number:
-                del pending[key]
-
-    def learn(
-        self, keys: Iterable[AttributeKey], found: Mapping[AttributeKey, AttributeValue]
-    ) -> None:
-        """Add what Tier 2 says of `keys`; values that came meanwhile from the log are newer and stay."""
-        for key in keys:
-            if key not in self.committed:
-                self.committed[key] = found.get(key)
-
-    def trim(self, published: Mapping[AttributeKey, AttributeValue | None], count_max: int) -> None:
-        """Drop extended values that were just published, if the table holds more than count_max."""
-        excess = len(self.committed) - count_max
-        if excess <= 0:
-            return
-        self.trims += 1
-        for key, value in published.items():
-            if excess <= 0:
-                break
-            if key in self.pending or is_core_attribute(key):
-                continue
-            if key in self.committed and self.committed[key] == value:
-                del self.committed[key]
-                self.complete = False
-                excess -= 1
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.pop(key, None)
+            if found is None:
+                return self.core_values.get(key)
+            self._young[key] = found
+        return found[0]
 
     def core(self) -> dict[AttributeKey, AttributeValue]:
-        """Committed core attributes."""
-        return {
-            key: value
-            for key, value in self.committed.items()
-            if value is not None and is_core_attribute(key)
-        }
+        """Committed core attributes, as the caller's own."""
+        return dict(self.core_values)
 
     def pending_core(self) -> dict[AttributeKey, AttributeValue]:
         """Core attributes after everything accepted so far."""
-        values = self.core()
+        values = dict(self.core_values)
         for key, (value, _) in self.pending.items():
             if is_core_attribute(key):
                 if value is None:
@@ -108,3 +112,134 @@ class AttributeTable:
                 else:
                     values[key] = value
         return values
+
+    def extended(self) -> Iterator[tuple[AttributeKey, NumberedValue]]:
+        """Committed extended values in memory, those known to be absent included; must not change meanwhile."""
+        return chain(self._old.items(), self._young.items())
+
+    def copy_extended(self) -> tuple[dict[AttributeKey, NumberedValue], ...]:
+        """Copies of what extended() gives, for a look at it elsewhere."""
+        return self._old.copy(), self._young.copy()
+
+    @property
+    def extended_count(self) -> int:
+        """Committed extended values in memory, those known to be absent included."""
+        return len(self._old) + len(self._young)
+
+    @property
+    def has_extended(self) -> bool:
+        """An extended attribute was set, or looked for, while the segment was in memory."""
+        return self._has_extended
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    def accept(
+        self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]], number: SequenceNumber
+    ) -> None:
+        """Note the values of an accepted operation."""
+        for key, value in changes:
+            self.pending[key] = (value, number)
+            if not self._has_extended and not is_core_attribute(key):
+                self._has_extended = True
+
+    def commit(
+        self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]], number: SequenceNumber
+    ) -> None:
+        """Move the values of a committed operation over."""
+        pending = self.pending
+        for key, value in changes:
+            found = pending.get(key)
+            if found is not None and found[1] == number:
+                del pending[key]
+            if not is_core_attribute(key):
+                self._hold(key, (value, number))
+            elif value is None:
+                self.core_values.pop(key, None)
+            else:
+                self.core_values[key] = value
+
+    def commit_published(
+        self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]]
+    ) -> None:
+        """Values of a replayed operation that Tier 2 has: extended ones stay there until they are asked for (H38)."""
+        for key, value in changes:
+            if not is_core_attribute(key):
+                self._has_extended = True
+                self.complete = False
+            elif value is None:
+                self.core_values.pop(key, None)
+            else:
+                self.core_values[key] = value
+
+    def learn(
+        self, keys: Iterable[AttributeKey], found: Mapping[AttributeKey, AttributeValue]
+    ) -> None:
+        """Add what Tier 2 says of `keys`; values that came meanwhile from the log are newer and stay."""
+        for key in keys:
+            if key not in self._young and key not in self._old and not is_core_attribute(key):
+                self._hold(key, (found.get(key), NO_SEQUENCE_NUMBER))
+
+    def _hold(self, key: AttributeKey, found: NumberedValue) -> None:
+        young = self._young
+        before = young.get(key)
+        if before is None and self._old:
+            before = self._old.pop(key, None)
+        young[key] = found
+        if before is None:
+            self._has_extended = True
+            self._grow(_memory_bytes(key, found))
+        elif before[0].__class__ is bytes or found[0].__class__ is bytes:
+            self._grow(_memory_bytes(key, found) - _memory_bytes(key, before))
+
+    def sweep(self, published: SequenceNumber, count: int) -> int:
+        """Drop, of the `count` values that were not used for longest, those that Tier 2 has; how many were looked at.
+
+        `published`: operations at or below it are in Tier 2. O(count), and O(values) once per generation.
+        """
+        if not self._old:
+            self._old, self._young = self._young, {}
+        looked_at = 0
+        for key in list(islice(self._old, count)):
+            looked_at += 1
+            found = self._old.pop(key)
+            if found[1] > published or key in self.pending:
+                self._young[key] = found
+                continue
+            self._grow(-_memory_bytes(key, found))
+            self.drops += 1
+            if found[0] is not None:
+                self.complete = False
+        return looked_at
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    def join(self, ledger: AttributeLedger) -> None:
+        """Count in the container's ledger from now on."""
+        assert self._ledger is None, "the attributes are in a ledger already"
+        self._ledger = ledger
+        ledger.held_bytes += self.held_bytes
+
+    def leave(self) -> None:
+        """The segment leaves memory."""
+        if self._ledger is not None:
+            self._ledger.held_bytes -= self.held_bytes
+            self._ledger = None
+
+    def _grow(self, byte_difference: int) -> None:
+        self.held_bytes += byte_difference
+        if self._ledger is not None:
+            self._ledger.held_bytes += byte_difference
+
+    def check(self) -> None:
+        """Prove the invariants; O(values)."""
+        both = self._young.keys() & self._old.keys()
+        assert not both, f"{len(both)} values are in both generations"
+        total = sum(_memory_bytes(key, found) for key, found in self.extended())
+        assert total == self.held_bytes, f"held_bytes={self.held_bytes} but values have {total}"
+        misplaced = [key for key, _ in self.extended() if is_core_attribute(key)]
+        assert not misplaced, f"core attributes among the extended {misplaced}"
+
+
+def _memory_bytes(key: AttributeKey, found: NumberedValue) -> int:
+    value = found[0]
+    return ENTRY_BYTES + len(key) + (len(value) if isinstance(value, bytes) else 0)

@@ -14,6 +14,7 @@ Invariants (check()):
 import struct
 from collections.abc import Iterator
 
+from containers.metadata.attribute_table import AttributeLedger
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.metadata.segment_snapshot import decode_segment_snapshot, encode_segment_snapshot
 from segmentstore.contracts.errors import DataCorruptionError
@@ -44,6 +45,7 @@ class ContainerMetadata:
         self.highest_segment_id: SegmentId = NO_SEGMENT
         self.by_id: dict[SegmentId, SegmentMetadata] = {}
         self._by_name: dict[str, SegmentMetadata] = {}
+        self.attribute_ledger = AttributeLedger()
         self.removals = 0
         """How many segments that were gone have left memory: what Tier 2 was asked before may be old news since."""
 
@@ -79,6 +81,7 @@ class ContainerMetadata:
             f"name {segment.name!r} belongs to {holder!r}"
         )
         self.by_id[segment.segment_id] = segment
+        segment.attributes.join(self.attribute_ledger)
         if holder is None or not segment.is_gone():
             self._by_name[segment.name] = segment
         if segment.segment_id > self.highest_segment_id:
@@ -87,6 +90,7 @@ class ContainerMetadata:
     def remove(self, segment: SegmentMetadata) -> None:
         """The segment leaves memory: evicted, or gone from Tier 2 as well."""
         del self.by_id[segment.segment_id]
+        segment.attributes.leave()
         if segment.is_gone():
             self.removals += 1
         if self._by_name.get(segment.name) is segment:
@@ -132,10 +136,15 @@ class ContainerMetadata:
     def check(self) -> None:
         """Prove the invariants; O(n)."""
         assert self.committed_sequence_number <= self.sequence_number
+        attribute_bytes = 0
         for segment_id, segment in self.by_id.items():
             assert segment.segment_id == segment_id, repr(segment)
             assert segment_id <= self.highest_segment_id, repr(segment)
             segment.check()
+            segment.attributes.check()
+            attribute_bytes += segment.attributes.held_bytes
+        held = self.attribute_ledger.held_bytes
+        assert attribute_bytes == held, f"attributes have {attribute_bytes} bytes, {held} noted"
         for name, segment in self._by_name.items():
             assert segment.name == name, repr(segment)
             assert self.by_id.get(segment.segment_id) is segment, repr(segment)

@@ -19,7 +19,7 @@ import struct
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.record_codec import decode_attributes, encode_attributes
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.identifiers import SegmentId, is_core_attribute
+from segmentstore.contracts.identifiers import SegmentId
 
 _HEADER = struct.Struct("<BBHHQQQQq")
 _VERSION = 1
@@ -32,9 +32,7 @@ def encode_segment_snapshot(segment: SegmentMetadata) -> bytes:
         return segment.encoded_snapshot
     table = segment.attributes
     core = list(table.pending_core().items())
-    no_extended = table.complete and all(
-        is_core_attribute(key) for values in (table.committed, table.pending) for key in values
-    )
+    no_extended = table.complete and not table.has_extended
     flags = (
         (_SEALED if segment.pending_sealed else 0)
         | (_SEALED_IN_STORAGE if segment.sealed_in_storage else 0)
@@ -89,6 +87,8 @@ def _decode(view: memoryview, position: int) -> tuple[SegmentMetadata, int]:
     segment.deleted = bool(flags & _DELETED)
     segment.attributes.complete = bool(flags & _NO_EXTENDED)
     for key, value in core:
-        segment.attributes.committed[key] = value
+        if value is None:
+            raise DataCorruptionError(f"segment snapshot removes an attribute key={key.hex()}")
+        segment.attributes.core_values[key] = value
     segment.reset_pending()
     return segment, position

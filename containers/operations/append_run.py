@@ -7,6 +7,7 @@ be operations of *other* segments; whatever else happens to its own segment clos
 Invariants:
 - both ends are append boundaries, so Tier-2 blocks and chunks may end at run ends (H16, H76);
 - `checksum` is the CRC32C of exactly its bytes, chained from the bytes as they were received (H21);
+- either every byte of it belongs to declared events, and it begins and ends between two, or none does (H76);
 - a closed run never changes.
 """
 
@@ -27,6 +28,9 @@ class AppendRun:
     __slots__ = (
         "attributes",
         "checksum",
+        "event_number",
+        "events",
+        "first_modified_ms",
         "first_sequence_number",
         "last_modified_ms",
         "last_sequence_number",
@@ -51,6 +55,11 @@ class AppendRun:
         self.checksum = checksum
         self.first_sequence_number = sequence_number
         self.last_sequence_number = sequence_number
+        self.first_modified_ms = last_modified_ms
         self.last_modified_ms = last_modified_ms
+        self.events: int | None = None
+        """How many whole events the run is; None: bytes of unknown structure (H76)."""
+        self.event_number = 0
+        """Events of the segment before the run, over the segment's whole life. Means nothing without `events`."""
         self.attributes: dict[AttributeKey, AttributeValue | None] | None = None
         """Values after the last append of the run, of those attributes that its appends changed."""

@@ -7,7 +7,8 @@ request, so that replaying it twice changes nothing (H32). The bytes are in `rec
 |---|---|
 | AppendOperation | bytes, attribute values and perhaps a seal, added to one segment in one step |
 | AppendRun | the same after commit: neighbouring appends of a segment, their bytes in the cache |
-| SealOperation, TruncateOperation, MergeOperation, DeleteOperation | the verbs |
+| SealOperation, TruncateOperation, DeleteOperation | the verbs |
+| MergeOperation | a verb as well: an open source is sealed by it, and the target's attributes change with it |
 | UpdateAttributesOperation | attribute values without bytes |
 | MapSegmentOperation | gives an id to a name, with the whole state: creation and reactivation |
 | MapTransactionOperation | the same for a segment that is to be merged into its parent |
@@ -79,7 +80,7 @@ class SegmentOperation(Operation):
 class AppendOperation(SegmentOperation):
     """Bytes at an assigned offset, on their way to the log."""
 
-    __slots__ = ("attributes", "data", "last_modified_ms", "length", "offset", "seal")
+    __slots__ = ("attributes", "data", "events", "last_modified_ms", "length", "offset", "seal")
     type = OperationType.APPEND
 
     def __init__(self, segment: "SegmentMetadata", data: bytes) -> None:
@@ -93,6 +94,8 @@ class AppendOperation(SegmentOperation):
         self.offset = 0
         self.attributes: AttributeChanges | None = None
         self.seal = False
+        self.events: int | None = None
+        """How many whole events `data` is, as its sender declared; None: bytes of unknown structure (H76)."""
         self.last_modified_ms = 0
 
 
@@ -119,9 +122,12 @@ class TruncateOperation(SegmentOperation):
 
 
 class MergeOperation(SegmentOperation):
-    """The bytes of `source` now stand at [offset, offset + length) of the segment; `source` is gone."""
+    """The bytes of `source` now stand at [offset, offset + length) of the segment; `source` is gone.
 
-    __slots__ = ("last_modified_ms", "length", "offset", "source")
+    The attributes are the target's, what it remembers of the merge among them (H74).
+    """
+
+    __slots__ = ("attributes", "last_modified_ms", "length", "offset", "source")
     type = OperationType.MERGE
 
     def __init__(self, segment: "SegmentMetadata", source: "SegmentMetadata") -> None:
@@ -129,6 +135,7 @@ class MergeOperation(SegmentOperation):
         self.source = source
         self.offset = 0
         self.length = 0
+        self.attributes: AttributeChanges = ()
         self.last_modified_ms = 0
 
 

@@ -11,10 +11,11 @@ All numbers are little-endian. Every record begins with the same four fields:
 and goes on by type:
 
     APPEND                u64 segment_id, u64 offset, i64 last_modified_ms, u32 data_length,
-                          attributes, data           flags: 1 = the append seals the segment
+                          attributes, [u32 events], data
+                          flags: 1 = the append seals the segment, 2 = `events` whole events were declared
     SEAL                  u64 segment_id, i64 last_modified_ms
     TRUNCATE              u64 segment_id, u64 offset
-    MERGE                 u64 segment_id, u64 source_id, u64 offset, u64 length, i64 last_modified_ms
+    MERGE                 u64 segment_id, u64 source_id, u64 offset, u64 length, i64 last_modified_ms, attributes
     DELETE                u64 segment_id
     UPDATE_ATTRIBUTES     u64 segment_id, attributes
     MAP_SEGMENT           u64 segment_id, u32 snapshot_length, snapshot, attributes
@@ -23,7 +24,7 @@ and goes on by type:
     METADATA_CHECKPOINT   a container snapshot (containers.metadata.container_snapshot)
     STORAGE_CHECKPOINT    u32 count, then per segment: u64 segment_id, u64 storage_length
 
-    attribute = u8 key_length, key, u8 kind, then by kind:
+    attribute = u8 key_length (0: a u16 with the length follows), key, u8 kind, then by kind:
                 0 removed: nothing; 1 number: i64; 2 bytes: u16 length, bytes
 
 Checksums are the frame's business; a record that does not parse in a good frame is corruption.
@@ -66,6 +67,7 @@ APPEND_HEADER = struct.Struct("<IBBHQQQqI")
 
 LENGTH_FIELD_BYTES = 4
 FLAG_SEAL = 1
+FLAG_EVENTS = 2
 FLAG_CREATED = 1
 ATTRIBUTES_PER_OPERATION_MAX = 65535
 
@@ -79,6 +81,10 @@ _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
 _NUMBER = struct.Struct("<q")
 
+_SHORT_KEY_BYTES_MAX = 255
+_KEY_LENGTHS = [bytes((length,)) for length in range(_SHORT_KEY_BYTES_MAX + 1)]
+"""Longer keys are those of tables, which are as long as an attribute of a user may not be."""
+
 _APPEND = int(OperationType.APPEND)
 _APPEND_REST = APPEND_HEADER.size - LENGTH_FIELD_BYTES
 _pack_append = APPEND_HEADER.pack
@@ -91,7 +97,7 @@ def encode_append_header(operation: AppendOperation) -> bytes:
         return _pack_append(
             _APPEND_REST + operation.length,
             _APPEND,
-            1 if operation.seal else 0,
+            FLAG_SEAL if operation.seal else 0,
             0,
             operation.sequence_number,
             operation.segment.segment_id,
@@ -100,10 +106,14 @@ def encode_append_header(operation: AppendOperation) -> bytes:
             operation.length,
         )
     encoded = encode_attributes(attributes)
+    flags = FLAG_SEAL if operation.seal else 0
+    if operation.events is not None:  # never without attributes: they count in one
+        flags |= FLAG_EVENTS
+        encoded += _LENGTH.pack(operation.events)
     header = _pack_append(
         _APPEND_REST + len(encoded) + operation.length,
         _APPEND,
-        1 if operation.seal else 0,
+        flags,
         len(attributes),
         operation.sequence_number,
         operation.segment.segment_id,
@@ -127,6 +137,7 @@ def encode_record(operation: Operation) -> list[BufferView]:
         case TruncateOperation():
             body = [_ID_OFFSET.pack(operation.segment.segment_id, operation.offset)]
         case MergeOperation():
+            count = len(operation.attributes)
             body = [
                 _MERGE.pack(
                     operation.segment.segment_id,
@@ -134,7 +145,8 @@ def encode_record(operation: Operation) -> list[BufferView]:
                     operation.offset,
                     operation.length,
                     operation.last_modified_ms,
-                )
+                ),
+                encode_attributes(operation.attributes),
             ]
         case DeleteOperation():
             body = [_ID.pack(operation.segment.segment_id)]
@@ -169,7 +181,12 @@ def encode_attributes(changes: AttributeChanges) -> bytes:
     """Attribute changes in the order given."""
     parts: list[bytes] = []
     for key, value in changes:
-        parts.append(bytes((len(key),)))
+        length = len(key)
+        parts.append(
+            _KEY_LENGTHS[length]
+            if length <= _SHORT_KEY_BYTES_MAX
+            else b"\x00" + _SHORT.pack(length)
+        )
         parts.append(key)
         if value is None:
             parts.append(b"\x00")
@@ -189,10 +206,15 @@ def decode_attributes(
     """`count` changes from `position` on, and the position behind them."""
     changes: list[tuple[AttributeKey, AttributeValue | None]] = []
     for _ in range(count):
-        key_end = position + 1 + view[position]
-        key = AttributeKey(bytes(view[position + 1 : key_end]))
-        if len(key) == 0:
-            raise DataCorruptionError("attribute key of length 0 in a record")
+        key_length = view[position]
+        position += 1
+        if key_length == 0:
+            key_length = _SHORT.unpack_from(view, position)[0]
+            position += _SHORT.size
+            if key_length <= _SHORT_KEY_BYTES_MAX:
+                raise DataCorruptionError(f"short attribute key in a long form length={key_length}")
+        key_end = position + key_length
+        key = AttributeKey(bytes(view[position:key_end]))
         kind = view[key_end]
         position = key_end + 1
         value: AttributeValue | None
@@ -211,6 +233,11 @@ def decode_attributes(
     return changes, position
 
 
+def decode_events(view: memoryview, position: int) -> tuple[int, int]:
+    """How many events an append declares, and the position behind that. Raises struct.error."""
+    return _LENGTH.unpack_from(view, position)[0], position + _LENGTH.size
+
+
 @dataclass(slots=True)
 class Record:
     """A decoded record; fields that its type does not have keep their defaults."""
@@ -223,6 +250,7 @@ class Record:
     length: int = 0
     last_modified_ms: int = 0
     seal: bool = False
+    events: int | None = None
     created: bool = False
     attributes: Sequence[tuple[AttributeKey, AttributeValue | None]] = ()
     data: memoryview = _EMPTY
@@ -256,6 +284,8 @@ def _decode_record(view: memoryview) -> Record:
             record.segment_id = SegmentId(segment_id)
             record.seal = bool(flags & FLAG_SEAL)
             record.attributes, position = decode_attributes(view, APPEND_HEADER.size, count)
+            if flags & FLAG_EVENTS:
+                record.events, position = decode_events(view, position)
             record.data = view[position : position + data_length]
             position += data_length
         case OperationType.SEAL:
@@ -271,7 +301,7 @@ def _decode_record(view: memoryview) -> Record:
                 _MERGE.unpack_from(view, position)
             )
             record.segment_id, record.source_id = SegmentId(segment_id), SegmentId(source_id)
-            position += _MERGE.size
+            record.attributes, position = decode_attributes(view, position + _MERGE.size, count)
         case OperationType.DELETE:
             record.segment_id = SegmentId(_ID.unpack_from(view, position)[0])
             position += _ID.size

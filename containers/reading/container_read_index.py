@@ -11,8 +11,7 @@ Invariants (check()):
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from containers.cache.cache_entry import PINNED, CacheEntry
@@ -136,16 +135,15 @@ class ContainerReadIndex:
 
     # --- for the indexes ----------------------------------------------------------------------
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A place among the waiting readers. Raises TooManyWaitersError."""
+    def add_waiter(self) -> None:
+        """Take a place among the waiting readers. Raises TooManyWaitersError."""
         if self._waiter_count >= self._settings.waiters_max:
             raise TooManyWaitersError(f"too many readers wait waiters={self._waiter_count}")
         self._waiter_count += 1
-        try:
-            yield
-        finally:
-            self._waiter_count -= 1
+
+    def remove_waiter(self) -> None:
+        """Give the place back."""
+        self._waiter_count -= 1
 
     def allocate_run(self, size: int, run_bytes: int, *, recovering: bool) -> list[CacheBlock]:
         """Blocks for `size` more bytes behind a run of `run_bytes`; all of them, or CacheFullError.

@@ -12,6 +12,8 @@ Invariants (check()):
 - a run of n un-flushed bytes occupies at most max(2n, 4 KiB) (H55).
 """
 
+import asyncio
+from asyncio import Future
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from containers.reading.segment_reader import read_entries
 from containers.reading.segment_staging import SegmentStaging
 from containers.reading.tail_waiters import TailWaiters
 from containers.reading.waiting_read import wait_for_bytes
-from segmentstore.contracts.errors import SegmentTruncatedError, ServiceHaltError
+from segmentstore.contracts.errors import BadOffsetError, SegmentTruncatedError, ServiceHaltError
 from segmentstore.contracts.segments import ReadResultEntry
 
 if TYPE_CHECKING:
@@ -79,20 +81,36 @@ class SegmentReadIndex(SegmentStaging):
             self.has_waiters = False
             self._waiters.wake()
 
-    async def wait_for_change(self) -> None:
-        """Returns after the next appended(), sealed() or gone(). The caller looked at the state in the same stretch.
+    def readable(self, offset: int) -> "Future[None]":
+        """Done when `offset` < length, or the segment is sealed or gone: look again then (H58).
 
-        Raises TooManyWaitersError at the container's limit.
+        A wake-up may come early for an offset past the length. Raises TooManyWaitersError.
         """
+        metadata = self.metadata
+        if offset < metadata.length or metadata.sealed or self._gone is not None:
+            future: Future[None] = asyncio.get_running_loop().create_future()
+            future.set_result(None)
+            return future
+        return self.next_change()
+
+    def next_change(self) -> "Future[None]":
+        """Done after the next appended(), sealed() or gone(). The caller looked at the state in the same stretch.
+
+        Cancel it to leave. Raises TooManyWaitersError at the container's limit.
+        """
+        self._container.add_waiter()
         if self._waiters is None:
             self._waiters = TailWaiters()
-        waiters = self._waiters
-        with self._container.waiting():
-            self.has_waiters = True
-            try:
-                await waiters.wait()
-            finally:
-                self.has_waiters = len(waiters) > 0
+        future = self._waiters.add()
+        future.add_done_callback(self._waiter_left)
+        self.has_waiters = True
+        return future
+
+    def _waiter_left(self, future: "Future[None]") -> None:
+        self._container.remove_waiter()
+        if self._waiters is not None:
+            self._waiters.discard(future)
+            self.has_waiters = len(self._waiters) > 0
 
     def raise_if_gone(self) -> None:
         """Raises what gone() was told."""
@@ -238,6 +256,19 @@ class SegmentReadIndex(SegmentStaging):
             return None
         content = self.copy_cached(offset, end)
         return content if len(content) == end - offset else None
+
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        """A copy of what is cached and committed from `offset` on, at most `length_max` bytes; None if nothing is.
+
+        Raises BadOffsetError, SegmentTruncatedError, and what gone() was told.
+        """
+        length = self.metadata.length
+        if not 0 <= offset <= length:
+            self.raise_if_gone()
+            raise BadOffsetError(self.metadata.name, expected=length, given=offset)
+        self.raise_if_unreadable(offset)
+        end = min(offset + length_max, length)
+        return (self.copy_cached(offset, end) or None) if offset < end else None
 
     def copy_cached(self, offset: int, end: int) -> bytes:
         """The longest cached stretch of [offset, end) that begins at `offset`; b"" if there is none."""

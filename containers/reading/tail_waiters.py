@@ -4,7 +4,7 @@ A wake-up carries no news: whoever is woken looks at the segment again. So it do
 reader ends exactly once, by what it finds there (H58).
 
 Invariants:
-- a waiter is registered without an await since it last looked at the segment;
+- a waiter is registered without an await since it last looked at the segment, and is a future, not a task;
 - every wake-up reaches every waiter registered before it, at the latest some loop turns later, and each once.
 """
 
@@ -25,14 +25,15 @@ class TailWaiters:
     def __len__(self) -> int:
         return len(self._futures)
 
-    async def wait(self) -> None:
-        """Returns after the next wake(). Cancelling it only takes this waiter away."""
+    def add(self) -> asyncio.Future[None]:
+        """Done after the next wake(). Whoever cancels it has it taken out with discard()."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures[future] = None
-        try:
-            await future
-        finally:
-            self._futures.pop(future, None)
+        return future
+
+    def discard(self, future: asyncio.Future[None]) -> None:
+        """It waits no more. One that was woken is not here any more, which is fine."""
+        self._futures.pop(future, None)
 
     def wake(self) -> None:
         """Wake everyone who waits now."""

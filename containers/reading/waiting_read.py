@@ -34,7 +34,7 @@ async def wait_for_bytes(
             break
         if metadata.sealed:
             return b""
-        await index.wait_for_change()
+        await index.next_change()
     try:
         content = await _read(index, fetches, offset, min(offset + length_max, metadata.length))
     except SegmentStoreError:

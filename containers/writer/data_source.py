@@ -1,14 +1,12 @@
 """The storage writer's only view of its container."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.append_run import AppendRun
 from containers.operations.operation import Operation
 from segmentstore.contracts.identifiers import (
-    AttributeKey,
-    AttributeValue,
     SegmentId,
     SequenceNumber,
 )
@@ -47,7 +45,6 @@ class WriterDataSource(Protocol):
         storage_length: int,
         sealed: bool,
         sequence_number: SequenceNumber,
-        attributes: Mapping[AttributeKey, AttributeValue | None],
     ) -> None:
         """A publication of this segment is durable: cached bytes below storage_length may be evicted,
         published attributes may leave memory."""

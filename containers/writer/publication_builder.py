@@ -19,8 +19,9 @@ from concurrent.futures import Executor
 from crc32c import crc32c
 
 from containers.writer.data_source import WriterDataSource
+from containers.writer.planned_piece import RunPiece, RunSlice
 from containers.writer.segment_aggregator import SegmentAggregator
-from containers.writer.segment_flush import RunPiece, RunSlice, SegmentFlush, fold
+from containers.writer.segment_flush import SegmentFlush, fold
 from containers.writer.settings import WriterSettings
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import BufferView, SegmentId, SequenceNumber
@@ -175,4 +176,8 @@ def check_and_join(batch: Sequence[RunSlice]) -> RunSlice | None:
 def _filled(piece: RunPiece | MergePiece) -> DataPiece | MergePiece:
     if isinstance(piece, MergePiece):
         return piece
-    return DataPiece(piece.offset, [view for item in piece.slices for view in item.views])
+    return DataPiece(
+        piece.offset,
+        [view for item in piece.slices for view in item.views],
+        [item.events for item in piece.slices] if any(i.events for i in piece.slices) else None,
+    )

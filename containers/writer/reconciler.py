@@ -184,7 +184,6 @@ class Reconciler:
                 storage_length=record.length,
                 sealed=record.sealed,
                 sequence_number=record.sequence_number,
-                attributes={},
             )
         self._learn(aggregator, record)
 

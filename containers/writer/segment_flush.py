@@ -12,8 +12,8 @@ The record is the state after exactly those items on top of the record in Tier 2
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NoReturn, TypeAlias
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 from containers.metadata.segment_snapshot import decode_segment_snapshot
 from containers.operations.append_run import AppendRun
@@ -24,46 +24,21 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from containers.writer.moved_events import MovedEvents
 from containers.writer.pending_items import PendingItem, PendingMerge, first_number, last_number
+from containers.writer.planned_piece import PlannedPiece, RunPiece, RunSlice
 from containers.writer.segment_aggregator import SegmentAggregator
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
+    EVENT_COUNT,
     NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
-    BufferView,
     SegmentId,
     SequenceNumber,
     is_core_attribute,
 )
-from segmentstore.contracts.storage import MergePiece, SegmentRecord
-
-
-@dataclass(slots=True)
-class RunSlice:
-    """Bytes to fetch from the container: un-published ones of one segment, on their way to this or its target."""
-
-    owner_id: SegmentId
-    owner_offset: int
-    length: int
-    checksum: int | None
-    """CRC32C of exactly these bytes as they were received; None if the run was trimmed."""
-    views: Sequence[BufferView] = ()
-
-
-@dataclass(slots=True)
-class RunPiece:
-    """New bytes of the segment, one run behind the other."""
-
-    offset: int
-    slices: list[RunSlice]
-
-    @property
-    def end(self) -> int:
-        return self.offset + sum(item.length for item in self.slices)
-
-
-PlannedPiece: TypeAlias = RunPiece | MergePiece
+from segmentstore.contracts.storage import MergePiece, RunEvents, SegmentRecord
 
 
 @dataclass(slots=True)
@@ -158,6 +133,12 @@ def _departure_record(
     )
 
 
+def _events_of(run: AppendRun) -> RunEvents | None:
+    if run.events is None:
+        return None
+    return RunEvents(run.event_number, run.first_modified_ms, run.last_modified_ms)
+
+
 class _FoldedSegment:
     """The state of a segment while items are applied to its record in Tier 2."""
 
@@ -238,6 +219,9 @@ class _FoldedSegment:
                     owner_offset=self.length,
                     length=run.length - skipped,
                     checksum=run.checksum if not skipped else None,
+                    lowest_time_ms=run.first_modified_ms,
+                    highest_time_ms=run.last_modified_ms,
+                    events=_events_of(run) if not skipped else None,
                 )
             )
         self._modified(run.last_modified_ms)
@@ -263,20 +247,28 @@ class _FoldedSegment:
             )
         if inner._start_offset:
             self._refuse(f"merge of a truncated source {source.segment_id}")
+        events_before = self._event_count()
+        self._change_attributes(operation.attributes)
+        events = MovedEvents(events_before, self._event_count(), declared=inner._event_count())
         if inner._base_length:
-            self.pieces.append(MergePiece(self.length, source.segment_id, inner._base_length))
-            self.length += inner._base_length
+            moved = MergePiece(0, source.segment_id, inner._base_length, first_event=0)
+            inner.pieces.insert(0, moved)
         for piece in inner.pieces:
             if isinstance(piece, MergePiece):
-                self.pieces.append(replace(piece, offset=self.length))
+                self.pieces.append(events.in_piece(piece, self.length, begins=piece.offset == 0))
                 self.length += piece.length
             else:
-                for item in piece.slices:
+                for number, item in enumerate(piece.slices):
+                    events.count_in_slice(item, begins=piece.offset == 0 and number == 0)
                     self._add_slice(item)
         self._modified(operation.last_modified_ms)
         self.absorbed += inner.absorbed
         record = _departure_record(source, operation.sequence_number)
         self.absorbed.append(AbsorbedSource(source, self._segment_id, record))
+
+    def _event_count(self) -> int:
+        count = self._core.get(EVENT_COUNT, 0)
+        return count if isinstance(count, int) else 0
 
     def _change_attributes(self, changes: AttributeChanges) -> None:
         for key, value in changes:
@@ -327,6 +319,7 @@ class _FoldedSegment:
                     item.owner_offset += skipped
                     item.length -= skipped
                     item.checksum = None
+                    item.events = None
                 kept.append(item)
             offset = end
         return RunPiece(max(piece.offset, start), kept) if kept else None

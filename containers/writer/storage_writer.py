@@ -22,7 +22,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from random import Random
 
 from containers.writer.ack_calculator import AckCalculator
@@ -36,6 +35,7 @@ from containers.writer.segment_aggregator import NEVER, SegmentAggregator
 from containers.writer.segment_flush import SegmentFlush
 from containers.writer.settings import WriterSettings
 from containers.writer.writer_health import StorageState, WriterHealth, is_retriable
+from containers.writer.writer_statistics import WriterStatistics
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     SegmentStoreError,
@@ -50,30 +50,6 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.storage import ClaimedRoot, Publication, Storage
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WriterStatistics:
-    """A snapshot for `/health` and `/metrics`. Counters grow from the start of the writer."""
-
-    state: str
-    """"ok", "unavailable" or "full": Tier 2 as last seen."""
-    last_error: str
-    failures: int
-    failures_in_a_row: int
-    consumed_up_to: int
-    published_up_to: int
-    """Everything at or below it is in Tier 2."""
-    acknowledged_up_to: int
-    pending_segments: int
-    pending_items: int
-    pending_bytes: int
-    oldest_pending_seconds: float
-    publications: int
-    published_segments: int
-    published_bytes: int
-    compared_bytes: int
-    """Replayed bytes that were found equal to Tier 2's."""
 
 
 class _GivenUpError(Exception):
@@ -347,7 +323,6 @@ class StorageWriter:
                 storage_length=record.length,
                 sealed=record.sealed,
                 sequence_number=record.sequence_number,
-                attributes=flush.attributes,
             )
             for absorbed in flush.absorbed:
                 self._source.merge_completed(absorbed.target_id, absorbed.aggregator.segment_id)

@@ -27,7 +27,7 @@ async def abandoned(
     """A container that is never closed; its storage writer runs unless Tier 2 was down at the start."""
     container = make_container(tiers, settings=PATIENT, object_store=store)
     await container.start()
-    task = asyncio.ensure_future(container._run_writer())
+    task = asyncio.ensure_future(container._housekeeping.run_writer())
     try:
         yield container
     finally:

@@ -1,4 +1,4 @@
-"""Whole lives of a container, chosen at random, against a model in a dictionary (H13, H17, H20, H30, H32, H81).
+"""Whole lives of a container, chosen at random, against a model in a dictionary (H13, H17, H20, H30, H32, H74, H76).
 
 Each run is a few lives over the same two tiers. A life ends without a word, as with kill -9, or by close(). Settings
 turn every corner quickly: frames of one operation, checkpoints that span frames, four active segments, publications
@@ -6,6 +6,7 @@ of fifty bytes. Whatever was acknowledged has to be there, and nothing else, bef
 """
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -14,12 +15,21 @@ import pytest
 from containers.container_settings import ContainerSettings
 from containers.log.checkpoint_policy import CheckpointSettings
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError
-from segmentstore.contracts.identifiers import AttributeKey
-from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from segmentstore.contracts.errors import (
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentProperties,
+)
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
 from tests.containers.test_segment_container import read_all
 from tier1.memory_log import MemoryDurableDataLog
+from tier2.storage.tiered_storage import TieredStorage
 
 NAMES = ["a", "b", "c", "d", "e", "e#transaction." + "0" * 32]
 KEYS = [AttributeKey(b"short"), AttributeKey(b"w" * 16)]
@@ -35,6 +45,17 @@ class ModelSegment:
     start_offset: int = 0
     sealed: bool = False
     attributes: dict[AttributeKey, int] = field(default_factory=dict)
+    events: dict[int, int] = field(default_factory=dict)
+    """Offset at which an event begins, as far as that was declared -> its number (H76)."""
+    merged: dict[str, int] = field(default_factory=dict)
+    """What was merged into it -> its length behind that (H74)."""
+
+    @property
+    def event_count(self) -> int:
+        return self.attributes.get(EVENT_COUNT, 0)
+
+    def count_events(self, count: int) -> None:
+        self.attributes[EVENT_COUNT] = self.event_count + count
 
 
 class RandomLives:
@@ -44,6 +65,7 @@ class RandomLives:
         self.random = Random(seed)
         self.tiers = MemoryTiers()
         self.model: dict[str, ModelSegment] = {}
+        self.events_seen = 0
 
     def settings(self) -> ContainerSettings:
         choose = self.random.choice
@@ -109,9 +131,31 @@ class RandomLives:
             content = await read_all(container, name, expected.start_offset)
             assert content == expected.content[expected.start_offset :]
             assert await container.attributes(name) == expected.attributes
+            await self.compare_blocks(container, info, expected)
         listed = [found.name for found in await container.list_segments()]
         assert listed == sorted(self.model)
         container.check()
+
+    async def compare_blocks(
+        self, container: StreamSegmentContainer, info: SegmentProperties, expected: ModelSegment
+    ) -> None:
+        """What Tier 2 says of events is true, whatever it leaves out."""
+        storage = container._storage
+        assert isinstance(storage, TieredStorage)
+        record = await storage.find(info.name)
+        if record is None or record.segment_id != info.segment_id:
+            return
+        if record.start_offset == record.length:
+            return
+        blocks = storage.list_blocks(record.segment_id, record.start_offset, record.length)
+        try:
+            async with aclosing(blocks):
+                async for block in blocks:
+                    if block.first_event_offset is not None:
+                        self.events_seen += 1
+                        assert expected.events[block.first_event_offset] == block.event_number
+        except SegmentTruncatedError:
+            return  # a truncation of before was published meanwhile
 
     async def step(self, container: StreamSegmentContainer) -> None:
         random, name = self.random, self.random.choice(NAMES)
@@ -139,6 +183,13 @@ class RandomLives:
             case "delete" if segment is not None:
                 await container.delete(name)
                 del self.model[name]
+            case "merge again" if segment is not None and segment.merged:
+                source = random.choice(sorted(segment.merged))
+                if source not in self.model:
+                    assert await container.merge(name, source) == segment.merged[source]
+                elif random.random() < 0.5:
+                    await container.forget_merged(name, [source])
+                    del segment.merged[source]
             case "flush":
                 await container.flush()
             case "evict":
@@ -161,7 +212,16 @@ class RandomLives:
                 key = random.choice(KEYS)
                 update = AttributeUpdate(key, 1, AttributeUpdateType.ACCUMULATE)
                 model.sealed = random.random() < 0.05
-                futures.append(segment.append(data, attribute_updates=[update], seal=model.sealed))
+                events = None
+                if len(data) >= 10 and random.random() < 0.5:
+                    events = len(data) // 10
+                    model.events[len(model.content)] = model.event_count
+                    model.count_events(events)
+                futures.append(
+                    segment.append(
+                        data, attribute_updates=[update], seal=model.sealed, events=events
+                    )
+                )
                 model.content += data
                 model.attributes[key] = model.attributes.get(key, 0) + 1
                 if model.sealed:
@@ -175,13 +235,20 @@ class RandomLives:
         target = self.model.get(target_name)
         if target is None or target is source or target.sealed:
             return
-        await container.seal(name)
+        if self.random.random() < 0.5:
+            await container.seal(name)
+        for offset, number in source.events.items():
+            target.events[len(target.content) + offset] = target.event_count + number
         target.content += source.content
-        assert await container.merge(target_name, name) == len(target.content)
+        if EVENT_COUNT in source.attributes:
+            target.count_events(source.event_count)
+        length = await container.merge(target_name, name, seal_source=True)
+        assert length == len(target.content)
+        target.merged[name] = length
         del self.model[name]
 
 
-REST = ["seal", "truncate", "delete", "flush", "evict", "checkpoint", "pause"]
+REST = ["merge again", "seal", "truncate", "delete", "flush", "evict", "checkpoint", "pause"]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -192,3 +259,13 @@ async def test_h81_whatever_was_acknowledged_is_there_after_any_number_of_crashe
     for _ in range(LIVES):
         async with asyncio.timeout(HANG_SECONDS):
             await lives.live()
+
+
+async def test_the_lives_meet_blocks_of_which_events_are_known() -> None:
+    seen = 0
+    for seed in range(100, 110):
+        lives = RandomLives(seed)
+        for _ in range(LIVES):
+            await lives.live()
+        seen += lives.events_seen
+    assert seen > 0

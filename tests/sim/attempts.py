@@ -73,8 +73,6 @@ class Merge:
     length: int
     outcome: Outcome = Outcome.PENDING
     end: int | None = None
-    certain: bool = False
-    """No ack, but nothing else can have removed the source."""
 
     def __repr__(self) -> str:
         return f"merge of {self.source} into {self.target} {self.outcome.value} end={self.end}"

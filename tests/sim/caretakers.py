@@ -57,7 +57,7 @@ class Deleter(Actor):
 
 
 class Merger(Actor):
-    """Makes a transaction, fills it, seals it, merges it; after a break it finds out how far it came."""
+    """Makes a transaction, fills it, seals it, merges it; after a break it asks for the merge again (H74)."""
 
     def __init__(self, stage: Stage, name: str, number: int) -> None:
         super().__init__(stage, name)
@@ -75,10 +75,13 @@ class Merger(Actor):
             return
         source = self._source
         try:
-            await self.client.merge(target.life, source)
+            await self.client.merge(target.life, source, seal_source=self.random.random() < 0.5)
         except SegmentNotFoundError as error:
-            _settle_merge(source, error)
+            # Whatever became of earlier attempts: one that merged it is remembered (H74).
+            raise ModelBreachError(f"{source} is lost before its merge: {error}") from error
         self._source = None
+        if self.random.random() < 0.3:
+            await self.client.forget_merged(self.name, source.name)
         if self.random.random() < 0.5:
             self._round += 1
 
@@ -204,13 +207,3 @@ class SmallCrowd(Actor):
             await segment.read(segment.life.start, 100)
         finally:
             await segment.close()
-
-
-def _settle_merge(source: Incarnation, error: SegmentNotFoundError) -> None:
-    """Not there any more: fine only if an earlier attempt may have merged it; then it did (H74)."""
-    maybe = [merge for merge in source.merges_out if merge.outcome is Outcome.UNKNOWN]
-    if not maybe:
-        raise ModelBreachError(f"{source} is lost before its merge: {error}")
-    maybe[0].certain = True
-    for other in maybe[1:]:
-        other.outcome = Outcome.REFUSED

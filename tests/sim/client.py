@@ -111,13 +111,17 @@ class Client:
     async def delete(self, name: str) -> None:
         await self._verb(Verb.DELETE, name, lambda api: api.delete(name))
 
-    async def merge(self, target: Incarnation, source: Incarnation) -> int:
+    async def merge(
+        self, target: Incarnation, source: Incarnation, *, seal_source: bool = False
+    ) -> int:
         """Both must be incarnations that only the caller deletes, merges or creates."""
         node, api = self._directory.route(target.name)
         attempt = self.model.verb_begins(Verb.MERGE, source.name)
         merge = self.model.merge_begins(target, source)
         try:
-            length = await self._ask(node, api.merge(target.name, source.name))
+            length = await self._ask(
+                node, api.merge(target.name, source.name, seal_source=seal_source)
+            )
         except REQUEST_ERRORS as error:
             self.model.merge_failed(merge, error)
             self.model.verb_failed(attempt, error)
@@ -125,6 +129,11 @@ class Client:
         self.model.merge_acked(merge, length)
         self.model.verb_acked(attempt)
         return length
+
+    async def forget_merged(self, target: str, source: str) -> None:
+        """The caller will not ask for that merge again."""
+        node, api = self._directory.route(target)
+        await self._ask(node, api.forget_merged(target, [source]))
 
     async def flush_and_look(self, name: str) -> SegmentProperties | None:
         """Flush, and ask the same container for the result; None if it owns nothing any more by then."""

@@ -164,7 +164,7 @@ def _check_events(life: Incarnation, events: dict[AttributeKey, list[int]], *, w
 
 def _check_merges(life: Incarnation, found: list[Merge], start: int) -> None:
     for merge in life.merges_in:
-        due = merge.length > 0 and (merge.outcome is Outcome.ACKED or merge.certain)
+        due = merge.length > 0 and merge.outcome is Outcome.ACKED
         readable = start == 0 if merge.end is None else merge.end - merge.length >= start
         if due and readable and merge not in found:
             raise ModelBreachError(f"{life}: merged bytes are missing: {merge}")

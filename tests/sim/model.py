@@ -288,7 +288,7 @@ class Model:
         merge.end = length
         for other in merge.source.merges_out:
             if other is not merge:
-                # The source was still there, so the earlier attempt came to nothing.
+                # All attempts together merged it once: this one stands for whichever did it.
                 other.outcome = Outcome.REFUSED
         start = length - merge.length
         source = merge.source

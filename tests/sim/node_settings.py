@@ -4,7 +4,7 @@ from containers.cache.cache_manager import CacheManagerSettings
 from containers.container_settings import ContainerSettings
 from containers.log.checkpoint_policy import CheckpointSettings
 from containers.log.frame_pipeline import FramePipelineSettings
-from containers.log.operation_processor import OperationProcessorSettings
+from containers.log.processor_settings import OperationProcessorSettings
 from containers.log.throttler import ThrottlerSettings
 from containers.reading.container_read_index import ReadIndexSettings
 from containers.reading.storage_fetch import StorageFetchSettings
@@ -27,6 +27,7 @@ def log_settings(node: NodeSettings) -> FileLogSettings:
         entry_bytes_max=node.frame_bytes_max,
         outstanding_bytes_max=node.frame_bytes_max * node.frames_in_flight_max,
         batch_bytes_max=batch_bytes,
+        ahead_bytes_min=1024,
         journal_bytes_first=journal_bytes,
         journal_bytes_max=2 * journal_bytes,
         spare_journals=1,

@@ -5,8 +5,19 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from segmentstore.contracts.errors import SegmentTruncatedError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
-from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntryKind, SegmentProperties
+from segmentstore.contracts.identifiers import (
+    EVENT_COUNT,
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    SegmentId,
+)
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    ReadResultEntryKind,
+    SegmentProperties,
+)
 from tests.sim.reference_state import SegmentState
 
 if TYPE_CHECKING:
@@ -35,8 +46,12 @@ class ReferenceSegment:
         offset: int | None = None,
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal: bool = False,
+        events: int | None = None,
     ) -> "asyncio.Future[int]":
-        return self._container.append(self._id, bytes(data), offset, attribute_updates, seal)
+        updates = list(attribute_updates)
+        if events is not None:
+            updates.append(AttributeUpdate(EVENT_COUNT, events, AttributeUpdateType.ACCUMULATE))
+        return self._container.append(self._id, bytes(data), offset, updates, seal)
 
     def barrier(self) -> "asyncio.Future[int]":
         return self._container.barrier(self._id)
@@ -49,6 +64,12 @@ class ReferenceSegment:
     ) -> Mapping[AttributeKey, AttributeValue]:
         values = self._container.committed(self._id).attributes
         return {key: values[key] for key in keys if key in values}
+
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        return self._container.read_nowait(self._id, offset, length_max)
+
+    def readable(self, offset: int) -> "asyncio.Future[None]":
+        return self._container.readable(self._id, offset)
 
     def read(self, offset: int, max_length: int) -> AsyncGenerator["ReferenceEntry", None]:
         return self._container.read(self._id, offset, max_length)

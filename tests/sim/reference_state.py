@@ -17,6 +17,8 @@ class SegmentState:
     start: int = 0
     sealed: bool = False
     gone: bool = False
+    merged: dict[str, int] = field(default_factory=dict)
+    """Sources merged into it -> its length behind the merge."""
     attributes: dict[AttributeKey, AttributeValue] = field(default_factory=dict)
 
 
@@ -64,6 +66,7 @@ class Memory:
                 source = self.segments[operation.source_id]
                 half = replaying and bug == "half a merge"
                 state.content += source.content[: len(source.content) // 2 if half else None]
+                state.merged[source.name] = len(state.content)
                 self._remove(source)
         if operation.seal and not (replaying and bug == "seal forgotten"):
             state.sealed = True

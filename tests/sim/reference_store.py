@@ -13,7 +13,6 @@ from typing import Any
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.errors import (
-    BadAttributeUpdateError,
     BadOffsetError,
     ContainerStoppedError,
     MergeRefusedError,
@@ -32,34 +31,17 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
-    AttributeUpdateType,
     ReadResultEntryKind,
     SegmentProperties,
 )
 from tests.sim.loop import SimLoop
+from tests.sim.no_tables import NoTables
+from tests.sim.reference_attributes import judge
 from tests.sim.reference_segment import ReferenceEntry, ReferenceSegment
 from tests.sim.reference_state import Change, Memory, ReferenceDisk, SegmentState
 
-BUGS = (
-    "ack before sync",
-    "tail served before it is synced",
-    "zombie acks",
-    "half a merge",
-    "delete not logged",
-    "attribute not logged",
-    "attribute without bytes",
-    "condition ignored",
-    "refusal judged on pending state",
-    "recycled bytes in a read",
-    "last byte not readable",
-    "lost wake-up",
-    "truncation goes back",
-    "seal forgotten",
-    "operations swapped",
-)
 
-
-class ReferenceContainer:
+class ReferenceContainer(NoTables):
     """A SegmentContainer. One of BUGS may be planted in it."""
 
     def __init__(
@@ -182,7 +164,7 @@ class ReferenceContainer:
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         state = await self._find_pending(name)
-        values = self._judge(state, updates)
+        values = judge(state, updates, heedless=self._bug == "condition ignored")
         await asyncio.shield(
             self._submit(Change("attributes", state.segment_id, attributes=values))
         )
@@ -206,20 +188,40 @@ class ReferenceContainer:
             )
         await asyncio.shield(self._submit(Change("truncate", state.segment_id, offset=offset)))
 
-    async def merge(self, target: str, source: str) -> int:
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal_source: bool = False,
+    ) -> int:
         if target == source:
             raise MergeRefusedError("a segment cannot be merged into itself")
         into = await self._find_pending(target)
-        out = await self._find_pending(source)
-        if not out.sealed:
+        try:
+            out = await self._find_pending(source)
+        except SegmentNotFoundError:
+            if self._bug != "merge forgotten" and source in into.merged:
+                return into.merged[source]
+            raise
+        if not (out.sealed or seal_source):
             raise await self._when_committed(SegmentNotSealedError(source))
         if out.start:
             raise await self._when_committed(SegmentTruncatedError(source, start_offset=out.start))
         if into.sealed:
             raise await self._when_committed(SegmentSealedError(target, length=len(into.content)))
+        values = judge(into, attribute_updates, heedless=self._bug == "condition ignored")
         return await asyncio.shield(
-            self._submit(Change("merge", into.segment_id, source_id=out.segment_id))
+            self._submit(
+                Change("merge", into.segment_id, source_id=out.segment_id, attributes=values)
+            )
         )
+
+    async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
+        state = await self._find_pending(target)
+        for source in sources:
+            state.merged.pop(source, None)
 
     async def delete(self, name: str) -> None:
         state = await self._find_pending(name)
@@ -285,7 +287,7 @@ class ReferenceContainer:
                 raise SegmentSealedError(state.name, length=len(state.content))
             if offset is not None and offset != len(state.content):
                 raise BadOffsetError(state.name, expected=len(state.content), given=offset)
-            values = self._judge(state, updates)
+            values = judge(state, updates, heedless=self._bug == "condition ignored")
         except SegmentStoreError as error:
             return self._refuse(error)
         return self._submit(Change("append", segment_id, data=data, attributes=values, seal=seal))
@@ -328,6 +330,31 @@ class ReferenceContainer:
             offset += len(step)
             await asyncio.sleep(self._loop.random.expovariate(2000))
 
+    def read_nowait(self, segment_id: int, offset: int, length_max: int) -> bytes | None:
+        self._must_run()
+        state = self._committed.segments[segment_id]
+        if state.gone:
+            raise SegmentNotFoundError(state.name)
+        if not 0 <= offset <= len(state.content):
+            raise BadOffsetError(state.name, expected=len(state.content), given=offset)
+        if offset < state.start:
+            raise SegmentTruncatedError(state.name, start_offset=state.start)
+        return bytes(state.content[offset : offset + length_max]) or None
+
+    def readable(self, segment_id: int, offset: int) -> "asyncio.Future[None]":
+        state = self._committed.segments[segment_id]
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if (
+            offset < len(state.content)
+            or state.sealed
+            or state.gone
+            or self._state is not ContainerState.RUNNING
+        ):
+            waiter.set_result(None)
+        else:
+            self._waiters.setdefault(segment_id, []).append(waiter)
+        return waiter
+
     async def tail(self, state: SegmentState, offset: int) -> bytes:
         while len(state.content) <= offset:
             self._must_run()
@@ -352,27 +379,6 @@ class ReferenceContainer:
             return self._pending.find(name)
         except SegmentNotFoundError as error:
             raise await self._when_committed(error) from None
-
-    def _judge(
-        self, state: SegmentState, updates: Sequence[AttributeUpdate]
-    ) -> dict[AttributeKey, AttributeValue | None]:
-        values: dict[AttributeKey, AttributeValue | None] = {}
-        for update in updates:
-            now = values.get(update.key, state.attributes.get(update.key))
-            match update.type:
-                case AttributeUpdateType.NONE:
-                    fits = now is None
-                case AttributeUpdateType.REPLACE_IF_GREATER:
-                    fits = now is None or _number(update.value) > _number(now)
-                case AttributeUpdateType.REPLACE_IF_EQUALS:
-                    fits = now == update.comparison
-                case _:
-                    fits = True
-            if not fits and self._bug != "condition ignored":
-                raise BadAttributeUpdateError(state.name, key=update.key, current=now)
-            adds = update.type is AttributeUpdateType.ACCUMULATE
-            values[update.key] = _number(now) + _number(update.value) if adds else update.value
-        return values
 
     def _submit(self, operation: Change) -> "asyncio.Future[int]":
         future: asyncio.Future[int] = self._loop.create_future()
@@ -405,7 +411,3 @@ class ReferenceContainer:
     def _last(self) -> "asyncio.Future[int] | None":
         waiting = self._in_flight + self._queue
         return waiting[-1][1] if waiting and not waiting[-1][1].done() else None
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -11,8 +11,8 @@ from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimLoop, SimulationError
 from tests.sim.machine import NodeMachine
 from tests.sim.planted_bugs import BUGS, PlantedBug
+from tests.sim.reference_bugs import BUGS as REFERENCE_BUGS
 from tests.sim.reference_machine import ReferenceMachine
-from tests.sim.reference_store import BUGS as REFERENCE_BUGS
 from tests.sim.scenario import MakeMachine, play
 from tests.sim.settings import Swarm
 from tests.sim.simulation import run_simulation

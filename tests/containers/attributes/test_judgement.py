@@ -12,7 +12,6 @@ from containers.attributes.judgement import (
 from containers.metadata.attribute_table import AttributeTable
 from segmentstore.contracts.errors import BadAttributeUpdateError, InvalidRequestError
 from segmentstore.contracts.identifiers import (
-    CORE_ATTRIBUTE_PREFIX,
     AttributeKey,
     AttributeValue,
     SequenceNumber,
@@ -26,7 +25,7 @@ T = AttributeUpdateType
 def table(value: AttributeValue | None = None) -> AttributeTable:
     made = AttributeTable(complete=True)
     if value is not None:
-        made.committed[KEY] = value
+        made.commit([(KEY, value)], SequenceNumber(1))
     return made
 
 
@@ -74,7 +73,7 @@ def test_an_update_whose_condition_fails_is_refused_and_changes_nothing(
     with pytest.raises(BadAttributeUpdateError) as refusal:
         judge_updates(before, "s", [update])
     assert refusal.value.current == current
-    assert before.committed.get(KEY) == current
+    assert before.committed_value(KEY) == current
 
 
 def test_later_updates_of_a_batch_see_earlier_ones() -> None:
@@ -107,30 +106,6 @@ def test_h26_a_fetched_value_never_replaces_a_newer_one() -> None:
     incomplete.commit([(KEY, 9)], SequenceNumber(1))
     incomplete.learn([KEY], {KEY: 3})
     assert incomplete.committed_value(KEY) == 9
-
-
-def test_h26_a_trimmed_value_becomes_unknown_not_absent() -> None:
-    full = table()
-    full.commit([(AttributeKey(bytes([n])), n) for n in range(10)], SequenceNumber(1))
-    full.trim({AttributeKey(bytes([n])): n for n in range(10)}, 4)
-    assert len(full.committed) == 4
-    assert not full.is_known(AttributeKey(b"\x00"))
-
-
-def test_a_value_that_changed_since_its_publication_is_not_trimmed() -> None:
-    full = table()
-    full.commit([(KEY, 2)], SequenceNumber(2))
-    full.trim({KEY: 1}, 0)
-    assert full.committed_value(KEY) == 2
-
-
-def test_core_attributes_are_never_trimmed_and_always_known() -> None:
-    core = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"12345678")
-    full = AttributeTable(complete=False)
-    assert full.is_known(core)
-    full.commit([(core, 1)], SequenceNumber(1))
-    full.trim({core: 1}, 0)
-    assert full.core() == {core: 1}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 9)), max_size=30))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from containers.metadata.merged_sources import merged_source_key
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.metadata.segment_snapshot import decode_segment_snapshot, encode_segment_snapshot
 from containers.operations.operation import (
@@ -22,10 +23,16 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from containers.operations.record_codec import decode_record, encode_record
+from containers.operations.record_codec import (
+    decode_attributes,
+    decode_record,
+    encode_attributes,
+    encode_record,
+)
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
+    EVENT_COUNT,
     AttributeKey,
     SegmentId,
     SequenceNumber,
@@ -50,16 +57,22 @@ def record_of(operation: Operation) -> bytes:
     data=st.binary(max_size=300),
     attributes=changes,
     seal=st.booleans(),
+    events=st.none() | st.integers(0, (1 << 32) - 1),
     offset=st.integers(0, 1 << 62),
 )
 def test_an_append_survives_its_record(
-    data: bytes, attributes: list[tuple[AttributeKey, int | bytes | None]], seal: bool, offset: int
+    data: bytes,
+    attributes: list[tuple[AttributeKey, int | bytes | None]],
+    seal: bool,
+    events: int | None,
+    offset: int,
 ) -> None:
     operation = AppendOperation(segment(7), data)
     operation.sequence_number = SequenceNumber(12)
     operation.offset = offset
     operation.attributes = attributes or None
     operation.seal = seal
+    operation.events = events if attributes else None
     operation.last_modified_ms = 1_700_000_000_123
 
     record = decode_record(memoryview(record_of(operation)))
@@ -69,6 +82,7 @@ def test_an_append_survives_its_record(
     assert bytes(record.data) == data
     assert list(record.attributes) == attributes
     assert record.seal is seal
+    assert record.events == operation.events
     assert record.last_modified_ms == 1_700_000_000_123
 
 
@@ -101,10 +115,26 @@ def every_operation() -> list[Operation]:
         transaction,
         MetadataCheckpointOperation([b"head", b"tail"]),
         StorageCheckpointOperation([(SegmentId(2), 15), (SegmentId(3), 0)]),
+        declared_events(target),
+        remembered_merge(target, source),
     ]
     for number, operation in enumerate(operations, start=1):
         operation.sequence_number = SequenceNumber(number)
     return operations
+
+
+def declared_events(target: SegmentMetadata) -> AppendOperation:
+    append = AppendOperation(target, bytes(24))
+    append.offset, append.last_modified_ms, append.events = 19, 102, 3
+    append.attributes = [(EVENT_COUNT, 9)]
+    return append
+
+
+def remembered_merge(target: SegmentMetadata, source: SegmentMetadata) -> MergeOperation:
+    merge = MergeOperation(target, source)
+    merge.offset, merge.length, merge.last_modified_ms = 43, 4, 103
+    merge.attributes = [(merged_source_key(source.name), 47), (AttributeKey(b"tag"), None)]
+    return merge
 
 
 def test_every_operation_type_has_golden_bytes() -> None:
@@ -120,8 +150,13 @@ def test_every_golden_record_decodes_to_what_was_written() -> None:
         operation.type for operation in every_operation()
     ]
     append, seal, truncate, merge, delete, update, mapped, transaction, checkpoint, storage = (
-        records
+        records[:10]
     )
+    declared, remembered = records[10:]
+    assert (declared.events, bytes(declared.data)) == (3, bytes(24))
+    assert list(declared.attributes) == [(EVENT_COUNT, 9)]
+    assert (remembered.source_id, remembered.offset, remembered.length) == (3, 43, 4)
+    assert [value for _, value in remembered.attributes] == [47, None]
     assert (append.segment_id, append.offset, bytes(append.data), append.seal) == (
         2,
         10,
@@ -183,7 +218,7 @@ def test_a_segment_snapshot_survives(
     before.length, before.start_offset, before.storage_length = length, start, storage
     before.sealed, before.sealed_in_storage, before.merged, before.deleted, complete = flags
     before.attributes.complete = complete
-    before.attributes.committed.update(core)
+    before.attributes.core_values.update(core)
     before.reset_pending()
 
     after, end = decode_segment_snapshot(memoryview(encode_segment_snapshot(before)))
@@ -209,3 +244,16 @@ def test_h28_a_snapshot_holds_the_pending_state() -> None:
 
     assert (after.length, after.sealed) == (10, True)
     assert list(after.attributes.core().values()) == [3]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9000), max_size=4))
+def test_attribute_keys_of_any_length_survive(keys: list[bytes]) -> None:
+    changes = [(AttributeKey(key), number) for number, key in enumerate(keys)]
+    encoded = encode_attributes(changes)
+    assert decode_attributes(memoryview(encoded), 0, len(changes)) == (changes, len(encoded))
+
+
+def test_a_short_attribute_key_in_the_form_of_long_ones_is_corruption() -> None:
+    encoded = b"\x00" + (3).to_bytes(2, "little") + b"key\x00"
+    with pytest.raises(DataCorruptionError):
+        decode_attributes(memoryview(encoded), 0, 1)

@@ -6,7 +6,12 @@ from random import Random
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
-from segmentstore.contracts.storage import SegmentRecord, StorageRead, StorageStatistics
+from segmentstore.contracts.storage import (
+    AttributePage,
+    SegmentRecord,
+    StorageRead,
+    StorageStatistics,
+)
 
 
 class MemoryTier2:
@@ -66,6 +71,11 @@ class MemoryTier2:
     async def load_attributes(
         self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
     ) -> Mapping[AttributeKey, AttributeValue]:
+        raise NotImplementedError
+
+    async def scan_attributes(
+        self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
+    ) -> AttributePage:
         raise NotImplementedError
 
     def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:

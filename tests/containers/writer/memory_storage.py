@@ -24,6 +24,7 @@ from segmentstore.contracts.identifiers import (
     SequenceNumber,
 )
 from segmentstore.contracts.storage import (
+    AttributePage,
     ClaimedRoot,
     DataPiece,
     Publication,
@@ -240,6 +241,13 @@ class MemoryStorage:
     ) -> Mapping[AttributeKey, AttributeValue]:
         attributes = self.segments[segment_id].attributes
         return {key: value for key, value in attributes.items() if keys is None or key in keys}
+
+    async def scan_attributes(
+        self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
+    ) -> AttributePage:
+        stored = sorted(self.segments[segment_id].attributes.items())
+        found = [(key, value) for key, value in stored if start <= key < end]
+        return AttributePage(found[:count], found[count][0] if len(found) > count else None)
 
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         await asyncio.sleep(self.delay())

@@ -34,7 +34,6 @@ from segmentstore.contracts.identifiers import (
     ContainerId,
     SegmentId,
     SequenceNumber,
-    is_core_attribute,
 )
 from segmentstore.contracts.storage import SegmentRecord
 from tests.containers.writer.memory_storage import MemoryStorage, Stored
@@ -272,15 +271,13 @@ class SmallContainer:
             return
         history = self.histories[SegmentId(segment.segment_id)]
         history.content = self.bytes_of[SegmentId(segment.segment_id)]
-        committed = segment.attributes.committed
+        attributes = segment.attributes
         history.states[self.metadata.committed_sequence_number] = State(
             start_offset=segment.start_offset,
             length=segment.length,
             sealed=segment.sealed,
-            core={k: v for k, v in committed.items() if v is not None and is_core_attribute(k)},
-            extended={
-                k: v for k, v in committed.items() if v is not None and not is_core_attribute(k)
-            },
+            core=attributes.core(),
+            extended={key: v for key, (v, _) in attributes.extended() if v is not None},
             gone=segment.is_gone(),
         )
 
@@ -320,11 +317,9 @@ class SmallContainer:
         storage_length: int,
         sealed: bool,
         sequence_number: SequenceNumber,
-        attributes: Mapping[AttributeKey, AttributeValue | None],
     ) -> None:
         segment = self.metadata.by_id[segment_id]
         assert sequence_number > segment.published_sequence_number, f"again {segment!r}"
-        assert not any(is_core_attribute(key) for key in attributes), f"core {attributes}"
         segment.set_storage_length(storage_length)
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number

@@ -136,7 +136,6 @@ class Bench:
                 storage_length=record.length,
                 sealed=record.sealed,
                 sequence_number=record.sequence_number,
-                attributes=flush.attributes,
             )
         for absorbed in flush.absorbed:
             self.container.segment_removed(absorbed.aggregator.segment_id)

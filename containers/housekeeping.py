@@ -1,0 +1,154 @@
+"""What one container looks after beside its verbs: throttling, room in the cache, idle segments, a late Tier 2.
+
+- The writer's numbers are looked at now and then, not per commit.
+- Room made in the cache is noticed at once, but looked at only once per turn of the loop.
+- A container that started without Tier 2 asks for it until it answers, and then ends (H41).
+"""
+
+import asyncio
+
+from containers.attributes.attribute_memory import AttributeMemory
+from containers.cache.cache_manager import CacheManager
+from containers.container_settings import ContainerSettings
+from containers.log.memory_log import MemoryLog
+from containers.log.operation_processor import OperationProcessor
+from containers.log.replayed_overlap import ReplayedOverlap
+from containers.log.throttler import ThrottleGauges
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.segment_mapper import SegmentMapper
+from containers.writer.storage_writer import StorageWriter
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    ContainerStoppedError,
+    ErrorKind,
+    SegmentStoreError,
+)
+from segmentstore.contracts.storage import ClaimedRoot, Storage
+
+_PRESSURE_FROM = 0.5
+"""Of the share of the cache at which throttling begins: from here on the writer flushes earlier."""
+
+
+class Housekeeping:
+    """Runs beside the operation processor; both of its loops end only with the container."""
+
+    def __init__(
+        self,
+        *,
+        log: DurableDataLog,
+        storage: Storage,
+        cache: CacheManager,
+        metadata: ContainerMetadata,
+        memory_log: MemoryLog,
+        processor: OperationProcessor,
+        writer: StorageWriter,
+        mapper: SegmentMapper,
+        attribute_memory: AttributeMemory,
+        settings: ContainerSettings,
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._cache = cache
+        self._metadata = metadata
+        self._memory_log = memory_log
+        self._processor = processor
+        self._writer = writer
+        self._mapper = mapper
+        self._attribute_memory = attribute_memory
+        self._settings = settings
+        self._writer_statistics = writer.statistics()
+        self._room_noted = False
+        self.storage_claimed = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.housekeeping_seconds)
+            self.look_at_writer()
+            self._processor.refresh_throttle()
+            excess = len(self._metadata.by_id) - self._settings.mapper.active_segments_max
+            if excess > 0:
+                self._mapper.evict(excess)
+
+    def look_at_writer(self) -> None:
+        """Take its numbers, and press it as hard as the cache is full; wholly if attributes need room (H14)."""
+        self._writer_statistics = self._writer.statistics()
+        used = self._cache.utilisation / self._settings.throttler.cache_begin_fraction
+        if self._attribute_memory.wants_flush:
+            used = 1.0
+        self._writer.set_pressure(used if used > _PRESSURE_FROM else 0.0)
+
+    # --- the storage writer ----------------------------------------------------------------------
+
+    def begin_writing(self, claimed: ClaimedRoot | None, overlap: ReplayedOverlap) -> None:
+        """Recovery is done; `claimed` is None if Tier 2 did not answer. Before run_writer()."""
+        if claimed is None:
+            return
+        self.storage_claimed = True
+        self._writer.start(claimed)
+        for segment_id, stretch in overlap.by_segment.items():
+            segment = self._metadata.by_id.get(segment_id)
+            if segment is None or segment.is_gone() or stretch.offset < segment.start_offset:
+                continue
+            self._writer.reconciler.expect(
+                segment_id, stretch.offset, stretch.length, stretch.checksum
+            )
+
+    async def run_writer(self) -> None:
+        """Until cancelled. Raises what ended the writer, and ContainerStoppedError when a late Tier 2 answers."""
+        while not self.storage_claimed:
+            await asyncio.sleep(self._settings.claim_retry_seconds)
+            await self._claim_late()
+        await self._writer.run()
+
+    async def _claim_late(self) -> None:
+        """Tier 2 was down at start (H41): once it answers, a restart with it is the simplest truth.
+
+        The replayed state took every byte of the log for un-flushed; instead of mending it in place, the container
+        ends and is assigned again, and recovers with the root at hand.
+        """
+        try:
+            await self._storage.claim(epoch=self._metadata.epoch, log_id=self._log.log_id)
+        except SegmentStoreError as error:
+            if error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
+                return
+            raise
+        raise ContainerStoppedError("tier 2 answers again: restarting to recover with it")
+
+    async def flush(self) -> None:
+        """Returns when everything acknowledged before is in Tier 2. Raises ContainerNotFoundError without a Tier 2."""
+        if not self.storage_claimed:
+            raise ContainerNotFoundError(
+                self._metadata.container_id, "tier 2 has not answered since the start"
+            )
+        await asyncio.shield(self._processor.barrier(None))
+        up_to = self._metadata.committed_sequence_number
+        self._memory_log.hurry(up_to)
+        await self._writer.flush(up_to)
+
+    # --- what throttling looks at ----------------------------------------------------------------
+
+    def room_made(self) -> None:
+        """The cache says so once per segment of a flush round."""
+        if not self._room_noted:
+            self._room_noted = True
+            asyncio.get_running_loop().call_soon(self._look_at_room)
+
+    def _look_at_room(self) -> None:
+        self._room_noted = False
+        if self._processor.failure is None:
+            self._processor.refresh_throttle()
+
+    def gauges(self) -> ThrottleGauges:
+        return ThrottleGauges(
+            cache_fraction=max(self._cache.utilisation, self._attribute_memory.throttle_fraction),
+            log_bytes=self._log.statistics().stored_bytes,
+            item_count=len(self._memory_log) + self._writer_statistics.pending_items,
+            storage_state=self.storage_state,
+        )
+
+    @property
+    def storage_state(self) -> str:
+        """ "ok", or what is wrong with Tier 2 in a word."""
+        return self._writer_statistics.state if self.storage_claimed else "unclaimed"

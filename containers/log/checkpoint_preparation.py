@@ -1,0 +1,90 @@
+"""Encodes what changed since the last checkpoint before the next one needs it, a slice at a time (H29).
+
+A checkpoint is the state of one moment, so it is taken in one stretch. What can be done before is done before: every
+segment that changed is encoded again, some of them per turn of the loop. Those that change meanwhile have to be encoded
+once more; passes are repeated as long as each leaves clearly less than the one before.
+
+Invariants:
+- a slice encodes at most SLICE_COUNT segments;
+- `done` is called once per start(), at the latest after PASSES_MAX passes, and never after stop().
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.metadata.segment_snapshot import encode_segment_snapshot
+
+SLICE_COUNT = 400
+"""Segments encoded in one turn of the loop: about half a millisecond."""
+
+PASSES_MAX = 5
+_WORTH_IT = 0.7
+"""Another pass is made if the last one left less than this part of what it began with."""
+
+
+class CheckpointPreparation:
+    """Goes before every checkpoint that is due."""
+
+    def __init__(self, *, metadata: ContainerMetadata, done: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._metadata = metadata
+        self._done = done
+        self._changed: deque[SegmentMetadata] = deque()
+        self._pass_count = 0
+        self._passes = 0
+        self._running = False
+
+    def start(self) -> None:
+        """Begin, unless it is under way already."""
+        if not self._running:
+            self._running = True
+            self._passes = 0
+            self._begin_pass(self._list_changed())
+
+    def stop(self) -> None:
+        """The container ends: nothing is called any more."""
+        self._running = False
+        self._changed.clear()
+
+    async def encode_all(self) -> None:
+        """The same in a coroutine, once: for a container that does not serve yet."""
+        self._changed = self._list_changed()
+        while self._changed:
+            self._encode_slice()
+            await asyncio.sleep(0)
+
+    def _list_changed(self) -> deque[SegmentMetadata]:
+        segments = self._metadata.by_id.values()
+        return deque(segment for segment in segments if segment.encoded_snapshot is None)
+
+    def _begin_pass(self, changed: deque[SegmentMetadata]) -> None:
+        self._passes += 1
+        self._changed = changed
+        self._pass_count = len(changed)
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._running:
+            return
+        self._encode_slice()
+        if self._changed:
+            self._loop.call_soon(self._go_on)
+            return
+        changed = self._list_changed()
+        if (
+            len(changed) > SLICE_COUNT
+            and len(changed) < _WORTH_IT * self._pass_count
+            and self._passes < PASSES_MAX
+        ):
+            self._begin_pass(changed)
+            return
+        self._running = False
+        self._done()
+
+    def _encode_slice(self) -> None:
+        changed = self._changed
+        for _ in range(min(SLICE_COUNT, len(changed))):
+            encode_segment_snapshot(changed.popleft())

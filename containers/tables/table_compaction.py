@@ -1,0 +1,105 @@
+"""Moves live records from the head of a table to its end, and truncates what is left behind (H65).
+
+A slice at a time: the records at the head that are still the newest of their keys are appended again with their
+versions, in an operation that is refused if any of them has been overwritten meanwhile; when it is durable,
+nothing points below the slice's end any more, and the segment is truncated there.
+"""
+
+import asyncio
+import logging
+
+from containers.log.operation_processor import OperationProcessor
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.tables.batch import CopyBatch, OutdatedCopyError, counter
+from containers.tables.record_scan import ScannedRecord, scan_records
+from containers.tables.settings import TableSettings
+from containers.tables.table_index import LIVE_BYTES, Place, decode_place, index_key
+from containers.tables.table_reader import TableReader
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.tables import TableEntry
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class TableCompaction:
+    """Compacts the tables of one container, one round at a time."""
+
+    def __init__(self, *, processor: OperationProcessor, settings: TableSettings) -> None:
+        self._processor = processor
+        self._settings = settings
+        self.moved_bytes = 0
+        self.freed_bytes = 0
+
+    def is_due(self, segment: SegmentMetadata) -> bool:
+        """Whether too small a share of the table's bytes is live."""
+        length = segment.length - segment.start_offset
+        live = counter(segment.attributes.committed_value(LIVE_BYTES))
+        return (
+            length >= self._settings.compact_bytes_min
+            and live < length * self._settings.utilisation_min
+            and not segment.pending_sealed
+            and not segment.is_pending_gone()
+        )
+
+    async def compact(self, segment: SegmentMetadata, reader: TableReader) -> None:
+        """One round over a pinned table. What goes wrong is left to the next round."""
+        try:
+            await self._compact(segment, reader)
+        except SegmentStoreError as error:
+            _LOGGER.info("table %r is not compacted now: %s", segment.name, error)
+
+    async def _compact(self, segment: SegmentMetadata, reader: TableReader) -> None:
+        settings = self._settings
+        begin = position = segment.start_offset
+        end = min(segment.length, begin + settings.round_bytes_max)
+        while position < end and self.is_due(segment) and not self._processor.throttle.is_active:
+            records, following = await scan_records(
+                reader, position, end=segment.length, length_max=settings.slice_bytes
+            )
+            await self._move(segment, reader, records)
+            position = following
+        if position > begin:
+            await self._processor.truncate(segment, position)
+            self.freed_bytes += position - begin
+
+    async def _move(
+        self, segment: SegmentMetadata, reader: TableReader, records: list[ScannedRecord]
+    ) -> None:
+        """Returns when no committed place is among the records any more."""
+        updates = [record for record in records if not record.removed]
+        while True:
+            await reader.places([record.key for record in updates])
+            batch = _live_batch(segment, updates)
+            if batch is None:
+                continue  # some left memory again before it was their turn
+            if not batch.index_keys:
+                # What overwrote them is accepted; it has to be durable before its predecessors go.
+                await asyncio.shield(self._processor.barrier(segment))
+                return
+            try:
+                await asyncio.shield(
+                    self._processor.append(segment, batch.data, attribute_updates=batch.judge)
+                )
+            except OutdatedCopyError:
+                continue
+            self.moved_bytes += len(batch.data)
+            return
+
+
+def _live_batch(segment: SegmentMetadata, records: list[ScannedRecord]) -> CopyBatch | None:
+    """The records that are the newest after everything accepted so far; None if the index does not know of some."""
+    attributes = segment.attributes
+    entries: list[TableEntry] = []
+    places: list[Place] = []
+    for record in records:
+        key = index_key(record.key)
+        if not attributes.is_known(key):
+            return None
+        value = attributes.pending_value(key)
+        if value is None:
+            continue
+        place = decode_place(value)
+        if place.offset == record.offset:
+            entries.append(TableEntry(record.key, record.value, place.version))
+            places.append(place)
+    return CopyBatch(entries, places)

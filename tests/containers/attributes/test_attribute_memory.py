@@ -1,0 +1,101 @@
+"""Extended attributes beyond the bound of memory, on a whole container."""
+
+import asyncio
+from dataclasses import replace
+
+from containers.attributes.attribute_memory import AttributeMemorySettings
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+
+BOUND_BYTES = 100_000
+SETTINGS = ContainerSettings(
+    writer=FAST_FLUSH,
+    attribute_memory=AttributeMemorySettings(
+        bytes_max=BOUND_BYTES, look_seconds=0.005, throttle_factor=100.0
+    ),
+    housekeeping_seconds=0.01,
+)
+WRITERS = 5_000
+
+
+def writer(number: int) -> AttributeKey:
+    return AttributeKey(b"writer-%09d" % number)
+
+
+def held_bytes(container: StreamSegmentContainer) -> int:
+    return container.container_metadata.attribute_ledger.held_bytes
+
+
+async def write_as_many(container: StreamSegmentContainer, *, first: int, last: int) -> None:
+    async with container.open_segment("s") as segment:
+        futures = []
+        for number in range(first, last):
+            update = AttributeUpdate(writer(number), 1, AttributeUpdateType.REPLACE_IF_GREATER)
+            futures.append(segment.append(b"x", attribute_updates=[update]))
+            if len(futures) == 200:
+                await asyncio.gather(*futures)
+                futures.clear()
+        await asyncio.gather(*futures)
+
+
+async def settled(container: StreamSegmentContainer) -> None:
+    """Everything is published, and the hand has been round."""
+    await container.flush()
+    while held_bytes(container) > BOUND_BYTES:
+        await asyncio.sleep(0.005)
+
+
+async def test_h26_thousands_of_writers_fit_a_small_bound_with_right_answers() -> None:
+    tiers = MemoryTiers()
+    async with running(tiers, settings=SETTINGS) as container:
+        await container.create("s")
+        await write_as_many(container, first=0, last=WRITERS)
+        await settled(container)
+        async with container.open_segment("s") as segment:
+            keys = [writer(number) for number in range(WRITERS)]
+            assert await segment.load_attributes(keys) == dict.fromkeys(keys, 1)
+            assert await segment.load_attributes([writer(WRITERS)]) == {}
+        container.check()
+    async with running(tiers, settings=SETTINGS) as container:
+        assert held_bytes(container) == 0  # not even what the log still has comes back
+        async with container.open_segment("s") as segment:
+            assert await segment.load_attributes([writer(1), writer(WRITERS)]) == {writer(1): 1}
+            # A duplicate of an event of a writer that has left memory is found out.
+            update = AttributeUpdate(writer(7), 1, AttributeUpdateType.REPLACE_IF_GREATER)
+            duplicate = segment.append(b"again", attribute_updates=[update])
+            results = await asyncio.gather(duplicate, return_exceptions=True)
+            assert isinstance(results[0], Exception)
+            assert segment.info().length == WRITERS
+        assert held_bytes(container) < BOUND_BYTES
+
+
+async def test_h14_attributes_that_take_too_much_memory_are_published_early() -> None:
+    lazy = replace(SETTINGS, writer=replace(FAST_FLUSH, flush_age_seconds=10_000.0))
+    async with running(MemoryTiers(), settings=lazy) as container:
+        await container.create("s")
+        await write_as_many(container, first=0, last=2_000)
+        async with asyncio.timeout(30):
+            while held_bytes(container) > BOUND_BYTES:
+                await asyncio.sleep(0.005)
+        assert (await container.info("s")).storage_length > 0
+
+
+async def test_one_request_serves_all_who_want_attributes_of_a_segment() -> None:
+    tiers = MemoryTiers()
+    async with running(tiers, settings=SETTINGS) as container:
+        await container.create("s")
+        await write_as_many(container, first=0, last=500)
+        await settled(container)
+    async with (
+        running(tiers, settings=SETTINGS) as container,
+        container.open_segment("s") as segment,
+    ):
+        fetches = container._mapper._attribute_fetches
+        found = await asyncio.gather(
+            *(segment.load_attributes([writer(number)]) for number in range(300))
+        )
+        assert [len(each) for each in found] == [1] * 300
+        assert fetches.requests <= 3

@@ -1,0 +1,272 @@
+"""Whole lives of tables, chosen at random, against dictionaries (H24, H26, H64, H65, H66, H67).
+
+Each run is a few lives of a container over the same two tiers; most end without a word. Settings turn every corner
+quickly: attributes leave memory at once, tables are compacted all the time, frames hold one operation, publications
+are small. Batches are submitted without waiting for the ones before, each judged by the model as it must be.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TypeAlias
+
+import pytest
+
+from containers.attributes.attribute_memory import AttributeMemorySettings
+from containers.container_settings import ContainerSettings
+from containers.log.checkpoint_policy import CheckpointSettings
+from containers.segment_container import StreamSegmentContainer
+from containers.tables.settings import TableSettings
+from segmentstore.contracts.errors import (
+    SegmentExistsError,
+    SegmentNotFoundError,
+    TableKeyNotFoundError,
+    TableNotEmptyError,
+    TableVersionError,
+)
+from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, Table, TableEntry, TableKey
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
+from tests.contracts.table_suite import all_changes, all_entries
+from tier1.memory_log import MemoryDurableDataLog
+
+NAMES = {"hash": 0, "fixed": 3}
+LIVES = 5
+HANG_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class ModelTable:
+    """What a table must be."""
+
+    entries: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    """Value and version by key."""
+
+
+Outcome: TypeAlias = Callable[[ModelTable], Awaitable[None]]
+"""Waits for a batch and tells the model."""
+
+
+class TableLives:
+    """The model, and one container after another that has to agree with it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.tiers = MemoryTiers()
+        self.model: dict[str, ModelTable] = {}
+
+    def settings(self) -> ContainerSettings:
+        choose = self.random.choice
+        default = ContainerSettings()
+        pipeline = replace(
+            default.processor.pipeline,
+            frame_operations_max=choose([1, 3, 2048]),
+            frames_in_flight_max=choose([1, 16]),
+        )
+        return ContainerSettings(
+            writer=replace(
+                FAST_FLUSH,
+                flush_age_seconds=choose([0.001, 0.01, 100.0]),
+                prompt_age_seconds=choose([0.001, 100.0]),
+                publication_bytes_max=choose([50, 1 << 20]),
+            ),
+            checkpoints=CheckpointSettings(
+                bytes_min=choose([300, 3000]), operations_max=choose([5, 50])
+            ),
+            mapper=replace(
+                default.mapper, active_segments_max=choose([2, 100]), eviction_share=0.5
+            ),
+            processor=replace(default.processor, pipeline=pipeline),
+            attribute_memory=AttributeMemorySettings(
+                bytes_max=choose([1, 2000, 1 << 20]),
+                look_seconds=choose([0.0005, 0.005]),
+                slice_count=choose([1, 100]),
+                throttle_factor=1e9,
+            ),
+            tables=TableSettings(
+                compact_bytes_min=choose([50, 1000, 1 << 20]),
+                compact_seconds=choose([0.001, 0.01]),
+                utilisation_min=choose([0.75, 0.99]),
+                round_bytes_max=choose([100, 5000]),
+                slice_bytes=choose([20, 500]),
+                scan_count=choose([1, 2, 1000]),
+                scan_bytes=choose([20, 100, 5000]),
+            ),
+            housekeeping_seconds=0.01,
+        )
+
+    async def live(self) -> None:
+        choose = self.random.choice
+        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=choose([80, 300, 1 << 20]))
+        container = make_container(self.tiers, settings=self.settings(), log=log)
+        await container.start()
+        run = asyncio.ensure_future(container.run())
+        try:
+            await self.compare(container)
+            for _ in range(self.random.randrange(5, 40)):
+                await self.step(container)
+                if run.done():
+                    run.result()
+            if choose([True, False]):
+                await self.compare(container)
+            if choose([True, False, False]):
+                await container.close()
+        finally:
+            await log.close()  # from here on it is as good as dead
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
+    async def compare(self, container: StreamSegmentContainer) -> None:
+        for name in NAMES:
+            expected = self.model.get(name)
+            if expected is None:
+                with pytest.raises(SegmentNotFoundError):
+                    async with container.open_table(name):
+                        pass
+                continue
+            async with container.open_table(name) as table:
+                await self.compare_table(table, expected)
+        container.check()
+
+    async def compare_table(self, table: Table, expected: ModelTable) -> None:
+        keys = [*self.keys(table.name), b"never"]
+        found = dict(zip(keys, await table.get(keys), strict=True))
+        for key, each in found.items():
+            assert (None if each is None else (each.value, each.version)) == expected.entries.get(
+                key
+            )
+        listed = await all_entries(table, count=self.random.choice([1, 3, 100]))
+        assert [(each.key, each.value, each.version) for each in listed] == [
+            (key, *expected.entries[key]) for key in sorted(expected.entries)
+        ]
+        assert table.info().entry_count == len(expected.entries)
+        if not table.key_length:
+            believed = await all_changes(table, 0, count=self.random.choice([1, 3, 100]))
+            assert believed == {key: value for key, (value, _) in expected.entries.items()}
+
+    def keys(self, name: str) -> list[bytes]:
+        if NAMES[name]:
+            return [b"k%02d" % number for number in range(20)]
+        return [b"k%d" % number for number in range(20)] + [b"l" * 300]
+
+    async def step(self, container: StreamSegmentContainer) -> None:
+        random, name = self.random, self.random.choice(list(NAMES))
+        model = self.model.get(name)
+        match random.choice(["batch"] * 8 + ["create"] * 2 + REST):
+            case "create":
+                try:
+                    await container.create_table(name, key_length=NAMES[name])
+                except SegmentExistsError:
+                    assert model is not None
+                else:
+                    assert model is None
+                    self.model[name] = ModelTable()
+            case "batch" if model is not None:
+                await self.batches(container, name, model)
+            case "delete" if model is not None:
+                must_be_empty = random.random() < 0.8
+                try:
+                    await container.delete_table(name, must_be_empty=must_be_empty)
+                except TableNotEmptyError:
+                    assert model.entries
+                    assert must_be_empty
+                else:
+                    assert not (model.entries and must_be_empty)
+                    del self.model[name]
+            case "compare" if model is not None:
+                async with container.open_table(name) as table:
+                    await self.compare_table(table, model)
+            case "flush":
+                await container.flush()
+            case "evict":
+                container._mapper.evict(10)
+            case "compact":
+                await container._tables.compact_due()
+            case "checkpoint":
+                await container._processor.checkpoint()
+            case "pause":
+                await asyncio.sleep(random.choice([0, 0.001, 0.005]))
+            case _:
+                await asyncio.sleep(0)
+
+    async def batches(
+        self, container: StreamSegmentContainer, name: str, model: ModelTable
+    ) -> None:
+        async with container.open_table(name) as table:
+            submitted = []
+            for _ in range(self.random.choice([1, 1, 5])):
+                size = self.random.choice([1, 1, 2, 10])
+                keys = self.random.choices(self.keys(name), k=size)
+                if self.random.random() < 0.3:
+                    submitted.append(self.remove(table, keys))
+                else:
+                    submitted.append(self.update(table, keys))
+            for outcome in submitted:
+                await outcome(model)
+
+    def expected_version(self, key: bytes, model: ModelTable) -> int:
+        present = model.entries.get(key, (b"", NOT_EXISTS))[1]
+        return self.random.choice([NO_VERSION, NO_VERSION, present, present, NOT_EXISTS, 7])
+
+    def update(self, table: Table, keys: list[bytes]) -> Outcome:
+        random = self.random
+        model = self.model[table.name]
+        entries = [
+            TableEntry(
+                key,
+                random.randbytes(random.choice([0, 5, 100])),
+                self.expected_version(key, model) if random.random() < 0.5 else NO_VERSION,
+            )
+            for key in keys
+        ]
+        future = table.update(entries)
+
+        async def outcome(model: ModelTable) -> None:
+            expected = refusal(model, [(each.key, each.version) for each in entries])
+            if expected is not None:
+                with pytest.raises(expected):
+                    await future
+                return
+            for each, version in zip(entries, await future, strict=True):
+                model.entries[each.key] = (each.value, version)
+
+        return outcome
+
+    def remove(self, table: Table, keys: list[bytes]) -> Outcome:
+        model = self.model[table.name]
+        wanted = [TableKey(key, self.expected_version(key, model)) for key in keys]
+        future = table.remove(wanted)
+
+        async def outcome(model: ModelTable) -> None:
+            expected = refusal(model, [(each.key, each.version) for each in wanted])
+            if expected is not None:
+                with pytest.raises(expected):
+                    await future
+                return
+            await future
+            for each in wanted:
+                model.entries.pop(each.key, None)
+
+        return outcome
+
+
+def refusal(
+    model: ModelTable, conditions: list[tuple[bytes, int]]
+) -> type[TableKeyNotFoundError] | type[TableVersionError] | None:
+    for key, version in conditions:
+        present = model.entries.get(key, (b"", NOT_EXISTS))[1]
+        if version in (NO_VERSION, present):
+            continue
+        return TableKeyNotFoundError if present == NOT_EXISTS else TableVersionError
+    return None
+
+
+REST = ["delete", "compare", "flush", "evict", "compact", "compact", "checkpoint", "pause"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_h66_tables_are_what_was_acknowledged_after_any_number_of_crashes(seed: int) -> None:
+    lives = TableLives(seed)
+    for _ in range(LIVES):
+        async with asyncio.timeout(HANG_SECONDS):
+            await lives.live()
