@@ -1,0 +1,126 @@
+"""Lost answers, lost requests, servers that ask for patience: nothing lost, nothing doubled, every state named."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    StorageUnavailableError,
+)
+from tests.tier2.object_stores.s3.faulty_proxy import Fault, FaultyProxy
+from tier2.object_stores.s3.s3_object_store import S3ObjectStore
+from tier2.object_stores.s3.settings import S3Settings
+
+
+@pytest.fixture
+async def proxy(moto_url: str) -> AsyncIterator[FaultyProxy]:
+    proxy = FaultyProxy(moto_url)
+    await proxy.start()
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+async def store(proxy: FaultyProxy, bucket: str) -> AsyncIterator[S3ObjectStore]:
+    settings = S3Settings(
+        bucket=bucket,
+        endpoint_url=proxy.url,
+        startup_race_rounds=0,
+        retry_seconds_first=0.001,
+        retry_seconds_max=0.01,
+        multipart_bytes_min=6 << 20,
+        part_bytes=5 << 20,
+    )
+    store = S3ObjectStore(settings=settings, random=Random(1))
+    await store.start()
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.SLOW_DOWN, Fault.SERVER_ERROR],
+)
+async def test_h2_a_put_whose_first_attempts_fail_is_stored_once_and_whole(
+    store: S3ObjectStore, proxy: FaultyProxy, fault: Fault
+) -> None:
+    proxy.plan("PUT", fault, fault)
+    await store.put("a", [b"content"])
+    assert (await store.get("a")).content == b"content"
+    assert proxy.count("PUT") == 3
+    assert store.statistics.retries == 2
+
+
+@pytest.mark.parametrize("warm", [False, True])
+async def test_h4_a_conditional_put_is_sent_once_even_if_its_answer_is_lost(
+    store: S3ObjectStore, proxy: FaultyProxy, warm: bool
+) -> None:
+    tag = await store.put_if_absent("root", b"one")
+    if warm:  # the connection is kept alive: the HTTP library below must not repeat either
+        await store.get("root")
+    sent = proxy.count("PUT")
+    proxy.plan("PUT", Fault.LOST_ANSWER)
+    with pytest.raises(StorageUnavailableError) as caught:
+        await store.put_if_match("root", b"two", tag)
+    assert caught.value.state == "unavailable"
+    assert proxy.count("PUT") == sent + 1
+    assert (await store.get("root")).content == b"two"
+    with pytest.raises(ObjectChangedError):
+        await store.put_if_match("root", b"three", tag)
+
+
+async def test_h4_a_lost_creation_is_read_back_by_the_caller(
+    store: S3ObjectStore, proxy: FaultyProxy
+) -> None:
+    proxy.plan("PUT", Fault.LOST_ANSWER)
+    with pytest.raises(StorageUnavailableError):
+        await store.put_if_absent("root", b"mine")
+    with pytest.raises(ObjectExistsError):
+        await store.put_if_absent("root", b"another")
+    assert (await store.get("root")).content == b"mine"
+
+
+async def test_a_read_that_breaks_off_is_read_again(
+    store: S3ObjectStore, proxy: FaultyProxy
+) -> None:
+    body = Random(1).randbytes(300_000)
+    await store.put("a", [body])
+    proxy.plan("GET", Fault.HALF_BODY, Fault.LOST_ANSWER, Fault.SLOW_DOWN)
+    assert (await store.get("a")).content == body
+    proxy.plan("GET", Fault.HALF_BODY)
+    assert await store.get_range("a", 1000, 200_000) == body[1000:201_000]
+
+
+async def test_a_multipart_upload_survives_lost_parts_and_a_lost_completion(
+    store: S3ObjectStore, proxy: FaultyProxy
+) -> None:
+    body = Random(2).randbytes(11 << 20)
+    proxy.plan("PUT", Fault.LOST_ANSWER, Fault.SERVER_ERROR, None, Fault.SLOW_DOWN)
+    proxy.plan("POST", None, Fault.LOST_ANSWER)
+    await store.put("large", [body])
+    assert (await store.get("large")).content == body
+
+
+@pytest.mark.parametrize(
+    ("fault", "state"),
+    [
+        (Fault.SLOW_DOWN, "throttled"),
+        (Fault.SERVER_ERROR, "unavailable"),
+        (Fault.EXPIRED_TOKEN, "credentials_expired"),
+        (Fault.CLOCK_SKEW, "clock_skew"),
+    ],
+)
+async def test_what_does_not_pass_has_a_name_for_the_health_page(
+    store: S3ObjectStore, proxy: FaultyProxy, fault: Fault, state: str
+) -> None:
+    proxy.plan("PUT", *[fault] * 5)
+    with pytest.raises(StorageUnavailableError) as caught:
+        await store.put("a", [b"content"])
+    assert caught.value.state == state
+    assert store.statistics.failures[state] >= 1
+    proxy.forget_plans()
+    await store.put("b", [b"later"])
+    assert (await store.get("b")).content == b"later"
