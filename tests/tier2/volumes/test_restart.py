@@ -1,0 +1,93 @@
+"""What an engine knows after it was closed, killed, or lost its index: all of it."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import ObjectNotFoundError, StorageUnavailableError
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.files import SystemFileSystem
+from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.opening import OpenEngine, open_engine
+from tier2.volumes.settings import VolumeSettings
+
+
+async def opened(directory: Path) -> OpenEngine:
+    return await open_engine(
+        str(directory),
+        files=SystemFileSystem(),
+        open_index=LmdbIndex,
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=Random(1),
+        settings=VolumeSettings(volume_bytes_max=200_000),
+    )
+
+
+def content_of(number: int) -> bytes:
+    return Random(number % 40).randbytes(100 + number % 7 * 3000)
+
+
+async def fill(engine: OpenEngine) -> dict[bytes, bytes]:
+    """200 puts over 120 keys, many with equal contents; every fifth key deleted again."""
+    expected: dict[bytes, bytes] = {}
+    for number in range(200):
+        key = b"key/%03d" % (number % 120)
+        content = content_of(number)
+        await engine.engine.put(key, [content], metadata={"number": str(number)})
+        expected[key] = content
+    for number in range(0, 120, 5):
+        key = b"key/%03d" % number
+        await engine.engine.delete(key)
+        del expected[key]
+    return expected
+
+
+async def require(engine: OpenEngine, expected: dict[bytes, bytes]) -> None:
+    listed = await engine.engine.list(b"", limit=1000)
+    assert [one.key for one in listed] == sorted(expected)
+    for key, content in expected.items():
+        assert (await engine.engine.get(key)).content == content
+
+
+async def test_a_closed_engine_opens_with_everything(tmp_path: Path) -> None:
+    engine = await opened(tmp_path / "one")
+    expected = await fill(engine)
+    await engine.close()
+    again = await opened(tmp_path / "one")
+    assert again.replay.records == 0
+    await require(again, expected)
+    await again.close()
+
+
+@pytest.mark.parametrize("lose", ["index", "nothing"])
+async def test_h68_a_killed_engine_is_rebuilt_from_its_volumes_alone(
+    tmp_path: Path, lose: str
+) -> None:
+    engine = await opened(tmp_path / "one")
+    expected = await fill(engine)
+    # What kill -9 leaves: the files as they are, nobody said goodbye.
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    await engine.close()
+    if lose == "index":
+        shutil.rmtree(tmp_path / "two" / "index")
+    again = await opened(tmp_path / "two")
+    assert again.replay.records == (224 if lose == "index" else 0)
+    await require(again, expected)
+    with pytest.raises(ObjectNotFoundError):
+        await again.engine.get(b"key/005")
+    await again.engine.put(b"new", [b"later"])
+    await again.close()
+    last = await opened(tmp_path / "two")
+    await require(last, {**expected, b"new": b"later"})
+    await last.close()
+
+
+async def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    engine = await opened(tmp_path / "one")
+    with ThreadPoolExecutor(1), pytest.raises(StorageUnavailableError, match="another process"):
+        await opened(tmp_path / "one")
+    await engine.close()

@@ -1,0 +1,162 @@
+"""One record of a volume: the document's blob header with what a rebuild needs besides, then key, index record, blob.
+
+     0  4  mark b"S4rc"
+     4  4  header CRC32, of bytes 8 to 48, seeded with the volume's secret
+     8  4  crc         CRC32 of key, index record and blob, seeded likewise
+    12  8  timestamp   Unix milliseconds; only shown (H69)
+    20  4  key_len
+    24  8  blob_len    0 for everything but a put that brings its own bytes
+    32  1  is_deleted  1: a tombstone: the key (and version) is gone
+    33  1  kind        see RecordKind
+    34  2  reserved, zero
+    36  4  index record length
+    40  8  sequence number of this change; the highest of a key and version wins (H69)
+    48     key, index record, blob; then zeros up to a multiple of 8
+
+Big-endian. The five fields named crc to is_deleted are the document's header; the rest is what lets a volume alone
+rebuild the index (H68), keep its order (H69) and be read past damage (H71): a bad body is skipped by the length in its
+good header, and only a bad header makes the scan search for the next mark, at multiples of 8.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import BufferView
+
+MARK = b"S4rc"
+RECORD_HEADER_BYTES = 48
+ALIGNMENT = 8
+KEY_BYTES_MAX = 4096
+INDEX_RECORD_BYTES_MAX = 16 << 20
+_CHECKED = struct.Struct(">IQIQBBHIQ")
+_FRONT = struct.Struct(">4sI")
+
+
+class RecordKind(IntEnum):
+    """What a record does. Persistent: never renumber."""
+
+    PUT = 1
+    """A version of an object; with its bytes, or (blob_len 0, size above 0) a reference to a blob of the same hash."""
+    CHANGE = 2
+    """The same version with other hold or retention."""
+    TOMBSTONE = 3
+    """The key, or the version named in the index record, is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """The fixed part of a record."""
+
+    crc: int
+    timestamp_ms: int
+    key_length: int
+    blob_length: int
+    kind: RecordKind
+    index_record_length: int
+    sequence: int
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.kind is RecordKind.TOMBSTONE
+
+    @property
+    def body_length(self) -> int:
+        return self.key_length + self.index_record_length + self.blob_length
+
+    @property
+    def total_length(self) -> int:
+        """With the zeros behind it."""
+        length = RECORD_HEADER_BYTES + self.body_length
+        return length + (-length % ALIGNMENT)
+
+    @property
+    def blob_offset(self) -> int:
+        """Of the blob, from the start of the record."""
+        return RECORD_HEADER_BYTES + self.key_length + self.index_record_length
+
+
+def seed_of(secret: int) -> int:
+    """What every checksum of a volume starts from."""
+    return crc32_of(secret.to_bytes(8, "big"))
+
+
+def encode_record(
+    *,
+    secret: int,
+    kind: RecordKind,
+    timestamp_ms: int,
+    sequence: int,
+    key: bytes,
+    index_record: bytes,
+    blob: Sequence[BufferView] = (),
+) -> list[BufferView]:
+    """Buffers to write one behind the other; the blob's are passed on as they are."""
+    seed = seed_of(secret)
+    crc = crc32_of(index_record, crc32_of(key, seed))
+    blob_length = 0
+    for buffer in blob:
+        crc = crc32_of(buffer, crc)
+        blob_length += len(buffer)
+    checked = _CHECKED.pack(
+        crc,
+        timestamp_ms,
+        len(key),
+        blob_length,
+        kind is RecordKind.TOMBSTONE,
+        kind,
+        0,
+        len(index_record),
+        sequence,
+    )
+    front = _FRONT.pack(MARK, crc32_of(checked, seed))
+    length = RECORD_HEADER_BYTES + len(key) + len(index_record) + blob_length
+    return [front + checked + key + index_record, *blob, bytes(-length % ALIGNMENT)]
+
+
+def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
+    """Raises CorruptedDataError unless the first 48 bytes are a record header of this volume."""
+    if len(content) < RECORD_HEADER_BYTES:
+        raise CorruptedDataError(f"record header is cut off bytes={len(content)}")
+    mark, header_crc = _FRONT.unpack_from(content)
+    checked = memoryview(content)[_FRONT.size : RECORD_HEADER_BYTES]
+    if mark != MARK or header_crc != crc32_of(checked, seed_of(secret)):
+        raise CorruptedDataError("not a record of this volume")
+    (
+        crc,
+        timestamp_ms,
+        key_length,
+        blob_length,
+        is_deleted,
+        kind,
+        reserved,
+        index_record_length,
+        sequence,
+    ) = _CHECKED.unpack(checked)
+    known = kind in RecordKind.__members__.values()
+    if not known or reserved or bool(is_deleted) != (kind == RecordKind.TOMBSTONE):
+        raise CorruptedDataError(f"record header contradicts itself {kind=} {is_deleted=}")
+    if key_length > KEY_BYTES_MAX or index_record_length > INDEX_RECORD_BYTES_MAX:
+        raise CorruptedDataError(
+            f"record header is out of bounds {key_length=} {index_record_length=}"
+        )
+    return RecordHeader(
+        crc=crc,
+        timestamp_ms=timestamp_ms,
+        key_length=key_length,
+        blob_length=blob_length,
+        kind=RecordKind(kind),
+        index_record_length=index_record_length,
+        sequence=sequence,
+    )
+
+
+def body_crc(secret: int, chunks: Sequence[BufferView]) -> int:
+    """The `crc` of a body given in order."""
+    crc = seed_of(secret)
+    for chunk in chunks:
+        crc = crc32_of(chunk, crc)
+    return crc

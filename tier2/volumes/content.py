@@ -1,0 +1,52 @@
+"""What has to be known of an object's bytes before they are written: hash, etag, checksums of the pieces."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import BufferView
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDigest:
+    """Of one object's bytes."""
+
+    size: int
+    content_hash: bytes
+    """SHA-256."""
+    pieces: tuple[int, ...]
+    """CRC32 of each piece of `piece_bytes`; the last one may be shorter."""
+
+
+def digest(content: Sequence[BufferView], piece_bytes: int) -> ContentDigest:
+    """One pass over the bytes; blocking: large ones belong in an executor (hashing lets other threads run)."""
+    sha = hashlib.sha256()
+    pieces: list[int] = []
+    crc, room, size = 0, piece_bytes, 0
+    for buffer in content:
+        view = (
+            memoryview(buffer).cast("B") if isinstance(buffer, memoryview) else memoryview(buffer)
+        )
+        sha.update(view)
+        size += len(view)
+        while len(view) >= room:
+            pieces.append(crc32_of(view[:room], crc))
+            view, crc, room = view[room:], 0, piece_bytes
+        if view:
+            crc = crc32_of(view, crc)
+            room -= len(view)
+    if room < piece_bytes:
+        pieces.append(crc)
+    return ContentDigest(size=size, content_hash=sha.digest(), pieces=tuple(pieces))
+
+
+def check_pieces(
+    content: BufferView, first_piece: int, pieces: Sequence[int], piece_bytes: int
+) -> None:
+    """Bytes that begin with piece `first_piece` and end with a piece's end. Raises CorruptedDataError."""
+    view = memoryview(content)
+    for number, start in enumerate(range(0, len(view), piece_bytes), start=first_piece):
+        if crc32_of(view[start : start + piece_bytes]) != pieces[number]:
+            raise CorruptedDataError(f"bytes of an object fail their checksum piece={number}")

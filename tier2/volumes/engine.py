@@ -1,0 +1,313 @@
+"""VolumeEngine: objects by key, versions, locks; everything durable in volumes and found by the index.
+
+Invariants:
+
+- A verb returns when its change is synced and indexed; a read sees every change whose verb has returned.
+- Every byte that is handed out was checked: whole objects by all their pieces, ranges by the pieces they touch.
+- A record that compaction moves between look-up and read is looked up again.
+
+start() first, close() last, after every other call has ended.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.clock import WallClock
+from tier2.volumes.blob_record import INDEX_RECORD_BYTES_MAX, KEY_BYTES_MAX
+from tier2.volumes.commit_line import CommitLine
+from tier2.volumes.content import check_pieces, digest
+from tier2.volumes.index_changes import IndexChanges
+from tier2.volumes.index_database import IndexDatabase
+from tier2.volumes.index_record import IndexRecord, RetentionMode, encode_index_record
+from tier2.volumes.index_rows import (
+    CURRENT,
+    ObjectRow,
+    blob_key,
+    current_key,
+    decode_blob_row,
+    decode_object_row,
+)
+from tier2.volumes.mutations import ALWAYS, ChangeLock, Condition, Delete, Put
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.volume_files import VolumeFiles
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+_LOOKUPS_MAX = 4
+_HASH_ON_LOOP_BYTES_MAX = 8192
+"""Smaller contents are hashed faster than a thread is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A version of an object with its bytes."""
+
+    record: IndexRecord
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """One row of a listing."""
+
+    key: bytes
+    record: IndexRecord
+
+
+class VolumeEngine:
+    """The verbs. Its parts are opened by `opening.open_engine`."""
+
+    def __init__(
+        self,
+        *,
+        index: IndexDatabase,
+        volumes: VolumeFiles,
+        line: CommitLine,
+        executor: Executor | None,
+        wall_clock: WallClock,
+        settings: VolumeSettings,
+    ) -> None:
+        self._index = index
+        self._volumes = volumes
+        self._line = line
+        self._executor = executor
+        self._wall_clock = wall_clock
+        self._settings = settings
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        key: bytes,
+        content: Sequence[BufferView],
+        *,
+        content_type: str = "",
+        metadata: Mapping[str, str] | None = None,
+        etag: str = "",
+        version_id: str | None = None,
+        retention: tuple[RetentionMode, int] | None = None,
+        legal_hold: bool = False,
+        condition: Condition = ALWAYS,
+        bypass_governance: bool = False,
+    ) -> IndexRecord:
+        """Store a version. With a version id the earlier ones stay; without, the one without an id is replaced.
+
+        Raises ObjectExistsError, ObjectChangedError (conditions), ObjectLockedError, StorageFullError, StorageError
+        (outcome unknown).
+        """
+        _check_key(key)
+        size = sum(len(buffer) for buffer in content)
+        if size <= _HASH_ON_LOOP_BYTES_MAX:
+            found = digest(content, self._settings.piece_bytes)
+        else:
+            found = await self._run(digest, content, self._settings.piece_bytes)
+        mode, until_ms = retention if retention is not None else (None, 0)
+        draft = IndexRecord(
+            size=found.size,
+            sequence=0,
+            content_hash=found.content_hash,
+            etag=etag or found.content_hash[:16].hex(),
+            created_ms=self._wall_clock.now_ms(),
+            piece_bytes=self._settings.piece_bytes,
+            pieces=found.pieces,
+            content_type=content_type,
+            metadata=dict(metadata or {}),
+            version_id=version_id or "",
+            versioned=version_id is not None,
+            inline=found.size <= self._settings.inline_bytes_max,
+            retention_mode=mode,
+            retain_until_ms=until_ms,
+            legal_hold=legal_hold,
+        )
+        if len(encode_index_record(draft)) > INDEX_RECORD_BYTES_MAX:
+            raise InvalidRequestError(f"the description of an object is too long key={key!r}")
+        record = await self._line.submit(
+            Put(key, draft, content, condition, bypass_governance=bypass_governance)
+        )
+        assert record is not None, "a put that was not refused has a record"
+        return record
+
+    async def delete(
+        self,
+        key: bytes,
+        *,
+        version_id: str | None = None,
+        marker_id: str | None = None,
+        condition: Condition = ALWAYS,
+        bypass_governance: bool = False,
+    ) -> IndexRecord | None:
+        """Remove the current version, or the one named; with `marker_id` leave a delete marker of that id instead.
+
+        The record that was removed, or the marker; None if there was nothing. Raises ObjectLockedError.
+        """
+        _check_key(key)
+        return await self._line.submit(
+            Delete(
+                key,
+                version_id=version_id,
+                versioned=marker_id is not None,
+                marker_id=marker_id or "",
+                condition=condition,
+                bypass_governance=bypass_governance,
+            )
+        )
+
+    async def change_lock(
+        self,
+        key: bytes,
+        *,
+        version_id: str | None = None,
+        retention: tuple[RetentionMode | None, int] | None = None,
+        legal_hold: bool | None = None,
+        bypass_governance: bool = False,
+    ) -> IndexRecord:
+        """Other retention or legal hold. Raises ObjectNotFoundError, ObjectLockedError, InvalidRequestError."""
+        _check_key(key)
+        record = await self._line.submit(
+            ChangeLock(key, version_id, retention, legal_hold, bypass_governance)
+        )
+        assert record is not None, "a change that was not refused has a record"
+        return record
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def head(self, key: bytes, *, version_id: str | None = None) -> IndexRecord:
+        """Raises ObjectNotFoundError, also if the current version is a delete marker and none is named."""
+        _check_key(key)
+        return (await self._run(self._find, key, version_id)).record
+
+    async def get(self, key: bytes, *, version_id: str | None = None) -> StoredObject:
+        """The whole object, checked. Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
+        _check_key(key)
+        return await self._run(self._read, key, version_id, 0, None)
+
+    async def get_range(
+        self, key: bytes, start: int, length: int, *, version_id: str | None = None
+    ) -> StoredObject:
+        """The bytes [start, start + length), or fewer at the end; every piece they touch is checked."""
+        _check_key(key)
+        if start < 0 or length < 0:
+            raise InvalidRequestError(f"bad range start={start} length={length}")
+        return await self._run(self._read, key, version_id, start, length)
+
+    async def list(
+        self, prefix: bytes, *, start_after: bytes = b"", limit: int
+    ) -> Sequence[ListedObject]:
+        """Current versions in key order, delete markers left out."""
+        return await self._run(self._list, prefix, start_after, limit)
+
+    async def list_versions(self, key: bytes) -> Sequence[IndexRecord]:
+        """All versions of a key, newest first, markers included."""
+        _check_key(key)
+        return await self._run(self._versions, key)
+
+    async def close(self) -> None:
+        """Finish what is in line, close the volume and the index."""
+        await self._line.close()
+        await self._run(self._index.sync)
+        await self._run(self._index.close)
+
+    # --- in the executor -------------------------------------------------------------------------
+
+    def _find(self, key: bytes, version_id: str | None) -> ObjectRow:
+        if version_id is None:
+            content = self._index.get(current_key(key))
+            row = None if content is None else decode_object_row(content)
+        else:
+            found = IndexChanges(self._index).version(key, version_id)
+            row = None if found is None else found[1]
+        if row is None or (row.record.delete_marker and version_id is None):
+            raise ObjectNotFoundError(f"object does not exist key={key!r}")
+        return row
+
+    def _read(
+        self, key: bytes, version_id: str | None, start: int, length: int | None
+    ) -> StoredObject:
+        for _ in range(_LOOKUPS_MAX):
+            row = self._find(key, version_id)
+            record = row.record
+            end = record.size if length is None else min(record.size, start + length)
+            if start >= end:
+                return StoredObject(record, b"")
+            if row.inline is not None:
+                check_pieces(row.inline, 0, record.pieces, record.piece_bytes)
+                return StoredObject(record, row.inline[start:end])
+            content = self._read_blob(record, start, end)
+            if content is not None:
+                return StoredObject(record, content)
+        raise StorageError(f"an object moves faster than it can be read key={key!r}")
+
+    def _read_blob(self, record: IndexRecord, start: int, end: int) -> bytes | None:
+        """None if the blob has moved meanwhile."""
+        found = self._index.get(blob_key(record.content_hash))
+        if found is None:
+            return None
+        blob = decode_blob_row(found)
+        first, last = start // record.piece_bytes, -(-end // record.piece_bytes)
+        checked_from = first * record.piece_bytes
+        checked_to = min(record.size, last * record.piece_bytes)
+        try:
+            content = self._volumes.read(
+                blob.volume, blob.blob_offset + checked_from, checked_to - checked_from
+            )
+        except FileNotFoundError:
+            return None
+        if len(content) < checked_to - checked_from:
+            raise CorruptedDataError(
+                f"a volume ends inside an object volume={blob.volume} offset={blob.blob_offset}"
+            )
+        check_pieces(content, first, record.pieces, record.piece_bytes)
+        return content[start - checked_from : end - checked_from]
+
+    def _list(self, prefix: bytes, start_after: bytes, limit: int) -> Sequence[ListedObject]:
+        first = current_key(max(prefix, start_after + b"\0" if start_after else b""))
+        end = CURRENT + prefix + b"\xff" * (KEY_BYTES_MAX + 1 - len(prefix))
+        listed: list[ListedObject] = []
+        while len(listed) < limit:
+            asked = limit - len(listed)
+            rows = self._index.scan(first, end, asked)
+            for row_key, content in rows:
+                row = decode_object_row(content)
+                if not row.record.delete_marker:
+                    listed.append(ListedObject(row_key[1:], row.record))
+            if len(rows) < asked:
+                break
+            first = rows[-1][0] + b"\0"
+        return listed
+
+    def _versions(self, key: bytes) -> Sequence[IndexRecord]:
+        changes = IndexChanges(self._index)
+        current = changes.current(key)
+        earlier = [row.record for _, row in changes.earlier_versions(key)]
+        return [*([] if current is None else [current.record]), *earlier]
+
+    async def _run(
+        self,
+        call: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
+        except OSError as error:
+            raise StorageError(f"the volumes cannot be read: {error}") from error
+
+
+def _check_key(key: bytes) -> None:
+    if not 0 < len(key) <= KEY_BYTES_MAX or b"\0" in key:
+        raise InvalidRequestError(
+            f"an object key has 1 to {KEY_BYTES_MAX} bytes and no zero byte key={key[:100]!r}"
+        )

@@ -1,0 +1,40 @@
+"""The door of the index: an ordered map from bytes to bytes that changes by whole batches.
+
+Guarantees (tests/tier2/volumes/index_database_suite.py):
+
+- D1  A batch is applied whole or not at all, also through kill -9 and power cuts.
+- D2  After kill -9 every applied batch is there; after a power cut the newest ones may be missing, always a suffix of
+      the history. (The volumes have what they said.)
+- D3  Reads see every batch applied before them. A scan sees one state.
+
+All calls block and are made from an executor, one writer at a time. Keys may have any length; order is that of bytes.
+Raises CorruptedDataError if the database cannot be read, OSError if the disk fails or is full.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+Row: TypeAlias = tuple[bytes, bytes]
+
+
+class IndexDatabase(Protocol):
+    """An open index."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(
+        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
+    ) -> Sequence[Row]:
+        """Rows with first <= key < before in key order (or from the end), at most `limit`."""
+
+    def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """One batch: None removes the key. Later changes of a key win."""
+
+    def sync(self) -> None:
+        """Everything applied survives a power cut."""
+
+    def bytes_on_disk(self) -> int: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,212 @@
+"""What is known of one version of one object; and its bytes.
+
+    version         u8   1
+    flags           u8   bit 0 delete marker, bit 1 governance, bit 2 compliance, bit 3 legal hold,
+                         bit 4 versioned, bit 5 inline: its records carry its bytes, and so does the index
+    reserved        u16  zero
+    size            u64  bytes of the object
+    sequence        u64  number of the put that made this version; later changes of it keep it (H69)
+    created_ms      u64  Unix time of the put; only shown, never compared
+    retain_until_ms u64  0: no retention
+    piece_bytes     u32  stretch of the blob under one checksum
+    content_hash    32 bytes  SHA-256 of the object
+    version_id, etag, content_type     each u16 length + UTF-8
+    metadata        u16 count, then each: u16 length + name, u32 length + value (UTF-8)
+    pieces          u32 count, then each: u32 CRC32 of a piece, in order
+
+All numbers are big-endian. Where the blob lies is not part of it: a record's place in its volume says that, or the
+blob table of the index for deduplicated content.
+
+Invariants: `pieces` covers the whole blob; a delete marker has size 0 and no pieces; both retention modes at once and
+unknown flags are refused.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.contracts.identifiers import BufferView
+
+_FIXED = struct.Struct(">BBHQQQQI32s")
+_SHORT = struct.Struct(">H")
+_LONG = struct.Struct(">I")
+_FORMAT_VERSION = 1
+
+_DELETE_MARKER, _GOVERNANCE, _COMPLIANCE, _LEGAL_HOLD, _VERSIONED, _INLINE = (
+    1 << bit for bit in range(6)
+)
+_KNOWN_FLAGS = (1 << 6) - 1
+_TEXT_BYTES_MAX = 0xFFFF
+
+
+class RetentionMode(Enum):
+    """How strictly an object is kept until its date."""
+
+    GOVERNANCE = "GOVERNANCE"
+    """Whoever may bypass governance can delete it earlier."""
+    COMPLIANCE = "COMPLIANCE"
+    """Nobody can, and the date can only move away."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """One version of an object."""
+
+    size: int
+    sequence: int
+    content_hash: bytes
+    etag: str
+    created_ms: int
+    piece_bytes: int
+    pieces: tuple[int, ...] = ()
+    content_type: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    version_id: str = ""
+    retention_mode: RetentionMode | None = None
+    retain_until_ms: int = 0
+    legal_hold: bool = False
+    versioned: bool = False
+    delete_marker: bool = False
+    inline: bool = False
+    """Small enough to stand in the index: every record of it carries its bytes, and it has no blob row."""
+
+    def is_locked(self, now_ms: int, *, bypass_governance: bool) -> bool:
+        """Whether it must be neither removed nor overwritten now."""
+        if self.legal_hold:
+            return True
+        if self.retention_mode is None or now_ms >= self.retain_until_ms:
+            return False
+        return self.retention_mode is RetentionMode.COMPLIANCE or not bypass_governance
+
+    def check(self) -> None:
+        expected = -(-self.size // self.piece_bytes) if self.piece_bytes else 0
+        assert len(self.pieces) == expected, (
+            f"checksums do not cover the blob size={self.size} pieces={len(self.pieces)}"
+        )
+        assert not (self.delete_marker and self.size), f"a delete marker of {self.size} bytes"
+
+
+def encode_index_record(record: IndexRecord) -> bytes:
+    """Raises InvalidRequestError for text that is too long."""
+    flags = (
+        _DELETE_MARKER * record.delete_marker
+        | _GOVERNANCE * (record.retention_mode is RetentionMode.GOVERNANCE)
+        | _COMPLIANCE * (record.retention_mode is RetentionMode.COMPLIANCE)
+        | _LEGAL_HOLD * record.legal_hold
+        | _VERSIONED * record.versioned
+        | _INLINE * record.inline
+    )
+    parts = [
+        _FIXED.pack(
+            _FORMAT_VERSION,
+            flags,
+            0,
+            record.size,
+            record.sequence,
+            record.created_ms,
+            record.retain_until_ms,
+            record.piece_bytes,
+            record.content_hash,
+        )
+    ]
+    for text in (record.version_id, record.etag, record.content_type):
+        parts += _text(text)
+    if len(record.metadata) > _TEXT_BYTES_MAX:
+        raise InvalidRequestError(f"too many metadata entries count={len(record.metadata)}")
+    parts.append(_SHORT.pack(len(record.metadata)))
+    for name, value in record.metadata.items():
+        parts += _text(name)
+        encoded = value.encode()
+        parts += (_LONG.pack(len(encoded)), encoded)
+    parts.append(_LONG.pack(len(record.pieces)))
+    parts.append(struct.pack(f">{len(record.pieces)}I", *record.pieces))
+    return b"".join(parts)
+
+
+def _text(text: str) -> tuple[bytes, bytes]:
+    encoded = text.encode()
+    if len(encoded) > _TEXT_BYTES_MAX:
+        raise InvalidRequestError(f"text of an object is too long bytes={len(encoded)}")
+    return _SHORT.pack(len(encoded)), encoded
+
+
+class _Cursor:
+    """Takes fields off the front of a buffer."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._rest = content
+
+    def take(self, length: int) -> memoryview:
+        if length > len(self._rest):
+            raise CorruptedDataError(
+                f"index record is cut off wanted={length} left={len(self._rest)}"
+            )
+        taken, self._rest = self._rest[:length], self._rest[length:]
+        return taken
+
+    def number(self, layout: struct.Struct) -> int:
+        value: int = layout.unpack(self.take(layout.size))[0]
+        return value
+
+    def text(self, layout: struct.Struct = _SHORT) -> str:
+        raw = bytes(self.take(self.number(layout)))
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptedDataError("text of an index record is not UTF-8") from error
+
+    @property
+    def left(self) -> int:
+        return len(self._rest)
+
+
+def decode_index_record(content: BufferView) -> IndexRecord:
+    """Raises CorruptedDataError."""
+    cursor = _Cursor(memoryview(content))
+    (
+        version,
+        flags,
+        reserved,
+        size,
+        sequence,
+        created_ms,
+        retain_until_ms,
+        piece_bytes,
+        content_hash,
+    ) = _FIXED.unpack(cursor.take(_FIXED.size))
+    if version != _FORMAT_VERSION or reserved or flags & ~_KNOWN_FLAGS:
+        raise CorruptedDataError(f"not an index record {version=} {flags=:#x} {reserved=}")
+    if flags & _GOVERNANCE and flags & _COMPLIANCE:
+        raise CorruptedDataError("an index record has two retention modes")
+    version_id, etag, content_type = cursor.text(), cursor.text(), cursor.text()
+    metadata = {}
+    for _ in range(cursor.number(_SHORT)):
+        name = cursor.text()
+        metadata[name] = cursor.text(_LONG)
+    count = cursor.number(_LONG)
+    pieces: tuple[int, ...] = struct.unpack(f">{count}I", cursor.take(4 * count))
+    if cursor.left:
+        raise CorruptedDataError(f"bytes behind an index record bytes={cursor.left}")
+    mode = None
+    if flags & (_GOVERNANCE | _COMPLIANCE):
+        mode = RetentionMode.GOVERNANCE if flags & _GOVERNANCE else RetentionMode.COMPLIANCE
+    return IndexRecord(
+        size=size,
+        sequence=sequence,
+        content_hash=content_hash,
+        etag=etag,
+        created_ms=created_ms,
+        piece_bytes=piece_bytes,
+        pieces=pieces,
+        content_type=content_type,
+        metadata=metadata,
+        version_id=version_id,
+        retention_mode=mode,
+        retain_until_ms=retain_until_ms,
+        legal_hold=bool(flags & _LEGAL_HOLD),
+        versioned=bool(flags & _VERSIONED),
+        delete_marker=bool(flags & _DELETE_MARKER),
+        inline=bool(flags & _INLINE),
+    )

@@ -1,0 +1,175 @@
+"""The index in LMDB: a memory-mapped B+tree with atomic transactions and lock-free readers.
+
+LMDB's keys end at 511 bytes. A longer key is stored as its first 400 bytes, a mark, and the SHA-256 of the whole, with
+the whole key in front of the value. A scan puts such rows in the order of their whole keys, which is exact because rows
+that share the first 400 bytes stand together.
+
+    stored key    whole key (at most 400 bytes)                 value
+                  400 bytes + 0xFF + SHA-256                    u32 length of the key, key, value
+
+Invariants: `metasync=False` syncs a transaction's pages before its meta page and the meta page later, so that a power
+cut loses the newest transactions at most (D2), never the tree. The map grows when it is full.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from segmentstore.contracts.errors import CorruptedDataError
+from tier2.volumes.index_database import Row
+
+_SHORT_KEY_BYTES_MAX = 400
+_LONG_MARK = b"\xff"
+_LENGTH = struct.Struct(">I")
+_MAP_BYTES = 1 << 40
+_CORRUPTED = (
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.InvalidError,
+    lmdb.VersionMismatchError,
+)
+
+
+class LmdbIndex:
+    """An IndexDatabase in a directory."""
+
+    def __init__(self, directory: str, *, read_only: bool = False) -> None:
+        """Opens or creates it; `read_only` beside the process that writes it. Raises CorruptedDataError, OSError."""
+        self._directory = directory
+        self._read_only = read_only
+        with _translated():
+            self._environment = lmdb.open(
+                directory,
+                map_size=_MAP_BYTES,
+                metasync=False,
+                readonly=read_only,
+                readahead=False,
+                max_readers=256,
+            )
+
+    def get(self, key: bytes) -> bytes | None:
+        with _translated(), self._environment.begin(buffers=False) as transaction:
+            return _value_of(transaction.get(_stored(key)), key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with _translated(), self._environment.begin(buffers=False) as transaction:
+            return [_value_of(transaction.get(_stored(key)), key) for key in keys]
+
+    def scan(
+        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
+    ) -> Sequence[Row]:
+        if first >= before or limit <= 0:
+            return []
+        with _translated(), self._environment.begin(buffers=False) as transaction:
+            rows = self._rows(transaction, first, before, limit, reverse=reverse)
+        return rows[:limit]
+
+    def _rows(
+        self,
+        transaction: lmdb.Transaction,
+        first: bytes,
+        before: bytes,
+        limit: int,
+        *,
+        reverse: bool,
+    ) -> list[Row]:
+        rows: list[Row] = []
+        group: list[Row] = []
+        group_front = b""
+        cursor = transaction.cursor()
+        for stored, value in self._walk(cursor, first, before, reverse=reverse):
+            front = stored[:_SHORT_KEY_BYTES_MAX]
+            if group and front != group_front:
+                rows += sorted(group, reverse=reverse)
+                group.clear()
+                if len(rows) >= limit:
+                    return rows
+            group_front = front
+            key, content = _whole(stored, value)
+            if first <= key < before:
+                group.append((key, content))
+        return rows + sorted(group, reverse=reverse)
+
+    @staticmethod
+    def _walk(
+        cursor: lmdb.Cursor, first: bytes, before: bytes, *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        low, high = first[:_SHORT_KEY_BYTES_MAX], before[:_SHORT_KEY_BYTES_MAX]
+        if reverse:
+            # Past everything that shares the upper end's front, then backwards.
+            beyond = high + _LONG_MARK * 40
+            placed = cursor.set_range(beyond)
+            if not (cursor.prev() if placed else cursor.last()):
+                return
+            for stored, value in cursor.iterprev():
+                if bytes(stored) < low:
+                    return
+                yield bytes(stored), bytes(value)
+            return
+        if not cursor.set_range(low):
+            return
+        for stored, value in cursor:
+            if bytes(stored[:_SHORT_KEY_BYTES_MAX]) > high:
+                return
+            yield bytes(stored), bytes(value)
+
+    def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        with _translated(), self._environment.begin(write=True) as transaction:
+            for key, value in changes:
+                stored = _stored(key)
+                if value is None:
+                    transaction.delete(stored)
+                elif len(key) > _SHORT_KEY_BYTES_MAX:
+                    transaction.put(stored, _LENGTH.pack(len(key)) + key + value)
+                else:
+                    transaction.put(stored, value)
+
+    def sync(self) -> None:
+        if self._read_only:
+            return
+        with _translated():
+            self._environment.sync(True)
+
+    def bytes_on_disk(self) -> int:
+        return self._file_bytes()
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _file_bytes(self) -> int:
+        path = Path(self._directory, "data.mdb")
+        return path.stat().st_size if path.exists() else 0
+
+
+def _stored(key: bytes) -> bytes:
+    if len(key) <= _SHORT_KEY_BYTES_MAX:
+        return key
+    return key[:_SHORT_KEY_BYTES_MAX] + _LONG_MARK + hashlib.sha256(key).digest()
+
+
+def _whole(stored: bytes, value: bytes) -> Row:
+    if len(stored) <= _SHORT_KEY_BYTES_MAX:
+        return stored, value
+    end = _LENGTH.size + _LENGTH.unpack_from(value)[0]
+    return value[_LENGTH.size : end], value[end:]
+
+
+def _value_of(value: bytes | None, key: bytes) -> bytes | None:
+    if value is None or len(key) <= _SHORT_KEY_BYTES_MAX:
+        return value
+    found, content = _whole(_stored(key), value)
+    return content if found == key else None
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except _CORRUPTED as error:
+        raise CorruptedDataError(f"the index of the volumes is damaged: {error}") from error
+    except (lmdb.DiskError, lmdb.MapFullError, lmdb.ReadonlyError, lmdb.LockError) as error:
+        raise OSError(f"the index of the volumes failed: {error}") from error

@@ -1,0 +1,67 @@
+"""The index in memory: for tests, and for the simulation, where `lose_unsynced` is the power cut.
+
+Invariant: after a power cut the state is that of some batch boundary between the last sync and the last batch (D2).
+"""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from sortedcontainers import SortedDict
+
+from tier2.volumes.index_database import Row
+
+
+class MemoryIndex:
+    """An IndexDatabase that forgets with the process, unless its owner keeps the object."""
+
+    def __init__(self) -> None:
+        self._rows: SortedDict[bytes, bytes] = SortedDict()
+        self._unsynced: list[list[tuple[bytes, bytes | None]]] = []
+        """For each batch since the last sync, what undoes it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._rows.get(key)
+        return found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._rows.get(key) for key in keys]
+
+    def scan(
+        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
+    ) -> Sequence[Row]:
+        rows: list[Row] = []
+        for key in self._rows.irange(first, before, inclusive=(True, False), reverse=reverse):
+            if len(rows) >= limit:
+                break
+            rows.append((key, self._rows[key]))
+        return rows
+
+    def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        undo: list[tuple[bytes, bytes | None]] = []
+        for key, value in changes:
+            undo.append((key, self._rows.get(key)))
+            self._set(key, value)
+        self._unsynced.append(undo)
+
+    def sync(self) -> None:
+        self._unsynced.clear()
+
+    def lose_unsynced(self, random: Random) -> None:
+        """A power cut: some of the newest batches never happened."""
+        kept = random.randint(0, len(self._unsynced))
+        for undo in reversed(self._unsynced[kept:]):
+            for key, value in reversed(undo):
+                self._set(key, value)
+        self._unsynced.clear()
+
+    def bytes_on_disk(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing to release: the rows stay for whoever opens it again."""
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = value

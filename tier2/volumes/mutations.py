@@ -1,0 +1,99 @@
+"""What callers ask to be changed, as it waits for its group, and the conditions under which it may be.
+
+A mutation is judged in the writer's turn, against the index and the mutations before it in its group; nobody else
+changes the index in between, so a condition that holds when it is judged holds when it is applied.
+"""
+
+from asyncio import Future
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from segmentstore.contracts.identifiers import BufferView
+from tier2.volumes.index_record import IndexRecord, RetentionMode
+from tier2.volumes.index_rows import BlobRow, ObjectRow
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Refused unless all that is given holds."""
+
+    absent: bool = False
+    """No current version, or a delete marker."""
+    etag: str | None = None
+    """Of the current version."""
+    sequence: int | None = None
+    """Of the current version: unlike the etag it never comes back."""
+
+
+ALWAYS = Condition()
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A new version of an object. `draft` is its record without a sequence number."""
+
+    key: bytes
+    draft: IndexRecord
+    content: Sequence[BufferView]
+    condition: Condition = ALWAYS
+    bypass_governance: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.draft.size
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """The object, or one version of it, is gone.
+
+    Without a version id: a versioned delete leaves a marker, another one removes the current version.
+    """
+
+    key: bytes
+    version_id: str | None = None
+    versioned: bool = False
+    marker_id: str = ""
+    condition: Condition = ALWAYS
+    bypass_governance: bool = False
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLock:
+    """Other retention, or another legal hold, for one version. What is None stays."""
+
+    key: bytes
+    version_id: str | None
+    retention: tuple[RetentionMode | None, int] | None = None
+    """Mode and date in Unix milliseconds; a mode of None ends it."""
+    legal_hold: bool | None = None
+    bypass_governance: bool = False
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """Compaction has copied and verified a record: point to the copy, if the original is still the one that counts."""
+
+    key: bytes
+    old: ObjectRow | None
+    new: ObjectRow | None
+    old_blob: BlobRow | None = None
+    new_blob: BlobRow | None = None
+    content_hash: bytes = b""
+    size: int = 0
+
+
+Mutation: TypeAlias = Put | Delete | ChangeLock | Relocation
+
+
+class Waiting:
+    """A mutation in the line, with the future of whoever asked."""
+
+    __slots__ = ("future", "mutation")
+
+    def __init__(self, mutation: Mutation, future: "Future[IndexRecord | None]") -> None:
+        self.mutation = mutation
+        self.future = future
