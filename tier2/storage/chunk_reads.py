@@ -114,6 +114,22 @@ class ChunkReads:
             )
         return StorageRead(blocks.start_offset + shift, content)
 
+    async def index(self, entry: LayoutEntry) -> ChunkIndex:
+        """The blocks of an image. Raises CorruptedDataError after one retry."""
+        image = _Image(entry)
+        for attempt in range(2):
+            index = self._indexes.get(image.key)
+            if index is not None:
+                return index
+            try:
+                return (await self._load_index(image))[0]
+            except CorruptedDataError as error:
+                self._counters.checksum_failures += 1
+                _LOG.error("index of chunk %s is corrupted: %s", image, error)
+                if attempt:
+                    raise
+        raise AssertionError("two attempts neither succeed nor fail")
+
     async def _load_index(self, image: _Image) -> tuple[ChunkIndex, bytes | None]:
         """The index, and the whole image if it came along."""
         size = image.entry.size

@@ -6,11 +6,12 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.storage import MergePiece, RunEvents
 from tier2.storage.object_names import ObjectIdentity
-from tier2.storage.run_values import LayoutEntry
+from tier2.storage.run_values import EntryEvents, LayoutEntry
 from tier2.storage.settings import StorageSettings
 
 
@@ -31,6 +32,8 @@ class NewChunk:
     offset: int
     """First offset, in the segment the bytes were written to."""
     runs: list[BufferView] = field(default_factory=list)
+    events: list[RunEvents | None] = field(default_factory=list)
+    """One for each run."""
     length: int = 0
     place: ChunkPlace | None = None
 
@@ -42,27 +45,33 @@ class Stretch:
     start_offset: int
     length: int
     chunk: NewChunk | LayoutEntry
+    events: EntryEvents = EntryEvents.AS_IN_IMAGE
+    event_shift: int = 0
 
     @property
     def end_offset(self) -> int:
         return self.start_offset + self.length
 
-    def moved(self, shift: int) -> "Stretch":
-        return Stretch(self.start_offset + shift, self.length, self.chunk)
+    def moved(self, piece: MergePiece) -> "Stretch":
+        """The same bytes as a part of the segment that `piece` moves their segment into (H76)."""
+        events, shift = EntryEvents.NOT_COUNTED, 0
+        if piece.first_event is not None and self.events is not EntryEvents.NOT_COUNTED:
+            events, shift = self.events, self.event_shift + piece.first_event
+            if piece.begins_event and self.start_offset == 0:
+                events = EntryEvents.BEGINS_ON_ONE
+        return Stretch(self.start_offset + piece.offset, self.length, self.chunk, events, shift)
 
     def entry(self) -> LayoutEntry:
         """As it goes into the layout; a new chunk must have been stored."""
         chunk = self.chunk
         if isinstance(chunk, LayoutEntry):
             assert chunk.length == self.length, f"length changed {chunk.length} -> {self.length}"
-            return LayoutEntry(
-                self.start_offset,
-                self.end_offset,
-                chunk.identity,
-                chunk.position,
-                chunk.size,
-                chunk.file_crc32,
-                chunk.chunk_offset,
+            return replace(
+                chunk,
+                start_offset=self.start_offset,
+                end_offset=self.end_offset,
+                events=self.events,
+                event_shift=self.event_shift,
             )
         place = chunk.place
         assert place is not None, f"chunk was not stored offset={chunk.offset}"
@@ -74,21 +83,27 @@ class Stretch:
             place.size,
             place.file_crc32,
             chunk.offset,
+            self.events,
+            self.event_shift,
         )
 
 
 def cut_into_chunks(
-    offset: int, runs: Sequence[BufferView], chunk_bytes_max: int
+    offset: int,
+    runs: Sequence[BufferView],
+    events: Sequence[RunEvents | None],
+    chunk_bytes_max: int,
 ) -> Iterator[NewChunk]:
     """Chunks of at most `chunk_bytes_max` bytes, except where one run alone is longer."""
     chunk = NewChunk(offset)
-    for run in runs:
+    for run, described in zip(runs, events, strict=True):
         if not len(run):
             continue
         if chunk.length and chunk.length + len(run) > chunk_bytes_max:
             yield chunk
             chunk = NewChunk(chunk.offset + chunk.length)
         chunk.runs.append(run)
+        chunk.events.append(described)
         chunk.length += len(run)
     if chunk.length:
         yield chunk

@@ -21,6 +21,7 @@ from segmentstore.contracts.storage import (
     DataPiece,
     MergePiece,
     Publication,
+    RunEvents,
     SegmentPublication,
     SegmentRecord,
 )
@@ -224,10 +225,11 @@ def _stretches(
         end = change.pieces[0].offset
     stretches: list[Stretch] = []
     data: list[BufferView] = []
+    events: list[RunEvents | None] = []
     data_offset = end
 
     def cut_data() -> None:
-        for chunk in cut_into_chunks(data_offset, data, chunk_bytes_max):
+        for chunk in cut_into_chunks(data_offset, data, events, chunk_bytes_max):
             stretches.append(Stretch(chunk.offset, chunk.length, chunk))
 
     for piece in change.pieces:
@@ -235,12 +237,13 @@ def _stretches(
             raise _halt(record, f"has a gap or an overlap expected={end} piece={piece.offset}")
         if isinstance(piece, DataPiece):
             data += piece.runs
+            events += piece.events if piece.events is not None else [None] * len(piece.runs)
             end += sum(map(len, piece.runs))
             continue
         cut_data()
         stretches += _moved(change, piece, facts, by_id, grown)
         end += piece.length
-        data, data_offset = [], end
+        data, events, data_offset = [], [], end
     cut_data()
     if end != record.length and not (change.deleted and not change.pieces):
         raise _halt(record, f"ends before its length end={end}")
@@ -256,7 +259,7 @@ def _moved(
 ) -> list[Stretch]:
     source = by_id[piece.source_id].record
     whole = [
-        Stretch(entry.start_offset, entry.length, entry)
+        Stretch(entry.start_offset, entry.length, entry, entry.events, entry.event_shift)
         for entry in facts.layouts.get(piece.source_id, ())
     ]
     whole += grown[piece.source_id]
@@ -273,7 +276,7 @@ def _moved(
             f"merges part of a source source_id={piece.source_id} source_end={end}"
             f" source_start={source.start_offset} merged_length={piece.length}",
         )
-    return [stretch.moved(piece.offset) for stretch in whole]
+    return [stretch.moved(piece) for stretch in whole]
 
 
 def _drop_segment(plan: Plan, change: SegmentPublication, facts: Facts) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
-from segmentstore.contracts.storage import SegmentRecord, StorageRead
+from segmentstore.contracts.storage import AttributePage, SegmentRecord, StorageRead
 from tier2.storage.byte_cache import ByteCache
 from tier2.storage.chunk_reads import ChunkReads
 from tier2.storage.run_keys import (
@@ -64,7 +64,7 @@ class PublishedSegments:
         record_cache_bytes: int,
         layout_cache_bytes: int,
     ) -> None:
-        self._source = source
+        self.source = source
         self._chunk_reads = chunk_reads
         self._records: ByteCache[SegmentId, bytes] = ByteCache(record_cache_bytes)
         self._windows: ByteCache[SegmentId, _LayoutWindow] = ByteCache(layout_cache_bytes)
@@ -94,7 +94,7 @@ class PublishedSegments:
                 await asyncio.sleep(0)
 
     def _may_keep(self, view: RunView, segment_id: SegmentId) -> bool:
-        return self._source.view is view and segment_id not in self._changing
+        return self.source.view is view and segment_id not in self._changing
 
     def forget_everything(self) -> None:
         self._windows.clear()
@@ -113,10 +113,10 @@ class PublishedSegments:
                 )
             return record
 
-        return await with_view(self._source, read)
+        return await with_view(self.source, read)
 
     async def load(self, segment_ids: Sequence[SegmentId]) -> dict[SegmentId, SegmentRecord]:
-        values = await with_view(self._source, lambda view: self.values(view, segment_ids))
+        values = await with_view(self.source, lambda view: self.values(view, segment_ids))
         records: dict[SegmentId, SegmentRecord] = {}
         for number, segment_id in enumerate(segment_ids):
             if number % _SLICE == _SLICE - 1:
@@ -174,7 +174,31 @@ class PublishedSegments:
                 if value is not None
             }
 
-        return await with_view(self._source, read)
+        return await with_view(self.source, read)
+
+    async def scan_attributes(
+        self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
+    ) -> AttributePage:
+        first = attribute_key(segment_id, start)
+        last = attribute_key(segment_id, end)
+
+        async def read(view: RunView) -> AttributePage:
+            record = await self._record(view, segment_id)
+            if record is None or record.extended_attribute_count_is_zero:
+                return AttributePage((), None)
+            entries, following = await view.scan(
+                first, last, limit=count, group=record_key(segment_id)[:-1]
+            )
+            return AttributePage(
+                [
+                    (attribute_of(key), decode_attribute(value))
+                    for key, value in entries
+                    if value is not None
+                ],
+                None if following is None else attribute_of(following),
+            )
+
+        return await with_view(self.source, read)
 
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         async def read(view: RunView) -> StorageRead:
@@ -205,7 +229,7 @@ class PublishedSegments:
             )
             return found
 
-        return await with_view(self._source, read)
+        return await with_view(self.source, read)
 
     async def entry_at(
         self, view: RunView, segment_id: SegmentId, offset: int
@@ -258,7 +282,7 @@ class PublishedSegments:
                 records.append(decode_record(segment_id, values[segment_id]))
             return records, following
 
-        return await with_view(self._source, read)
+        return await with_view(self.source, read)
 
     def check(self) -> None:
         self._records.check()

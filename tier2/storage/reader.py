@@ -4,7 +4,7 @@
 - The owner may go on publishing meanwhile: a missing object means that the root moved on (H8).
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
 
@@ -15,23 +15,22 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.identifiers import (
-    AttributeKey,
-    AttributeValue,
     ContainerId,
-    SegmentId,
 )
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.contracts.storage import SegmentRecord, StorageRead, StorageStatistics
+from segmentstore.contracts.storage import (
+    StorageStatistics,
+)
 from tier2.storage.components import Components
 from tier2.storage.garbage import list_objects
 from tier2.storage.object_names import CONTAINERS_PREFIX, ObjectNames, container_of_key
-from tier2.storage.published_segments import PublishedSegments
 from tier2.storage.root import Root, decode_root
+from tier2.storage.root_reading import RootReading
 from tier2.storage.run_view import RunView
 from tier2.storage.settings import StorageSettings
 
 
-class ContainerReader:
+class ContainerReader(RootReading):
     """ReadOnlyStorage over one container's root as it was when it was opened, or at the last missing object."""
 
     def __init__(
@@ -43,19 +42,20 @@ class ContainerReader:
         executor: Executor | None,
     ) -> None:
         self.container_id = container_id
-        self.components = Components(
-            object_store=object_store,
-            container_id=container_id,
-            settings=settings,
-            executor=executor,
-        )
-        self._segments = PublishedSegments(
-            source=self,
-            chunk_reads=self.components.chunk_reads,
-            record_cache_bytes=settings.record_cache_bytes,
-            layout_cache_bytes=settings.chunk_index_cache_bytes // 2,
+        super().__init__(
+            components=Components(
+                object_store=object_store,
+                container_id=container_id,
+                settings=settings,
+                executor=executor,
+            )
         )
         self._view: RunView | None = None
+
+    @property
+    def components(self) -> Components:
+        """For whoever verifies the objects themselves."""
+        return self._components
 
     @property
     def view(self) -> RunView:
@@ -68,33 +68,16 @@ class ContainerReader:
 
     async def refresh(self) -> RunView:
         """Read the root; also opens the reader. Raises ObjectNotFoundError if the container never had one."""
-        self.components.counters.gets += 1
-        found = await self.components.object_store.get(self.components.names.root)
+        self._components.counters.gets += 1
+        found = await self._components.object_store.get(self._components.names.root)
         root = decode_root(found.content)
         if self._view is None or root.version != self._view.root.version:
             self._segments.forget_everything()
-            self._view = self.components.view(root)
+            self._view = self._components.view(root)
         return self._view
 
-    async def find(self, name: str) -> SegmentRecord | None:
-        return await self._segments.find(name)
-
-    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
-        return await self._segments.load(segment_ids)
-
-    async def load_attributes(
-        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
-    ) -> Mapping[AttributeKey, AttributeValue]:
-        return await self._segments.load_attributes(segment_id, keys)
-
-    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
-        return await self._segments.read(segment_id, offset, length)
-
-    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
-        return self._segments.list_segments(prefix, start_after)
-
     def statistics(self) -> StorageStatistics:
-        return self.components.counters.snapshot(
+        return self._components.counters.snapshot(
             root_version=0 if self._view is None else self._view.root.version,
             run_count=0 if self._view is None else len(self._view.root.runs),
             garbage_objects=0,

@@ -6,16 +6,19 @@
                     u16 core attribute count, name (UTF-8), then per core attribute: u8 key length, key, value
     attribute value u8 kind: 0, then i64; or 1, then u16 length and the bytes
     layout entry    identity (20), u64 start offset in the segment, u64 position and u64 size of the image in the
-                    object, u32 file CRC32 of the image, u64 the image's own first offset
+                    object, u32 file CRC32 of the image, u64 the image's own first offset; for moved bytes then
+                    u8 events (0 as the image says, 1 the entry begins on one, 2 those of the image do not count),
+                    u64 what to add to the image's event numbers. Both are left out where they are zero
     garbage record  u64 root version that recorded it
 
 The id of a record and the end of a layout entry are in their keys. After a merge the image's own first offset is still
-the source's: the entry alone says where the bytes are in the segment (H10).
+the source's, and so are its event numbers: the entry alone says where the bytes are in the segment (H10, H76).
 """
 
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import (
@@ -31,9 +34,20 @@ _VERSION = 1
 _SEALED, _NO_EXTENDED_ATTRIBUTE = 1, 2
 _RECORD = struct.Struct(">BBHQQqQH")
 _ENTRY = struct.Struct(f">{IDENTITY_BYTES}sQQQIQ")
+_ENTRY_EVENTS = struct.Struct(">BQ")
 _NUMBER = struct.Struct(">Bq")
 _BYTES = struct.Struct(">BH")
 _IS_NUMBER, _IS_BYTES = 0, 1
+
+
+class EntryEvents(IntEnum):
+    """What a layout entry says of the events in its image. Persistent: never renumber."""
+
+    AS_IN_IMAGE = 0
+    BEGINS_ON_ONE = 1
+    """The entry begins with an event, whatever the image knows of its first block."""
+    NOT_COUNTED = 2
+    """The segment does not count the image's events: their numbers mean nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +61,16 @@ class LayoutEntry:
     size: int
     file_crc32: int
     chunk_offset: int
+    events: EntryEvents = EntryEvents.AS_IN_IMAGE
+    event_shift: int = 0
+    """What to add to the image's event numbers to have the segment's."""
 
     @property
     def length(self) -> int:
         return self.end_offset - self.start_offset
 
     def encode(self) -> bytes:
-        return _ENTRY.pack(
+        place = _ENTRY.pack(
             self.identity.encode(),
             self.start_offset,
             self.position,
@@ -61,17 +78,37 @@ class LayoutEntry:
             self.file_crc32,
             self.chunk_offset,
         )
+        if not self.events and not self.event_shift:
+            return place
+        return place + _ENTRY_EVENTS.pack(self.events, self.event_shift)
 
     @staticmethod
     def decode(end_offset: int, value: bytes) -> "LayoutEntry":
-        if len(value) != _ENTRY.size:
+        """Raises CorruptedDataError."""
+        if len(value) not in (_ENTRY.size, _ENTRY.size + _ENTRY_EVENTS.size):
             raise CorruptedDataError(f"layout entry has a wrong size bytes={len(value)}")
-        identity, start, position, size, crc, chunk_offset = _ENTRY.unpack(value)
+        identity, start, position, size, crc, chunk_offset = _ENTRY.unpack_from(value)
         if start >= end_offset:
             raise CorruptedDataError(f"layout entry is empty start={start} end={end_offset}")
+        events, shift = 0, 0
+        if len(value) > _ENTRY.size:
+            events, shift = _ENTRY_EVENTS.unpack_from(value, _ENTRY.size)
+            if events not in _ENTRY_EVENTS_KNOWN:
+                raise CorruptedDataError(f"layout entry of an unknown kind events={events}")
         return LayoutEntry(
-            start, end_offset, ObjectIdentity.decode(identity), position, size, crc, chunk_offset
+            start,
+            end_offset,
+            ObjectIdentity.decode(identity),
+            position,
+            size,
+            crc,
+            chunk_offset,
+            EntryEvents(events),
+            shift,
         )
+
+
+_ENTRY_EVENTS_KNOWN = frozenset(int(events) for events in EntryEvents)
 
 
 def encode_attribute(value: AttributeValue) -> bytes:

@@ -6,24 +6,18 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Executor
 from random import Random
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import (
-    AttributeKey,
-    AttributeValue,
     ContainerId,
     Epoch,
-    SegmentId,
 )
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import (
     ClaimedRoot,
     Publication,
-    SegmentRecord,
-    StorageRead,
     StorageStatistics,
 )
 from segmentstore.runtime.clock import WallClock
@@ -31,15 +25,15 @@ from tier2.storage.claim import RootClaimer
 from tier2.storage.components import Components
 from tier2.storage.garbage_collection import collect_garbage
 from tier2.storage.owned_root import OwnedRoot
-from tier2.storage.published_segments import PublishedSegments
 from tier2.storage.publishing import publish
 from tier2.storage.repacking import repack_one
+from tier2.storage.root_reading import RootReading
 from tier2.storage.run_maintenance import merge_runs
 from tier2.storage.run_view import RunView
 from tier2.storage.settings import StorageSettings
 
 
-class TieredStorage:
+class TieredStorage(RootReading):
     """The owner's Storage. `store_id`: sixteen bytes that name the whole store, the same for all its containers."""
 
     def __init__(
@@ -56,11 +50,13 @@ class TieredStorage:
     ) -> None:
         self._container_id = container_id
         self._settings = settings
-        self._components = Components(
-            object_store=object_store,
-            container_id=container_id,
-            settings=settings,
-            executor=executor,
+        super().__init__(
+            components=Components(
+                object_store=object_store,
+                container_id=container_id,
+                settings=settings,
+                executor=executor,
+            )
         )
         self._wall_clock = wall_clock
         self._random = random
@@ -72,12 +68,6 @@ class TieredStorage:
             container_id=container_id,
             container_count=container_count,
             random=random,
-        )
-        self._segments = PublishedSegments(
-            source=self,
-            chunk_reads=self._components.chunk_reads,
-            record_cache_bytes=settings.record_cache_bytes,
-            layout_cache_bytes=settings.chunk_index_cache_bytes // 2,
         )
         self._owned: OwnedRoot | None = None
         self._merging = asyncio.Lock()
@@ -144,23 +134,6 @@ class TieredStorage:
 
     async def close(self) -> None:
         """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""
-
-    async def find(self, name: str) -> SegmentRecord | None:
-        return await self._segments.find(name)
-
-    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
-        return await self._segments.load(segment_ids)
-
-    async def load_attributes(
-        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
-    ) -> Mapping[AttributeKey, AttributeValue]:
-        return await self._segments.load_attributes(segment_id, keys)
-
-    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
-        return await self._segments.read(segment_id, offset, length)
-
-    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
-        return self._segments.list_segments(prefix, start_after)
 
     def statistics(self) -> StorageStatistics:
         owned = self._owned

@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.storage import RunEvents
 from segmentstore.runtime.clock import WallClock
 from tier2.format.chunk_encoder import encode_chunk
 from tier2.format.chunk_format import Compression
+from tier2.format.chunk_index import EventInformation
 from tier2.storage.container_objects import ContainerObjects
 from tier2.storage.counters import StorageCounters
 from tier2.storage.identity_source import IdentitySource
@@ -112,6 +114,7 @@ def _encode_pack(
             runs=chunk.runs,
             compression=compression,
             created_ms=created_ms,
+            events=_event_information(chunk.events),
         )
         assert encoded.uncompressed_length == chunk.length, (
             f"chunk lost bytes encoded={encoded.uncompressed_length} length={chunk.length}"
@@ -123,6 +126,25 @@ def _encode_pack(
         chunk.place = ChunkPlace(identity, position, encoded.size, encoded.file_crc32)
         position += encoded.size
     return buffers
+
+
+def _event_information(
+    events: Sequence[RunEvents | None],
+) -> list[EventInformation | None] | None:
+    """In the words of the chunk format; None for byte streams."""
+    if not any(events):
+        return None
+    return [
+        EventInformation(
+            first_event_position=None if described.first_number is None else 0,
+            first_event_number=described.first_number or 0,
+            lowest_time_ms=described.lowest_time_ms,
+            highest_time_ms=described.highest_time_ms,
+        )
+        if described is not None
+        else None
+        for described in events
+    ]
 
 
 async def run_bounded(

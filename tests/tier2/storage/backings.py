@@ -6,7 +6,7 @@ from random import Random
 from segmentstore.contracts.identifiers import ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
-from tests.contracts.storage_suite import LOG_ID
+from tests.contracts.storage_publications import LOG_ID
 from tier2.storage.settings import StorageSettings
 from tier2.storage.tiered_storage import TieredStorage
 

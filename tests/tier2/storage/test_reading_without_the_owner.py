@@ -14,7 +14,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, ContainerId, SegmentId
-from tests.contracts.storage_suite import change, data, listed, merge, read_all, round_of
+from tests.contracts.storage_publications import change, data, listed, merge, read_all, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from segmentstore.contracts.identifiers import AttributeKey, SegmentId
-from tests.contracts.storage_suite import change, data, read_all, round_of
+from tests.contracts.storage_publications import change, data, read_all, round_of
 from tests.tier2.storage.backings import ObjectStoreBacking
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.settings import StorageSettings

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from segmentstore.contracts.errors import SegmentTruncatedError, StorageError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId, SegmentId
 from segmentstore.contracts.storage import DataPiece, Piece, Publication, SegmentPublication
-from tests.contracts.storage_suite import change, data, listed, merge, read_all, round_of
+from tests.contracts.storage_publications import change, data, listed, merge, read_all, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore

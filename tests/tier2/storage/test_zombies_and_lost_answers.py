@@ -1,4 +1,4 @@
-"""Former owners, lost answers and late effects: H2 to H7, on a store that misbehaves on demand."""
+"""Former owners, lost answers and late effects: H3, H4, H7, H8, on a store that misbehaves on demand."""
 
 import asyncio
 
@@ -11,15 +11,19 @@ from segmentstore.contracts.errors import (
     StorageNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import Epoch, SegmentId
-from segmentstore.contracts.storage import Publication
-from tests.contracts.storage_suite import LOG_ID, change, data, listed, merge, read_all, round_of
+from tests.contracts.storage_publications import (
+    LOG_ID,
+    change,
+    data,
+    listed,
+    read_all,
+    round_of,
+)
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
+from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, root_of, second_round
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.root import Root, decode_root
-from tier2.storage.tiered_storage import TieredStorage
-
-ROOT_KEY = "containers/0003/root"
+from tier2.storage.root import decode_root
 
 
 @pytest.fixture
@@ -30,22 +34,6 @@ def store() -> FaultyStore:
 @pytest.fixture
 def backing(store: FaultyStore) -> ObjectStoreBacking:
     return ObjectStoreBacking(store, SMALL)
-
-
-def first_round(text: bytes = b"abc") -> Publication:
-    return round_of(change(1, "a", length=len(text), sequence_number=1, pieces=[data(0, text)]))
-
-
-def second_round() -> Publication:
-    return round_of(change(1, "a", length=5, sequence_number=2, pieces=[data(3, b"de")]))
-
-
-async def root_of(store: FaultyStore) -> Root:
-    return decode_root((await store.store.get(ROOT_KEY)).content)
-
-
-async def keys_of(store: FaultyStore) -> set[str]:
-    return {info.key async for info in store.store.list("containers/")}
 
 
 @pytest.mark.parametrize("fault", [Fault.AFTER, Fault.DENIED])
@@ -205,260 +193,6 @@ async def test_h3_a_deleted_segment_is_not_resurrected_by_a_zombie(
         await zombie.publish(second_round())
     assert await owner.find("a") is None
     assert await listed(await backing.claimed(3)) == []
-
-
-async def test_h5_objects_of_an_unfinished_publication_outlive_every_collection(
-    store: FaultyStore, backing: ObjectStoreBacking
-) -> None:
-    owner = await backing.claimed(1)
-    await owner.publish(first_round())
-    store.conditional.extend([Fault.LATE] * 4)
-    with pytest.raises(StorageError):
-        await owner.publish(second_round())
-    uploaded = [key for key in store.put_keys if key != ROOT_KEY]
-    for _ in range(3):
-        with pytest.raises(StorageError):
-            await owner.maintain()
-    assert store.deleted == [key for key in store.deleted if "probe" in key]
-    await store.land()
-    await owner.publish(second_round())
-    for _ in range(3):
-        await owner.collect_garbage()
-    assert set(uploaded) <= await keys_of(store)
-    assert await read_all(owner, 1, 0, 5) == b"abcde"
-
-
-async def test_h5_what_a_failed_publication_uploaded_is_collected_in_the_end(
-    store: FaultyStore, backing: ObjectStoreBacking
-) -> None:
-    owner = await backing.claimed(1)
-    store.plain.extend([Fault.NONE] + [Fault.BEFORE] * SMALL.put_attempts_max)
-    with pytest.raises(StorageError):
-        await owner.publish(first_round())
-    (orphan,) = {key for key in store.put_keys if "/chunks/" in key}
-    await owner.publish(first_round())
-    assert orphan in await keys_of(store)
-    assert await owner.collect_garbage() >= 1
-    assert orphan not in await keys_of(store)
-    assert await read_all(owner, 1, 0, 3) == b"abc"
-
-
-async def test_h5_the_next_owner_sweeps_orphans_of_lower_epochs_only(
-    store: FaultyStore, backing: ObjectStoreBacking
-) -> None:
-    zombie = await backing.claimed(1)
-    await zombie.publish(first_round())
-    store.plain.extend([Fault.NONE] + [Fault.BEFORE] * SMALL.put_attempts_max)
-    with pytest.raises(StorageError):
-        await zombie.publish(second_round())
-    orphan = [key for key in store.put_keys if "/chunks/" in key][-1]
-    higher = "containers/0003/chunks/0000000000000009-00000001-0000000000000001"
-    own = "containers/0003/chunks/0000000000000002-ffffffff-0000000000000001"
-    await store.store.put(higher, [b"from a later owner"])
-    await store.store.put(own, [b"being uploaded"])
-    owner = await backing.claimed(2)
-    while await owner.collect_garbage() or owner.statistics().garbage_objects:
-        pass
-    keys = await keys_of(store)
-    assert orphan not in keys
-    assert {higher, own} <= keys
-    assert await read_all(owner, 1, 0, 3) == b"abc"
-
-
-async def test_h6_dropped_chunks_stay_for_the_grace_and_then_go(store: FaultyStore) -> None:
-    from dataclasses import replace
-
-    backing = ObjectStoreBacking(store, replace(SMALL, garbage_grace_seconds=0.05))
-    owner = await backing.claimed(1)
-    await owner.publish(first_round())
-    (chunk,) = {key for key in store.put_keys if "/chunks/" in key}
-    await owner.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
-    assert await owner.collect_garbage() == 0
-    assert owner.statistics().garbage_objects == 1
-    assert chunk in await keys_of(store)
-    await asyncio.sleep(0.06)
-    assert await owner.collect_garbage() == 1
-    assert chunk not in await keys_of(store)
-    assert owner.statistics().garbage_objects == 0
-    assert await owner.collect_garbage() == 0
-
-
-async def test_h6_a_restart_begins_the_grace_anew(store: FaultyStore) -> None:
-    from dataclasses import replace
-
-    backing = ObjectStoreBacking(store, replace(SMALL, garbage_grace_seconds=0.05))
-    owner = await backing.claimed(1)
-    await owner.publish(first_round())
-    await owner.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
-    await owner.collect_garbage()
-    await asyncio.sleep(0.06)
-    successor = await backing.claimed(2)
-    assert await successor.collect_garbage() == 0
-    await asyncio.sleep(0.06)
-    assert await successor.collect_garbage() == 1
-
-
-async def test_h6_a_zombie_deletes_nothing(store: FaultyStore, backing: ObjectStoreBacking) -> None:
-    zombie = await backing.claimed(1)
-    await zombie.publish(first_round())
-    await zombie.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
-    await backing.claimed(2)
-    before = list(store.deleted)
-    with pytest.raises(StorageNotPrimaryError):
-        await zombie.collect_garbage()
-    assert store.deleted == before
-
-
-async def test_h2_no_key_is_ever_put_twice_with_other_bytes(
-    store: FaultyStore, backing: ObjectStoreBacking
-) -> None:
-    owner = await backing.claimed(1)
-    store.plain.extend([Fault.AFTER, Fault.LATE, Fault.NONE, Fault.BEFORE])
-    publication = first_round()
-    for _ in range(3):
-        try:
-            await owner.publish(publication)
-            break
-        except StorageError:
-            continue
-    await store.land()  # MemoryObjectStore refuses other bytes under a key that exists
-    assert await read_all(owner, 1, 0, 3) == b"abc"
-    await owner.publish(second_round())
-    assert await read_all(owner, 1, 0, 5) == b"abcde"
-
-
-async def test_h12_a_packed_object_lives_until_its_last_segment_goes(
-    store: FaultyStore, backing: ObjectStoreBacking
-) -> None:
-    owner = await backing.claimed(1)
-    await owner.publish(
-        round_of(
-            *(
-                change(n, f"s{n}", length=2, sequence_number=n, pieces=[data(0, bytes([n] * 2))])
-                for n in range(1, 9)
-            )
-        )
-    )
-    (pack,) = {key for key in store.put_keys if "/chunks/" in key}
-    await owner.publish(
-        round_of(
-            change(8, "s8", length=4, sequence_number=9, pieces=[merge(2, 7, 2)]),
-            change(7, "s7", length=2, sequence_number=9, deleted=True),
-        )
-    )
-    gone = {7}
-    for number in (1, 2, 3, 4, 5, 6):
-        await owner.publish(
-            round_of(
-                change(number, f"s{number}", length=2, sequence_number=10 + number, deleted=True),
-                highest_id=8,
-            )
-        )
-        gone.add(number)
-        await owner.collect_garbage()
-        await owner.maintain()
-        assert pack in await keys_of(store)
-        for other in set(range(1, 9)) - gone:
-            assert (await read_all(owner, other, 0, 2)) == bytes([other] * 2)
-    assert await read_all(owner, 8, 0, 4) == bytes([8, 8, 7, 7])
-    await owner.publish(round_of(change(8, "s8", length=4, sequence_number=20, deleted=True)))
-    await owner.collect_garbage()
-    assert pack not in await keys_of(store)
-
-
-async def thinned_pack(owner: TieredStorage, store: FaultyStore) -> str:
-    """Sixteen segments in one object, of which three are left; their bytes were read, so their places are cached."""
-    await owner.publish(
-        round_of(
-            *(
-                change(n, f"s{n}", length=2, sequence_number=n, pieces=[data(0, bytes([n] * 2))])
-                for n in range(1, 17)
-            )
-        )
-    )
-    (pack,) = {key for key in store.put_keys if "/chunks/" in key}
-    for n in (2, 9, 16):
-        await read_all(owner, n, 0, 2)
-    await owner.publish(
-        round_of(
-            *(
-                change(n, f"s{n}", length=2, sequence_number=20, deleted=True)
-                for n in range(1, 17)
-                if n not in (2, 9, 16)
-            ),
-            highest_id=16,
-        )
-    )
-    return pack
-
-
-@pytest.mark.parametrize("fault", [Fault.NONE, Fault.AFTER, Fault.LATE])
-async def test_h12_a_packed_object_that_is_mostly_dead_is_unpacked(
-    store: FaultyStore, backing: ObjectStoreBacking, fault: Fault
-) -> None:
-    owner = await backing.claimed(1)
-    pack = await thinned_pack(owner, store)
-    store.conditional.append(fault)
-    if fault is Fault.LATE:
-        with pytest.raises(StorageError):
-            await owner.maintain()
-        await store.land()
-    while await owner.maintain():
-        pass
-    while await owner.collect_garbage():
-        pass
-    assert pack not in await keys_of(store)
-    for reader in (owner, await backing.claimed(2)):
-        for n in (2, 9, 16):
-            assert await read_all(reader, n, 0, 2) == bytes([n] * 2)
-
-
-async def test_h12_what_changes_while_it_is_copied_is_not_moved(
-    store: FaultyStore, backing: ObjectStoreBacking
-) -> None:
-    owner = await backing.claimed(1)
-    pack = await thinned_pack(owner, store)
-    meanwhile = round_of(
-        change(2, "s2", length=4, sequence_number=21, pieces=[merge(2, 9, 2)]),
-        change(9, "s9", length=2, sequence_number=21, deleted=True),
-        highest_id=16,
-    )
-    published = False
-
-    async def publish_meanwhile(key: str) -> None:
-        nonlocal published
-        if "/chunks/" in key and not published:
-            published = True
-            await owner.publish(meanwhile)
-
-    store.before_put = publish_meanwhile
-    assert await owner.maintain()
-    assert published
-    while await owner.collect_garbage():
-        pass
-    assert pack in await keys_of(store), "the merged segment still lies in it"
-    assert await read_all(owner, 2, 0, 4) == bytes([2, 2, 9, 9])
-    assert await read_all(owner, 16, 0, 2) == bytes([16] * 2)
-    while await owner.maintain():
-        pass
-    while await owner.collect_garbage():
-        pass
-    assert pack not in await keys_of(store)
-    assert await read_all(owner, 2, 0, 4) == bytes([2, 2, 9, 9])
-
-
-async def test_h12_a_damaged_image_is_never_copied(
-    store: FaultyStore, backing: ObjectStoreBacking, caplog: pytest.LogCaptureFixture
-) -> None:
-    owner = await backing.claimed(1)
-    pack = await thinned_pack(owner, store)
-    store.damage = {pack: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
-    while await owner.maintain():
-        pass
-    while await owner.collect_garbage():
-        pass
-    assert pack in await keys_of(store)
-    assert owner.statistics().checksum_failures == 1
 
 
 async def test_h8_a_reader_over_a_swap_resolves_again(
