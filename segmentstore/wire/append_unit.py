@@ -1,0 +1,125 @@
+"""Puts together what a client appended: an AppendBlock and its AppendBlockEnd are one append.
+
+    block    writer id (16), then n bytes
+    end      writer id (16), int32 W, blob tail, int32 events, int64 last event number, int64 request id (optional)
+
+| the n bytes | tail | appended |
+|---|---|---|
+| W bytes of whole events, W = n | empty | the n bytes |
+| W bytes, int32 -2, int32 k, k bytes, W + 8 + k = n | any | the W bytes, the k bytes, the tail |
+| W bytes, int32 -1, int32 k, k zero bytes, W + 8 + k = n | empty | the W bytes |
+| no block at all | W bytes | the tail |
+
+The bytes are copied once, out of the receive buffer, into the object that the segment keeps by reference.
+"""
+
+import struct
+from typing import Final
+
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES
+from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.session import Padding, PartialEvent
+
+_WRITER_BYTES: Final = 16
+_END: Final = struct.Struct(">16sii")
+_TRAILER: Final = struct.Struct(">iqq")
+_SHORT_TRAILER: Final = struct.Struct(">iq")
+_EVENT_HEADER: Final = struct.Struct(">ii")
+
+
+class AppendUnit:
+    """One append, ready to be stored."""
+
+    __slots__ = ("data", "event_count", "last_event_number", "request_id", "writer_id")
+
+    def __init__(
+        self,
+        writer_id: bytes,
+        data: bytes,
+        event_count: int,
+        last_event_number: int,
+        request_id: int,
+    ) -> None:
+        self.writer_id = writer_id
+        self.data = data
+        self.event_count = event_count
+        self.last_event_number = last_event_number
+        self.request_id = request_id
+
+
+def read_append(
+    view: memoryview, *, block: tuple[int, int] | None, end: tuple[int, int]
+) -> AppendUnit:
+    """The append of two payloads in `view`, each given by where it begins and ends. Raises ProtocolError."""
+    begin, stop = end
+    if stop - begin < _END.size + _SHORT_TRAILER.size:
+        raise ProtocolError(f"end of an append is too short length={stop - begin}")
+    writer_id, whole_bytes, tail_bytes = _END.unpack_from(view, begin)
+    tail = begin + _END.size
+    trailer = tail + tail_bytes
+    if tail_bytes < 0 or stop - trailer < _SHORT_TRAILER.size:
+        raise ProtocolError(f"end of an append does not fit its frame data={tail_bytes}")
+    if stop - trailer >= _TRAILER.size:
+        event_count, last_event_number, request_id = _TRAILER.unpack_from(view, trailer)
+    else:
+        event_count, last_event_number = _SHORT_TRAILER.unpack_from(view, trailer)
+        request_id = 0
+    if event_count <= 0:
+        raise ProtocolError(f"append has no events event_count={event_count}")
+    if block is None:
+        if whole_bytes != tail_bytes:
+            raise ProtocolError(f"whole events are not the data {whole_bytes} != {tail_bytes}")
+        data = bytes(view[tail:trailer])
+    else:
+        data = _join(view, block, writer_id, whole_bytes, (tail, trailer))
+    return AppendUnit(writer_id, data, event_count, last_event_number, request_id)
+
+
+def _join(
+    view: memoryview,
+    block: tuple[int, int],
+    writer_id: bytes,
+    whole_bytes: int,
+    tail: tuple[int, int],
+) -> bytes:
+    begin, stop = block
+    if stop - begin < _WRITER_BYTES or view[begin : begin + _WRITER_BYTES] != writer_id:
+        raise ProtocolError("an append block is ended by another writer")
+    begin += _WRITER_BYTES
+    whole_end = begin + whole_bytes
+    if not begin <= whole_end <= stop:
+        raise ProtocolError(f"whole events exceed the block {whole_bytes} > {stop - begin}")
+    tail_bytes = tail[1] - tail[0]
+    if whole_end == stop:
+        if tail_bytes:
+            raise ProtocolError(f"data behind a block of whole events length={tail_bytes}")
+        return bytes(view[begin:stop])
+    if stop - whole_end < FRAME_HEADER_BYTES:
+        raise ProtocolError(f"block ends inside a header remaining={stop - whole_end}")
+    kind, length = FRAME_HEADER.unpack_from(view, whole_end)
+    inner = whole_end + FRAME_HEADER_BYTES
+    if length != stop - inner:
+        raise ProtocolError(f"rest of a block has another length {length} != {stop - inner}")
+    if kind == PartialEvent.type:
+        return b"".join((view[begin:whole_end], view[inner:stop], view[tail[0] : tail[1]]))
+    if kind != Padding.type or tail_bytes:
+        raise ProtocolError(f"neither padding nor part of an event type={kind} tail={tail_bytes}")
+    return bytes(view[begin:whole_end])
+
+
+def is_event_framed(data: bytes, event_count: int) -> bool:
+    """Whether the bytes look like so many events, each behind int32 0 and int32 length. O(1).
+
+    Only the first header is looked at, and for a single event also that it fills the data: byte streams are told
+    apart by it, and a client that counts its own events wrongly harms only its own index.
+    """
+    length = len(data)
+    if length < event_count * _EVENT_HEADER.size:
+        return False
+    kind, first = _EVENT_HEADER.unpack_from(data)
+    rest = length - _EVENT_HEADER.size - int(first)
+    if kind != 0 or first < 0:
+        return False
+    if event_count == 1:
+        return rest == 0
+    return rest >= (event_count - 1) * _EVENT_HEADER.size

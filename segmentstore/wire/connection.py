@@ -1,0 +1,336 @@
+"""One client: bytes in, frames to whom they concern, replies out.
+
+- The first frame has to be a Hello, and our first frame is the answer to it.
+- Frames are looked at where they were received; only what is kept is copied.
+- The socket is not read while the connection has too much under way; everything it was promised goes on, and so do
+  all other connections (H35).
+- A frame that cannot be understood, or is out of order, ends this connection with one line in the log, and no other.
+- When the connection goes, its reads and questions end; what it appended goes on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from segmentstore.codec.wire_protocol.appends import (
+    AppendBlock,
+    AppendBlockEnd,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    SetupAppend,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.reads import ReadSegment
+from segmentstore.codec.wire_protocol.registry import decode_command
+from segmentstore.codec.wire_protocol.session import (
+    OLDEST_WIRE_VERSION,
+    WIRE_VERSION,
+    Hello,
+    KeepAlive,
+)
+from segmentstore.contracts.segments import Segment
+from segmentstore.wire.appends import ConnectionAppends
+from segmentstore.wire.handle_pins import HandlePins
+from segmentstore.wire.outgoing import Outgoing
+from segmentstore.wire.reads import ConnectionReads
+from segmentstore.wire.receive_buffer import ReceiveBuffer
+from segmentstore.wire.request_tasks import RequestTasks
+from segmentstore.wire.requests import ConnectionRequests
+from segmentstore.wire.segment_commands import SegmentCommands
+from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.statistics import WireCounters
+from segmentstore.wire.table_commands import TableCommands
+from segmentstore.wire.tokens import TokenVerifier
+
+_LOGGER = logging.getLogger(__name__)
+
+_APPEND_BLOCK: Final = AppendBlock.type
+_APPEND_BLOCK_END: Final = AppendBlockEnd.type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionServices:
+    """What all connections of a server share."""
+
+    settings: WireSettings
+    counters: WireCounters
+    segment_pins: HandlePins[Segment]
+    segment_commands: SegmentCommands
+    table_commands: TableCommands
+    verify_token: TokenVerifier | None
+    opened: Callable[["WireConnection"], bool]
+    """Whether there is room for it."""
+    closed: Callable[["WireConnection"], None]
+
+
+class WireConnection(asyncio.BufferedProtocol):
+    """Made by the server for every client."""
+
+    def __init__(self, *, services: ConnectionServices) -> None:
+        self._services = services
+        self._settings = services.settings
+        self._incoming = ReceiveBuffer(
+            capacity_min=self._settings.receive_buffer_bytes,
+            capacity_busy=self._settings.receive_buffer_busy_bytes,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._outgoing: Outgoing
+        self._tasks: RequestTasks
+        self._appends: ConnectionAppends
+        self._reads: ConnectionReads
+        self._requests: ConnectionRequests
+        self._peer = "?"
+        self._admitted = False
+        self._greeted = False
+        self._closing_since: float | None = None
+        self._paused = False
+        self._unacked_bytes = 0
+        self._received = False
+        self._behind = False
+        """Something was received and not looked at."""
+        self._work_is_due = False
+
+    @property
+    def unacked_bytes(self) -> int:
+        """Appended and not yet settled."""
+        return self._unacked_bytes
+
+    @property
+    def waiting_reads(self) -> int:
+        """Reads at the end of their segments."""
+        return self._reads.waiting_count
+
+    # --- from the transport ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # The loop calls this with the transport of a stream socket, which can read and write.
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = str(transport.get_extra_info("peername"))
+        self._assemble()
+        self._admitted = self._services.opened(self)
+        if not self._admitted:
+            _LOGGER.warning("peer=%s refused: too many connections", self._peer)
+            self._transport.abort()
+
+    def _assemble(self) -> None:
+        settings, counters = self._settings, self._services.counters
+        pins = self._services.segment_pins
+        self._outgoing = Outgoing(
+            transport=self._transport, settings=settings, counters=counters, on_room=self._has_room
+        )
+        self._tasks = RequestTasks(on_end=self._regulate, on_failure=self._task_failed)
+        self._appends = ConnectionAppends(
+            pins=pins,
+            outgoing=self._outgoing,
+            tasks=self._tasks,
+            counters=counters,
+            settings=settings,
+            charge=self._charge,
+            discharge=self._discharge,
+            fail=self.fail,
+        )
+        self._reads = ConnectionReads(
+            pins=pins,
+            outgoing=self._outgoing,
+            tasks=self._tasks,
+            counters=counters,
+            settings=settings,
+            on_answered=self._regulate,
+        )
+        self._requests = ConnectionRequests(
+            segment_commands=self._services.segment_commands,
+            table_commands=self._services.table_commands,
+            verify_token=self._services.verify_token,
+            outgoing=self._outgoing,
+            tasks=self._tasks,
+            counters=counters,
+            charge=self._charge,
+            discharge=self._discharge,
+        )
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio names it
+        return self._incoming.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._incoming.filled(nbytes)
+        self._received = True
+        self._work()
+
+    def _work(self) -> None:
+        try:
+            self._behind = self._take_frames()
+        except ProtocolError as error:
+            self.fail(str(error))
+        self._regulate()
+
+    def _work_later(self) -> None:
+        self._work_is_due = False
+        self._work()
+
+    def pause_writing(self) -> None:
+        self._outgoing.pause()
+
+    def resume_writing(self) -> None:
+        self._outgoing.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closing_since is None:
+            self._closing_since = self._loop.time()
+        if exc is not None:
+            _LOGGER.debug("peer=%s lost: %s", self._peer, exc)
+        self._tasks.cancel()
+        self._reads.close()
+        self._appends.close()
+        if self._admitted:
+            self._services.closed(self)
+
+    # --- frames ----------------------------------------------------------------------------------
+
+    def _take_frames(self) -> bool:
+        """Whether there may be more of them. Raises ProtocolError."""
+        incoming = self._incoming
+        for _ in range(self._settings.frames_per_turn_max):
+            if self._closing_since is not None:
+                return False
+            if self._is_saturated():
+                return True
+            frame = incoming.peek(incoming.start)
+            if frame is None:
+                return False
+            kind, begin, end = frame
+            if not self._greeted and kind != Hello.type:
+                raise ProtocolError(f"the first frame is not a hello type={kind}")
+            if kind == _APPEND_BLOCK_END:
+                self._appends.append(incoming.view, block=None, end=(begin, end))
+            elif kind == _APPEND_BLOCK:
+                last = incoming.peek(end, only=_APPEND_BLOCK_END)
+                if last is None:
+                    return False
+                block = begin, end
+                _, begin, end = last
+                self._appends.append(incoming.view, block=block, end=(begin, end))
+            else:
+                self._take_command(decode_command(kind, incoming.view[begin:end]))
+            incoming.consume(end)
+        return True
+
+    def _take_command(self, command: Command) -> None:
+        match command:
+            case KeepAlive():
+                self._outgoing.reply(command)
+            case Hello():
+                self._greet(command)
+            case ConditionalAppend():
+                self._appends.append_event_if(command)
+            case ConditionalBlockEnd():
+                self._appends.append_bytes_if(command)
+            case SetupAppend():
+                if self._requests.is_allowed(command):
+                    self._appends.set_up(command)
+            case ReadSegment():
+                if self._requests.is_allowed(command):
+                    self._reads.read(command)
+            case _:
+                self._requests.take(command)
+
+    def _greet(self, hello: Hello) -> None:
+        self._greeted = True
+        self._outgoing.reply(Hello(WIRE_VERSION, OLDEST_WIRE_VERSION))
+        if not hello.speaks(high_version=WIRE_VERSION, low_version=OLDEST_WIRE_VERSION):
+            self.fail(
+                f"no common version high_version={hello.high_version} low_version={hello.low_version}"
+            )
+
+    # --- how much is under way -------------------------------------------------------------------
+
+    def _charge(self, byte_count: int) -> None:
+        self._unacked_bytes += byte_count
+
+    def _discharge(self, byte_count: int) -> None:
+        self._unacked_bytes -= byte_count
+        assert self._unacked_bytes >= 0, f"unacked_bytes={self._unacked_bytes}"
+        if self._paused:
+            self._regulate()
+
+    def _has_room(self) -> None:
+        self._reads.go_on()
+        self._regulate()
+
+    def _is_saturated(self) -> bool:
+        """Whether the connection has as much under way as it may."""
+        settings = self._settings
+        # Half-way down again before it goes on: not a switch for every append.
+        bytes_max = settings.unacked_bytes_max // (2 if self._paused else 1)
+        return (
+            self._unacked_bytes > bytes_max
+            or len(self._tasks) >= settings.requests_per_connection_max
+            or self._reads.is_full
+            or self._outgoing.is_backlogged
+        )
+
+    def _regulate(self) -> None:
+        """Go on with what was received and not looked at; read the socket, or not."""
+        if self._transport.is_closing():
+            return
+        saturated = self._is_saturated()
+        if self._behind and not saturated and not self._work_is_due:
+            # Not at once: a buffer full of tiny frames must not hold up everybody else.
+            self._work_is_due = True
+            self._loop.call_soon(self._work_later)
+        blocked = saturated or self._behind
+        if blocked == self._paused:
+            return
+        self._paused = blocked
+        if blocked:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """Say what was to be said before, then close. Once."""
+        if self._closing_since is not None:
+            return
+        self._services.counters.connections_failed += 1
+        _LOGGER.warning("peer=%s closed: %s", self._peer, reason)
+        self.close()
+
+    def close(self) -> None:
+        """Take nothing more; send what is ready, then close."""
+        if self._closing_since is None:
+            self._closing_since = self._loop.time()
+            self._outgoing.flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without sending anything more."""
+        self._transport.abort()
+
+    async def join(self) -> None:
+        """After it is closed: returns when none of its tasks is left."""
+        await self._tasks.join()
+
+    def _task_failed(self, error: BaseException) -> None:
+        _LOGGER.error("peer=%s request failed", self._peer, exc_info=error)
+        self.fail(f"internal error: {error!r}")
+
+    def tick(self, now: float) -> None:
+        if self._closing_since is not None:
+            if now - self._closing_since >= self._settings.drain_seconds:
+                self._transport.abort()
+            return
+        self._reads.tick(now)
+        self._appends.tick(now)
+        if not self._received:
+            self._incoming.release()
+        self._received = False
+
+    def check(self) -> None:
+        """O(writers)."""
+        self._appends.check()
+        assert self._unacked_bytes >= 0, f"unacked_bytes={self._unacked_bytes}"

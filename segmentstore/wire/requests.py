@@ -1,0 +1,138 @@
+"""The requests of one connection that are neither appends nor reads.
+
+- Every request is answered exactly once, with its own request id, by a reply or by the refusal that stands for the
+  error. Answers come when they are ready, in any order: clients match them by request id.
+- What a request wants to store counts as un-acknowledged until it is answered.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from segmentstore.codec.wire_protocol.administration import FlushToStorage
+from segmentstore.codec.wire_protocol.appends import CreateTransientSegment
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
+from segmentstore.codec.wire_protocol.segments import MergeSegments, MergeSegmentsBatch
+from segmentstore.codec.wire_protocol.tables import RemoveTableKeys, UpdateTableEntries
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.wire.error_replies import reply_to_error
+from segmentstore.wire.outgoing import Outgoing
+from segmentstore.wire.request_tasks import RequestTasks
+from segmentstore.wire.segment_commands import SegmentCommands
+from segmentstore.wire.statistics import WireCounters
+from segmentstore.wire.table_commands import TableCommands
+from segmentstore.wire.tokens import READING_TYPES, TokenVerdict, TokenVerifier
+
+_NO_REQUEST: Final = 0
+
+
+class ConnectionRequests:
+    """take() any number. Implements table_commands.Answers."""
+
+    def __init__(
+        self,
+        *,
+        segment_commands: SegmentCommands,
+        table_commands: TableCommands,
+        verify_token: TokenVerifier | None,
+        outgoing: Outgoing,
+        tasks: RequestTasks,
+        counters: WireCounters,
+        charge: Callable[[int], None],
+        discharge: Callable[[int], None],
+    ) -> None:
+        self._segment_commands = segment_commands
+        self._table_commands = table_commands
+        self._verify_token = verify_token
+        self._outgoing = outgoing
+        self._tasks = tasks
+        self._counters = counters
+        self._charge = charge
+        self._discharge = discharge
+
+    def take(self, command: Command) -> None:
+        """Answers now or later. Raises ProtocolError for a command that is no request."""
+        if not self.is_allowed(command):
+            return
+        self._counters.requests += 1
+        self._charge(_stored_bytes(command))
+        if not self._table_commands.begin(command, self):
+            self.start_over(command)
+
+    def is_allowed(self, command: Command) -> bool:
+        """Whether its token permits it; the client is told if not. Raises ProtocolError if it has none to show."""
+        token = getattr(command, "delegation_token", None)
+        if not isinstance(token, str):
+            raise ProtocolError(f"a client does not send this type={command.type}")
+        if self._verify_token is None:
+            return True
+        write = command.type not in READING_TYPES
+        verdict = self._verify_token(token, _segment_of(command), write=write)
+        if verdict is TokenVerdict.ACCEPTED:
+            return True
+        self._counters.requests_refused += 1
+        self._outgoing.reply(AuthTokenCheckFailed(_request_id_of(command), "", int(verdict)))
+        return False
+
+    # --- outcomes --------------------------------------------------------------------------------
+
+    def reply(self, command: Command, reply: Command) -> None:
+        self._discharge(_stored_bytes(command))
+        try:
+            frame = reply.encode()
+        except ProtocolError as error:
+            # Found, and too large to say: the values of many keys asked for at once.
+            frame = self._refusal(command, error).encode()
+        self._outgoing.send(frame)
+
+    def refuse(self, command: Command, error: SegmentStoreError) -> None:
+        self._discharge(_stored_bytes(command))
+        self._outgoing.reply(self._refusal(command, error))
+
+    def start_over(self, command: Command) -> None:
+        self._tasks.start(self._answer(command))
+
+    async def _answer(self, command: Command) -> None:
+        try:
+            reply = await self._table_commands.answer(command)
+            if reply is None:
+                reply = await self._segment_commands.answer(command)
+        except SegmentStoreError as error:
+            self.refuse(command, error)
+            return
+        assert reply is not None, f"nobody answers this type={command.type}"
+        self.reply(command, reply)
+
+    def _refusal(self, command: Command, error: SegmentStoreError) -> Command:
+        self._counters.requests_refused += 1
+        segment = error.name if isinstance(error, SegmentNotFoundError) else _segment_of(command)
+        return reply_to_error(error, request_id=_request_id_of(command), segment=segment)
+
+
+def _segment_of(command: Command) -> str:
+    match command:
+        case MergeSegments() | MergeSegmentsBatch():
+            return command.target
+        case CreateTransientSegment():
+            return command.parent_segment
+        case FlushToStorage():
+            return ""
+    segment = getattr(command, "segment", "")
+    assert isinstance(segment, str), f"not a name segment={segment!r}"
+    return segment
+
+
+def _request_id_of(command: Command) -> int:
+    request_id = getattr(command, "request_id", _NO_REQUEST)
+    assert isinstance(request_id, int), f"not a number request_id={request_id!r}"
+    return request_id
+
+
+def _stored_bytes(command: Command) -> int:
+    match command:
+        case UpdateTableEntries():
+            return sum(len(entry.key) + len(entry.value) for entry in command.entries)
+        case RemoveTableKeys():
+            return sum(len(key.key) for key in command.keys)
+    return 0

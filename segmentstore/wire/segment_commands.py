@@ -1,0 +1,269 @@
+"""Everything about segments that is neither an append nor a read: one command in, one reply out.
+
+Errors are raised; the connection turns them into replies.
+
+- Sealing a sealed segment, and truncating at or below the start, are successes: clients repeat themselves.
+- A merge of a source that is gone succeeds if the target remembers it (H74). A *batch* counts every source that is
+  gone as merged, as the protocol says: whoever sends one keeps its own record of what it merged.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Final, TypeAlias
+
+from segmentstore.codec.wire_protocol.administration import (
+    FlushToStorage,
+    ListStorageChunks,
+    StorageChunk,
+    StorageChunksListed,
+    StorageFlushed,
+)
+from segmentstore.codec.wire_protocol.appends import CreateTransientSegment
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import (
+    NO_ATTRIBUTE_VALUE,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    LocateOffset,
+    OffsetLocated,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    StreamSegmentInfo,
+    UpdateSegmentAttribute,
+)
+from segmentstore.codec.wire_protocol.refusals import OperationUnsupported
+from segmentstore.codec.wire_protocol.segments import (
+    CreateSegment,
+    DeleteSegment,
+    MergedSource,
+    MergeSegments,
+    MergeSegmentsBatch,
+    SealSegment,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentPolicyUpdated,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentsMerged,
+    SegmentTruncated,
+    TruncateSegment,
+    UpdateSegmentPolicy,
+)
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    InvalidRequestError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.identifiers import (
+    CORE_ATTRIBUTE_PREFIX,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeKey,
+    is_core_attribute,
+)
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, SegmentApi
+
+ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "big"))
+"""Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
+
+TRANSIENT_MARK: Final = "#transient."
+
+ListChunks: TypeAlias = Callable[[str], Awaitable[Sequence[StorageChunk]]]
+FlushContainer: TypeAlias = Callable[[int], Awaitable[None]]
+
+
+class SegmentCommands:
+    """answer() for the commands of session-less requests."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentApi,
+        random: Random,
+        flush_container: FlushContainer | None,
+        list_chunks: ListChunks | None,
+    ) -> None:
+        self._segments = segments
+        self._random = random
+        self._flush_container = flush_container
+        self._list_chunks = list_chunks
+
+    async def answer(self, command: Command) -> Command | None:
+        """The reply; None for a command that is not of this kind. Raises SegmentStoreError."""
+        match command:
+            case GetStreamSegmentInfo():
+                return await self._info(command)
+            case GetSegmentAttribute():
+                return await self._attribute(command)
+            case UpdateSegmentAttribute():
+                return await self._update_attribute(command)
+            case LocateOffset():
+                return await self._locate(command)
+            case TruncateSegment():
+                return await self._truncate(command)
+            case SealSegment(request_id, segment):
+                await self._segments.seal(segment)
+                return SegmentSealed(request_id, segment)
+            case MergeSegments():
+                return await self._merge(command)
+            case MergeSegmentsBatch():
+                return await self._merge_batch(command)
+        return await self._answer_rarer(command)
+
+    async def _answer_rarer(self, command: Command) -> Command | None:
+        match command:
+            case CreateSegment():
+                return await self._create(command)
+            case CreateTransientSegment():
+                return await self._create_transient(command)
+            case UpdateSegmentPolicy(request_id, segment, target_rate, scale_type):
+                await self._segments.update_attributes(segment, _policy(target_rate, scale_type))
+                return SegmentPolicyUpdated(request_id, segment)
+            case DeleteSegment(request_id, segment):
+                await self._segments.delete(segment)
+                return SegmentDeleted(request_id, segment)
+            case FlushToStorage():
+                return await self._flush(command)
+            case ListStorageChunks():
+                return await self._chunks(command)
+        return None
+
+    # --- questions -------------------------------------------------------------------------------
+
+    async def _info(self, command: GetStreamSegmentInfo) -> Command:
+        info = await self._segments.info(command.segment)
+        return StreamSegmentInfo(
+            command.request_id,
+            command.segment,
+            exists=True,
+            is_sealed=info.sealed,
+            is_deleted=False,
+            last_modified_ms=info.last_modified_ms,
+            write_offset=info.length,
+            start_offset=info.start_offset,
+        )
+
+    async def _attribute(self, command: GetSegmentAttribute) -> Command:
+        key = AttributeKey(command.attribute_id)
+        value = (await self._segments.attributes(command.segment, [key])).get(key)
+        return SegmentAttribute(
+            command.request_id, value if isinstance(value, int) else NO_ATTRIBUTE_VALUE
+        )
+
+    async def _update_attribute(self, command: UpdateSegmentAttribute) -> Command:
+        update = AttributeUpdate(
+            free_attribute(command.attribute_id),
+            _number_or_none(command.new_value),
+            AttributeUpdateType.REPLACE_IF_EQUALS,
+            _number_or_none(command.expected_value),
+        )
+        try:
+            await self._segments.update_attributes(command.segment, [update])
+        except BadAttributeUpdateError:
+            return SegmentAttributeUpdated(command.request_id, success=False)
+        return SegmentAttributeUpdated(command.request_id, success=True)
+
+    async def _locate(self, command: LocateOffset) -> Command:
+        """There is no index of appends here: the start and the end are the offsets that certainly begin one."""
+        info = await self._segments.info(command.segment)
+        at_end = command.target_offset >= info.length
+        offset = info.length if at_end else info.start_offset
+        return OffsetLocated(command.request_id, command.segment, offset)
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    async def _create(self, command: CreateSegment) -> Command:
+        attributes = _policy(command.target_rate, command.scale_type)
+        if command.rollover_bytes:
+            attributes.append(AttributeUpdate(ROLLOVER_BYTES, command.rollover_bytes))
+        await self._segments.create(command.segment, attributes)
+        return SegmentCreated(command.request_id, command.segment)
+
+    async def _create_transient(self, command: CreateTransientSegment) -> Command:
+        parent = command.parent_segment
+        await self._segments.info(parent)
+        number = self._random.getrandbits(128)
+        name = f"{parent}{TRANSIENT_MARK}{command.writer_id.hex()}.{number:032x}"
+        await self._segments.create(name)
+        return SegmentCreated(command.request_id, name)
+
+    async def _truncate(self, command: TruncateSegment) -> Command:
+        segment, offset = command.segment, command.truncation_offset
+        info = await self._segments.info(segment)
+        if offset < info.start_offset:
+            raise SegmentTruncatedError(segment, start_offset=info.start_offset)
+        try:
+            await self._segments.truncate(segment, offset)
+        except BadOffsetError as error:
+            raise SegmentTruncatedError(segment, start_offset=info.start_offset) from error
+        return SegmentTruncated(command.request_id, segment)
+
+    async def _merge(self, command: MergeSegments) -> Command:
+        updates = [
+            AttributeUpdate(
+                free_attribute(change.attribute_id),
+                _number_or_none(change.new_value),
+                AttributeUpdateType(change.update_type),
+                _number_or_none(change.old_value),
+            )
+            for change in command.attribute_changes
+        ]
+        length = await self._segments.merge(
+            command.target,
+            command.source,
+            attribute_updates=updates,
+            seal_source=TRANSIENT_MARK in command.source,
+        )
+        return SegmentsMerged(command.request_id, command.target, command.source, length)
+
+    async def _merge_batch(self, command: MergeSegmentsBatch) -> Command:
+        merged: list[MergedSource] = []
+        for source in command.sources:
+            try:
+                length = await self._segments.merge(
+                    command.target, source, seal_source=TRANSIENT_MARK in source
+                )
+            except SegmentNotFoundError as error:
+                if error.name != source:
+                    raise
+                length = (await self._segments.info(command.target)).length
+            merged.append(MergedSource(source, length))
+        return SegmentsBatchMerged(command.request_id, command.target, merged)
+
+    # --- for operators ---------------------------------------------------------------------------
+
+    async def _flush(self, command: FlushToStorage) -> Command:
+        if self._flush_container is None:
+            await self._segments.flush()
+        else:
+            await self._flush_container(command.container_id)
+        return StorageFlushed(command.request_id)
+
+    async def _chunks(self, command: ListStorageChunks) -> Command:
+        if self._list_chunks is None:
+            return OperationUnsupported(command.request_id, "listStorageChunks")
+        chunks = await self._list_chunks(command.segment)
+        return StorageChunksListed(command.request_id, chunks)
+
+
+def free_attribute(attribute_id: bytes) -> AttributeKey:
+    """As a key that clients may write. Raises InvalidRequestError for one that the store itself relies on."""
+    key = AttributeKey(attribute_id)
+    if is_core_attribute(key):
+        raise InvalidRequestError(f"a core attribute is not for clients to set key={key.hex()}")
+    return key
+
+
+def _policy(target_rate: int, scale_type: int) -> list[AttributeUpdate]:
+    if not 0 <= scale_type <= 2:
+        raise InvalidRequestError(f"unknown scale type scale_type={scale_type}")
+    return [
+        AttributeUpdate(SCALE_POLICY_TYPE, scale_type),
+        AttributeUpdate(SCALE_POLICY_RATE, target_rate),
+    ]
+
+
+def _number_or_none(value: int) -> int | None:
+    return None if value == NO_ATTRIBUTE_VALUE else value

@@ -1,0 +1,173 @@
+"""Listens for clients of the segment store protocol.
+
+start() listens, `address` says where, close() ends: no new connections, those that exist say what is ready to be said
+and go, their appends go on in the containers, and every segment is let go of.
+"""
+
+import asyncio
+from asyncio import Server, Task
+from contextlib import suppress
+from random import Random
+
+from segmentstore.contracts.segments import Segment, SegmentApi
+from segmentstore.contracts.tables import Table, TableApi
+from segmentstore.wire.connection import ConnectionServices, WireConnection
+from segmentstore.wire.handle_pins import HandlePins
+from segmentstore.wire.segment_commands import FlushContainer, ListChunks, SegmentCommands
+from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.statistics import WireCounters, WireStatistics
+from segmentstore.wire.table_commands import TableCommands
+from segmentstore.wire.tokens import TokenVerifier
+
+
+class WireServer:
+    """start(), then `address`, then close()."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentApi,
+        tables: TableApi,
+        random: Random,
+        settings: WireSettings,
+        verify_token: TokenVerifier | None = None,
+        flush_container: FlushContainer | None = None,
+        list_chunks: ListChunks | None = None,
+    ) -> None:
+        """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
+        `list_chunks` chunks cannot be listed. `random` names transient segments."""
+        self._settings = settings
+        self._counters = WireCounters()
+        self._segment_pins: HandlePins[Segment] = HandlePins(
+            open_handle=segments.open_segment,
+            idle_max=settings.pins_idle_max,
+            idle_seconds=settings.pin_idle_seconds,
+        )
+        self._table_pins: HandlePins[Table] = HandlePins(
+            open_handle=tables.open_table,
+            idle_max=settings.pins_idle_max,
+            idle_seconds=settings.pin_idle_seconds,
+        )
+        self._services = ConnectionServices(
+            settings=settings,
+            counters=self._counters,
+            segment_pins=self._segment_pins,
+            segment_commands=SegmentCommands(
+                segments=segments,
+                random=random,
+                flush_container=flush_container,
+                list_chunks=list_chunks,
+            ),
+            table_commands=TableCommands(tables=tables, pins=self._table_pins, settings=settings),
+            verify_token=verify_token,
+            opened=self._opened,
+            closed=self._closed,
+        )
+        # A dict, for its order.
+        self._connections: dict[WireConnection, None] = {}
+        self._nobody_left = asyncio.Event()
+        self._server: Server | None = None
+        self._upkeep: Task[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that are listened on; only between start() and close()."""
+        assert self._server is not None, "the server is not started"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 lets the system choose. Raises OSError if the port is taken."""
+        assert self._server is None, "the server is started already"
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: WireConnection(services=self._services), host, port, backlog=1024
+        )
+        self._upkeep = loop.create_task(self._keep_up())
+
+    async def close(self) -> None:
+        """Idempotent. Takes at most `drain_seconds`, for clients that do not take their last replies."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+        try:
+            async with asyncio.timeout(self._settings.drain_seconds):
+                await self._wait_until_nobody_is_left()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+            await self._wait_until_nobody_is_left()
+        for connection in connections:
+            await connection.join()
+        await self._end_upkeep()
+        await self._segment_pins.close()
+        await self._table_pins.close()
+
+    def statistics(self) -> WireStatistics:
+        """A snapshot. O(connections)."""
+        counters = self._counters
+        return WireStatistics(
+            connections=len(self._connections),
+            connections_accepted=counters.connections_accepted,
+            connections_refused=counters.connections_refused,
+            connections_failed=counters.connections_failed,
+            unacked_bytes=sum(connection.unacked_bytes for connection in self._connections),
+            waiting_reads=sum(connection.waiting_reads for connection in self._connections),
+            pinned_segments=len(self._segment_pins),
+            pinned_tables=len(self._table_pins),
+            appends=counters.appends,
+            append_bytes=counters.append_bytes,
+            acknowledgements=counters.acknowledgements,
+            appends_refused=counters.appends_refused,
+            reads=counters.reads,
+            read_bytes=counters.read_bytes,
+            requests=counters.requests,
+            requests_refused=counters.requests_refused,
+        )
+
+    def check(self) -> None:
+        """O(connections, writers and pins)."""
+        self._segment_pins.check()
+        self._table_pins.check()
+        for connection in self._connections:
+            connection.check()
+
+    # --- connections -----------------------------------------------------------------------------
+
+    def _opened(self, connection: WireConnection) -> bool:
+        if self._server is None or len(self._connections) >= self._settings.connections_max:
+            self._counters.connections_refused += 1
+            return False
+        self._counters.connections_accepted += 1
+        self._connections[connection] = None
+        self._nobody_left.clear()
+        return True
+
+    def _closed(self, connection: WireConnection) -> None:
+        del self._connections[connection]
+        if not self._connections:
+            self._nobody_left.set()
+
+    async def _wait_until_nobody_is_left(self) -> None:
+        if self._connections:
+            await self._nobody_left.wait()
+
+    async def _keep_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._settings.tick_seconds)
+            for connection in list(self._connections):
+                connection.tick(loop.time())
+            await self._segment_pins.release_idle(loop.time())
+            await self._table_pins.release_idle(loop.time())
+
+    async def _end_upkeep(self) -> None:
+        task, self._upkeep = self._upkeep, None
+        assert task is not None, "started without upkeep"
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

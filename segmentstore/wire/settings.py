@@ -1,0 +1,55 @@
+"""Values that a user may tune in the wire room. Every bound of the room has its name here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireSettings:
+    """Limits and times of the protocol server. Sizes in bytes, times in seconds."""
+
+    connections_max: int = 10_000
+    """A further client is disconnected at once."""
+    receive_buffer_bytes: int = 64 << 10
+    """What a connection reads into; grows to the frame, and is given back when the connection is idle."""
+    receive_buffer_busy_bytes: int = 512 << 10
+    """So far it also grows for a client that keeps filling it."""
+    frames_per_turn_max: int = 256
+    """Frames of one connection that are dealt with before others have their turn."""
+
+    unacked_bytes_max: int = 8 << 20
+    """Appended and not yet acknowledged on one connection. Above it: its socket is not read. More only makes
+    appends wait here instead of at the client."""
+
+    writers_per_connection_max: int = 4_096
+    """Set-up writers on one connection. One more: the connection is closed. The Java client stops at 2000."""
+    requests_per_connection_max: int = 256
+    """Requests under way that could not be answered at once. At it: the socket is not read."""
+    reads_per_connection_max: int = 10_000
+    """Unanswered reads. At it: the socket is not read."""
+    cold_reads_per_connection_max: int = 8
+    """Reads from Tier 2 at a time; further ones wait in line."""
+
+    read_bytes_max: int = 1 << 20
+    """Data of one SegmentRead."""
+    flush_bytes: int = 256 << 10
+    """Replies are handed to the socket once per turn of the loop, or when they have grown to this."""
+    send_buffer_bytes_max: int = 4 << 20
+    """Unsent replies. Above it: reads of this connection wait."""
+    send_backlog_bytes_max: int = 16 << 20
+    """Unsent replies of a client that sends requests and does not read. Above it: the socket is not read."""
+    long_poll_seconds: float = 60.0
+    """A read that met the end of its segment is answered without data after so long."""
+    waiter_retry_seconds: float = 1.0
+    """Between two looks at a segment whose container has no room for another waiter."""
+
+    pins_idle_max: int = 4_096
+    """Segments and tables that stay resolved while nobody uses them."""
+    pin_idle_seconds: float = 10.0
+    """A writer, reader or table without traffic lets go of its segment after so long."""
+
+    table_page_entries_max: int = 1_000
+    """Keys or entries of one page, whatever was asked for."""
+    tick_seconds: float = 1.0
+    """Between two looks at idle pins, waiting reads and closing connections."""
+    drain_seconds: float = 5.0
+    """A connection that is closed may take so long to accept its last replies."""

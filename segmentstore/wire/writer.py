@@ -1,0 +1,337 @@
+"""One writer on one connection: its appends in order, and what it is told about them.
+
+- Every append carries, in one operation, its bytes, the writer's new last event number (refused unless the segment
+  still has the number that this connection stored last) and the count of events.
+- Outcomes are told in the order of the appends, whatever order they arrive in: what was stored before a refusal is
+  acknowledged before the refusal.
+- An acknowledgement says more than the one before it, or is not sent: clients drop a connection that repeats itself.
+- A refusal ends the writer, once: what it sent meanwhile is dropped without a word, and it has to be set up again.
+  Only a conditional append that met another length leaves it as it was.
+
+| outcome of an append | answer | the writer |
+|---|---|---|
+| stored | DataAppended, together with its neighbours | goes on |
+| another length than expected | ConditionalCheckFailed | goes on |
+| sealed | SegmentIsSealed | ends |
+| no such segment | NoSuchSegment | ends |
+| another last event number | InvalidEventNumber | the connection is closed |
+| anything else | none: the outcome is unknown | the connection is closed |
+"""
+
+import struct
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from segmentstore.codec.wire_protocol.appends import (
+    NO_EVENT_NUMBER,
+    ConditionalCheckFailed,
+    DataAppended,
+    InvalidEventNumber,
+)
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
+from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, Segment
+from segmentstore.wire.append_unit import is_event_framed
+from segmentstore.wire.handle_pins import HandlePins, Pin
+from segmentstore.wire.outgoing import Outgoing
+from segmentstore.wire.statistics import WireCounters
+
+_DATA_APPENDED: Final = struct.Struct(">ii16sqqqq")
+_DATA_APPENDED_BYTES: Final = _DATA_APPENDED.size - FRAME_HEADER_BYTES
+
+
+class WriterState(Enum):
+    """LIVE, then ENDED; nothing leads back."""
+
+    LIVE = "live"
+    ENDED = "ended"
+
+
+class PendingAppend(NamedTuple):
+    """An append as it came."""
+
+    data: bytes
+    event_number: int
+    event_count: int
+    request_id: int
+    expected_offset: int | None
+
+
+class InFlightAppend(NamedTuple):
+    """A submitted append."""
+
+    future: "Future[int]"
+    append: PendingAppend
+    previous_number: int
+
+
+class AppendOwner:
+    """What a writer needs of its connection."""
+
+    __slots__ = ("charge", "counters", "discharge", "fail", "outgoing", "pins", "reopen")
+
+    def __init__(
+        self,
+        *,
+        pins: HandlePins[Segment],
+        outgoing: Outgoing,
+        counters: WireCounters,
+        charge: Callable[[int], None],
+        discharge: Callable[[int], None],
+        fail: Callable[[str], None],
+        reopen: Callable[["Writer"], None],
+    ) -> None:
+        self.pins = pins
+        self.outgoing = outgoing
+        self.counters = counters
+        self.charge = charge
+        self.discharge = discharge
+        """So many bytes are accepted, or no longer un-acknowledged."""
+        self.fail = fail
+        """Close the connection for this reason, after what was said before."""
+        self.reopen = reopen
+        """Open the segment again in a task, and call reopened() or reopening_failed()."""
+
+
+class Writer:
+    """append() any number; outcomes go to the connection."""
+
+    __slots__ = (
+        "_acked_length",
+        "_acked_number",
+        "_acked_request_id",
+        "_has_acknowledgement",
+        "_in_flight",
+        "_key",
+        "_last_used",
+        "_owner",
+        "_parked",
+        "_pin",
+        "_settle_callback",
+        "_state",
+        "_stored_number",
+        "_told_number",
+        "_used",
+        "_writer_id",
+        "segment_name",
+    )
+
+    def __init__(
+        self,
+        *,
+        owner: AppendOwner,
+        writer_id: bytes,
+        pin: Pin[Segment],
+        last_number: int | None,
+        now: float,
+    ) -> None:
+        self._owner = owner
+        self._writer_id = writer_id
+        self._key = AttributeKey(writer_id)
+        self._pin: Pin[Segment] | None = pin
+        self.segment_name = pin.name
+        self._state = WriterState.LIVE
+        self._stored_number = NO_EVENT_NUMBER if last_number is None else last_number
+        """Of the newest submitted append; the next one is compared against it."""
+        self._acked_number = self._stored_number
+        """Of the newest append that is stored."""
+        self._told_number = self._stored_number
+        """What the client was told last, by AppendSetup or DataAppended."""
+        self._acked_length = 0
+        self._acked_request_id = 0
+        self._has_acknowledgement = False
+        self._in_flight: deque[InFlightAppend] = deque()
+        self._parked: deque[PendingAppend] = deque()
+        self._last_used = now
+        self._used = False
+        """Since the last tick: the clock is not asked for every append."""
+        # One bound method for all appends, instead of a new one for each.
+        self._settle_callback = self._settle
+
+    @property
+    def is_live(self) -> bool:
+        return self._state is WriterState.LIVE
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._in_flight or self._parked)
+
+    def append(self, append: PendingAppend) -> None:
+        """Raises ProtocolError for an event number that does not grow."""
+        if self._state is WriterState.ENDED:
+            return  # It was told so, or is being told.
+        newest = self._parked[-1].event_number if self._parked else self._stored_number
+        if append.event_number <= newest:
+            if append.event_number == newest and not append.data:
+                return  # Nothing that is not acknowledged with the one before.
+            raise ProtocolError(
+                f"event number does not grow segment={self.segment_name!r} "
+                f"last={newest} given={append.event_number}"
+            )
+        self._used = True
+        self._owner.charge(len(append.data))
+        if self._pin is not None:
+            self._submit(self._pin.handle, append)
+            return
+        self._parked.append(append)
+        if len(self._parked) == 1:
+            self._owner.reopen(self)
+
+    def _submit(self, segment: Segment, append: PendingAppend) -> None:
+        data, number, event_count, _, expected_offset = append
+        previous = self._stored_number
+        updates = [
+            AttributeUpdate(
+                self._key,
+                number,
+                AttributeUpdateType.REPLACE_IF_EQUALS,
+                None if previous == NO_EVENT_NUMBER else previous,
+            )
+        ]
+        framed = bool(data) and is_event_framed(data, event_count)
+        if not framed:
+            updates.append(
+                AttributeUpdate(EVENT_COUNT, event_count, AttributeUpdateType.ACCUMULATE)
+            )
+        future = segment.append(
+            data,
+            offset=expected_offset,
+            attribute_updates=updates,
+            events=event_count if framed else None,
+        )
+        self._stored_number = number
+        self._in_flight.append(InFlightAppend(future, append, previous))
+        counters = self._owner.counters
+        counters.appends += 1
+        counters.append_bytes += len(data)
+        future.add_done_callback(self._settle_callback)
+
+    # --- outcomes --------------------------------------------------------------------------------
+
+    def _settle(self, _: "Future[int]") -> None:
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].future.done():
+            future, append, previous = in_flight.popleft()
+            error = future.exception()
+            if error is None:
+                if self._has_acknowledgement and (
+                    append.expected_offset is not None
+                    or append.request_id != self._acked_request_id
+                ):
+                    # Each request is answered by itself: the client waits for its very id.
+                    self._owner.outgoing.gather_acknowledgements()
+                self._acked_number = append.event_number
+                self._acked_request_id = append.request_id
+                self._acked_length = future.result()
+                if not self._has_acknowledgement and self._state is WriterState.LIVE:
+                    self._has_acknowledgement = True
+                    self._owner.outgoing.acknowledge(self)
+            elif self._state is WriterState.LIVE:
+                self._refuse(append, previous, error)
+            self._owner.discharge(len(append.data))
+        if self._state is WriterState.ENDED and not in_flight:
+            self._release()
+
+    def take_acknowledgement(self) -> bytes:
+        """DataAppended for everything stored so far."""
+        assert self._told_number < self._acked_number, (
+            f"acknowledged before told={self._told_number} acked={self._acked_number}"
+        )
+        self._has_acknowledgement = False
+        previous, self._told_number = self._told_number, self._acked_number
+        return _DATA_APPENDED.pack(
+            DataAppended.type,
+            _DATA_APPENDED_BYTES,
+            self._writer_id,
+            self._acked_number,
+            previous,
+            self._acked_request_id,
+            self._acked_length,
+        )
+
+    def _refuse(self, append: PendingAppend, previous: int, error: BaseException) -> None:
+        owner = self._owner
+        owner.counters.appends_refused += 1
+        number, request_id = append.event_number, append.request_id
+        match error:
+            case BadOffsetError() if append.expected_offset is not None:
+                if self._stored_number == number:
+                    self._stored_number = previous
+                owner.outgoing.reply(ConditionalCheckFailed(self._writer_id, number, request_id))
+                return
+            case SegmentSealedError():
+                owner.outgoing.reply(SegmentIsSealed(request_id, self.segment_name, "", number))
+            case SegmentNotFoundError():
+                owner.outgoing.reply(NoSuchSegment(request_id, self.segment_name, "", -1))
+                self._forget_segment()
+            case BadAttributeUpdateError() if error.key == self._key:
+                owner.outgoing.reply(InvalidEventNumber(self._writer_id, request_id, "", number))
+                owner.fail(f"writer appends elsewhere too segment={self.segment_name!r}")
+            case SegmentStoreError():
+                self._forget_segment()
+                owner.fail(f"append failed: {error}")
+            case _:
+                raise error
+        self.end()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
+        self._state = WriterState.ENDED
+        while self._parked:
+            self._owner.discharge(len(self._parked.popleft().data))
+        if not self._in_flight:
+            self._release()
+
+    def let_go_if_idle(self, now: float, idle_seconds: float) -> None:
+        """Called by the tick: a silent writer keeps its number, but not its segment (H27)."""
+        if self._used or self._in_flight:
+            self._used = False
+            self._last_used = now
+        elif now - self._last_used >= idle_seconds:
+            self._release()
+
+    def reopened(self, pin: Pin[Segment], now: float) -> None:
+        """The segment is open again: what waited for it goes on. Takes over the lease."""
+        assert self._pin is None, f"opened twice segment={self.segment_name!r}"
+        self._pin = pin
+        self._last_used = now
+        while self._parked:
+            self._submit(pin.handle, self._parked.popleft())
+        if self._state is WriterState.ENDED and not self._in_flight:
+            self._release()
+
+    def reopening_failed(self, error: SegmentStoreError) -> None:
+        """The segment is gone, or somewhere else."""
+        if self._parked:
+            self._refuse(self._parked[0], self._stored_number, error)
+
+    def check(self) -> None:
+        """Numbers grow in the order told, stored, submitted. O(1)."""
+        assert self._told_number <= self._acked_number <= self._stored_number, (
+            f"told={self._told_number} acked={self._acked_number} stored={self._stored_number}"
+        )
+        assert not (self._in_flight and self._pin is None), "an append in flight holds no segment"
+
+    def _forget_segment(self) -> None:
+        if self._pin is not None:
+            self._owner.pins.forget(self._pin)
+
+    def _release(self) -> None:
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            self._owner.pins.release(pin)

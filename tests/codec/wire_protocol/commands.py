@@ -1,0 +1,70 @@
+"""Hypothesis strategies: any command with any values, made from the fields that the command declares."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import cast, get_type_hints
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from segmentstore.codec.wire_protocol import administration, segments, table_entries
+from segmentstore.codec.wire_protocol import fields as forms
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.registry import COMMANDS
+from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
+
+INT32S = st.integers(-(1 << 31), (1 << 31) - 1)
+INT64S = st.integers(-(1 << 63), (1 << 63) - 1)
+BYTES = st.binary(max_size=40)
+UUIDS = st.binary(min_size=16, max_size=16)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def _key(key: bytes, version: int) -> TableKey:
+    return TableKey(key, version if key else NO_VERSION)
+
+
+def _entry(key: bytes, value: bytes, version: int) -> TableEntry:
+    return TableEntry(key, value, version if key else NO_VERSION)
+
+
+def _tuples(items: SearchStrategy[object]) -> SearchStrategy[object]:
+    return st.lists(items, max_size=4).map(tuple)
+
+
+STRATEGIES: Mapping[object, SearchStrategy[object]] = {
+    forms.Int8: st.integers(-128, 127),
+    forms.Int32: INT32S,
+    forms.Int64: INT64S,
+    forms.Flag: st.booleans(),
+    forms.Text: TEXTS,
+    forms.Uuid: UUIDS,
+    forms.Blob: BYTES,
+    forms.Rest: BYTES,
+    forms.Framed: BYTES,
+    forms.Texts: _tuples(TEXTS),
+    forms.Int64s: _tuples(INT64S),
+    segments.AttributeChanges: _tuples(
+        st.builds(segments.AttributeChange, UUIDS, st.integers(0, 4), INT64S, INT64S)
+    ),
+    segments.MergedSources: _tuples(st.builds(segments.MergedSource, TEXTS, INT64S)),
+    administration.StorageChunks: _tuples(
+        st.builds(administration.StorageChunk, INT64S, INT64S, INT64S, TEXTS, st.booleans())
+    ),
+    table_entries.Keys: _tuples(st.builds(_key, BYTES, INT64S)),
+    table_entries.Entries: _tuples(st.builds(_entry, BYTES, BYTES, INT64S)),
+    table_entries.Iterator: st.builds(table_entries.IteratorArguments, BYTES, BYTES, BYTES, BYTES),
+}
+
+
+def commands_of(command: type[Command]) -> SearchStrategy[Command]:
+    hints = get_type_hints(command, include_extras=True)
+    return cast(
+        "SearchStrategy[Command]",
+        st.builds(command, *(STRATEGIES[hints[field.name]] for field in fields(command))),
+    )
+
+
+any_command: SearchStrategy[Command] = st.sampled_from(
+    sorted(COMMANDS.values(), key=lambda command: command.type)
+).flatmap(commands_of)

@@ -1,0 +1,409 @@
+"""The life of segments, their attributes, and what operators ask for."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from segmentstore.codec.wire_protocol.administration import (
+    FlushToStorage,
+    ListStorageChunks,
+    StorageChunk,
+    StorageChunksListed,
+    StorageFlushed,
+)
+from segmentstore.codec.wire_protocol.appends import (
+    NO_EVENT_NUMBER,
+    ConditionalBlockEnd,
+    CreateTransientSegment,
+    DataAppended,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import (
+    NO_ATTRIBUTE_VALUE,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    LocateOffset,
+    OffsetLocated,
+    ReadSegment,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    StreamSegmentInfo,
+    UpdateSegmentAttribute,
+)
+from segmentstore.codec.wire_protocol.refusals import (
+    AuthTokenCheckFailed,
+    ErrorMessage,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    WrongHost,
+)
+from segmentstore.codec.wire_protocol.segments import (
+    AttributeChange,
+    CreateSegment,
+    DeleteSegment,
+    MergedSource,
+    MergeSegments,
+    MergeSegmentsBatch,
+    SealSegment,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentPolicyUpdated,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentsMerged,
+    SegmentTruncated,
+    TruncateSegment,
+    UpdateSegmentPolicy,
+)
+from segmentstore.codec.wire_protocol.session import KeepAlive
+from segmentstore.contracts.identifiers import (
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeKey,
+)
+from segmentstore.wire.segment_commands import ROLLOVER_BYTES
+from segmentstore.wire.tokens import TokenVerdict
+from tests.reference.memory_tables import MemoryTables
+from tests.wire.conftest import SEGMENT
+from tests.wire.node import Node, running_node, running_server
+from tests.wire.protocol_client import ProtocolClient
+
+WRITER = bytes(range(16))
+MARK = bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5")
+MISSING = "scope/stream/9.#epoch.0"
+TRANSACTION = f"{SEGMENT}#transaction.{'0' * 32}"
+SECOND_TRANSACTION = f"{SEGMENT}#transaction.{'0' * 31}1"
+
+
+async def fill(node: Node, data: bytes, segment: str = SEGMENT) -> None:
+    async with node.container.open_segment(segment) as handle:
+        await handle.append(data)
+
+
+async def test_a_segment_is_created_once_with_its_policy(
+    node: Node, client: ProtocolClient
+) -> None:
+    create = CreateSegment(3, "a/b/1.#epoch.0", 100, 2, "", 1 << 28)
+    assert await client.ask(create, SegmentCreated) == SegmentCreated(3, "a/b/1.#epoch.0")
+    reply = await client.ask(create, SegmentAlreadyExists)
+    assert (reply.request_id, reply.segment) == (3, "a/b/1.#epoch.0")
+    attributes = await node.container.attributes("a/b/1.#epoch.0")
+    assert attributes[SCALE_POLICY_TYPE] == 2
+    assert attributes[SCALE_POLICY_RATE] == 100
+    assert attributes[ROLLOVER_BYTES] == 1 << 28
+
+
+async def test_an_unknown_scale_type_is_refused(client: ProtocolClient) -> None:
+    reply = await client.ask(CreateSegment(3, "a/b/1", 100, 3, ""), ErrorMessage)
+    assert (reply.request_id, reply.error_code) == (3, 0)
+
+
+async def test_a_policy_is_changed(node: Node, client: ProtocolClient) -> None:
+    reply = await client.ask(UpdateSegmentPolicy(3, SEGMENT, 7, 1, ""), SegmentPolicyUpdated)
+    assert reply == SegmentPolicyUpdated(3, SEGMENT)
+    attributes = await node.container.attributes(SEGMENT)
+    assert (attributes[SCALE_POLICY_TYPE], attributes[SCALE_POLICY_RATE]) == (1, 7)
+
+
+async def test_info_tells_length_start_and_seal(node: Node, client: ProtocolClient) -> None:
+    await fill(node, b"0123456789")
+    await node.container.truncate(SEGMENT, 4)
+    await node.container.seal(SEGMENT)
+    info = await client.ask(GetStreamSegmentInfo(3, SEGMENT, ""), StreamSegmentInfo)
+    assert (info.request_id, info.segment) == (3, SEGMENT)
+    assert (info.exists, info.is_sealed, info.is_deleted) == (True, True, False)
+    assert (info.write_offset, info.start_offset) == (10, 4)
+    assert info.last_modified_ms > 1_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        GetStreamSegmentInfo(3, MISSING, ""),
+        GetSegmentAttribute(3, MISSING, MARK, ""),
+        UpdateSegmentAttribute(3, MISSING, MARK, 1, NO_ATTRIBUTE_VALUE, ""),
+        SealSegment(3, MISSING, ""),
+        TruncateSegment(3, MISSING, 1, ""),
+        DeleteSegment(3, MISSING, ""),
+        UpdateSegmentPolicy(3, MISSING, 1, 1, ""),
+        LocateOffset(3, MISSING, 1, ""),
+        CreateTransientSegment(3, WRITER, MISSING, ""),
+        MergeSegments(3, SEGMENT, MISSING, ""),
+        MergeSegments(3, MISSING, SEGMENT, ""),
+        MergeSegmentsBatch(3, MISSING, (TRANSACTION,), ""),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_a_missing_segment_is_named(client: ProtocolClient, command: Command) -> None:
+    reply = await client.ask(command, NoSuchSegment)
+    assert (reply.request_id, reply.segment, reply.offset) == (3, MISSING, -1)
+
+
+async def test_sealing_twice_is_the_same_as_once(client: ProtocolClient) -> None:
+    for _ in range(2):
+        reply = await client.ask(SealSegment(3, SEGMENT, ""), SegmentSealed)
+        assert reply == SegmentSealed(3, SEGMENT)
+
+
+async def test_truncation_goes_from_the_start_to_the_end_and_no_further(
+    node: Node, client: ProtocolClient
+) -> None:
+    await fill(node, b"0123456789")
+    await node.container.seal(SEGMENT)
+    for offset in (4, 4, 10):
+        reply = await client.ask(TruncateSegment(3, SEGMENT, offset, ""), SegmentTruncated)
+        assert reply == SegmentTruncated(3, SEGMENT)
+    for offset in (9, 11, -1):
+        refused = await client.ask(TruncateSegment(3, SEGMENT, offset, ""), SegmentIsTruncated)
+        assert (refused.request_id, refused.start_offset) == (3, 10)
+
+
+async def test_a_deleted_segment_is_gone(node: Node, client: ProtocolClient) -> None:
+    reply = await client.ask(DeleteSegment(3, SEGMENT, ""), SegmentDeleted)
+    assert reply == SegmentDeleted(3, SEGMENT)
+    await client.ask(GetStreamSegmentInfo(3, SEGMENT, ""), NoSuchSegment)
+
+
+async def test_an_attribute_is_compared_and_set(client: ProtocolClient) -> None:
+    async def value() -> int:
+        reply = await client.ask(GetSegmentAttribute(3, SEGMENT, MARK, ""), SegmentAttribute)
+        assert reply.request_id == 3
+        return reply.value
+
+    async def update(new: int, expected: int) -> bool:
+        command = UpdateSegmentAttribute(4, SEGMENT, MARK, new, expected, "")
+        reply = await client.ask(command, SegmentAttributeUpdated)
+        assert reply.request_id == 4
+        return reply.success
+
+    assert await value() == NO_ATTRIBUTE_VALUE
+    assert not await update(5, 1)
+    assert await update(5, NO_ATTRIBUTE_VALUE)
+    assert not await update(6, NO_ATTRIBUTE_VALUE)
+    assert await update(6, 5)
+    assert await value() == 6
+    assert await update(NO_ATTRIBUTE_VALUE, 6)
+    assert await value() == NO_ATTRIBUTE_VALUE
+
+
+async def test_attributes_of_the_store_itself_are_read_and_not_written(
+    node: Node, client: ProtocolClient
+) -> None:
+    await client.ask(UpdateSegmentPolicy(3, SEGMENT, 7, 1, ""), SegmentPolicyUpdated)
+    update = UpdateSegmentAttribute(4, SEGMENT, SCALE_POLICY_RATE, 8, 7, "")
+    assert (await client.ask(update, ErrorMessage)).error_code == 0
+    read = GetSegmentAttribute(5, SEGMENT, SCALE_POLICY_RATE, "")
+    assert (await client.ask(read, SegmentAttribute)).value == 7
+
+
+async def test_an_offset_is_located_at_the_start_or_the_end(
+    node: Node, client: ProtocolClient
+) -> None:
+    await fill(node, b"0123456789")
+    await node.container.truncate(SEGMENT, 2)
+    for target, offset in ((0, 2), (9, 2), (10, 10), (99, 10)):
+        reply = await client.ask(LocateOffset(3, SEGMENT, target, ""), OffsetLocated)
+        assert reply == OffsetLocated(3, SEGMENT, offset)
+
+
+# --- merges --------------------------------------------------------------------------------------
+
+
+async def test_a_large_event_goes_through_a_transient_segment_in_one_step(
+    node: Node, client: ProtocolClient
+) -> None:
+    await fill(node, b"before")
+    created = await client.ask(CreateTransientSegment(3, WRITER, SEGMENT, ""), SegmentCreated)
+    name = created.segment
+    assert name.startswith(f"{SEGMENT}#transient.{WRITER.hex()}.")
+    assert len(name.rsplit(".", 1)[1]) == 32
+    assert (await client.set_up(WRITER, name)).last_event_number == NO_EVENT_NUMBER
+    client.send(ConditionalBlockEnd(WRITER, 1, 0, b"first half, ", 9))
+    await client.expect(DataAppended)
+    client.send(ConditionalBlockEnd(WRITER, 2, 12, b"second half", 9))
+    await client.expect(DataAppended)
+    merged = await client.ask(MergeSegments(4, SEGMENT, name, ""), SegmentsMerged)
+    assert merged == SegmentsMerged(4, SEGMENT, name, 6 + 23)
+    assert await node.content(SEGMENT) == b"beforefirst half, second half"
+    await client.ask(GetStreamSegmentInfo(5, name, ""), NoSuchSegment)
+
+
+async def test_transient_segments_of_one_writer_have_different_names(
+    client: ProtocolClient,
+) -> None:
+    command = CreateTransientSegment(3, WRITER, SEGMENT, "")
+    names = {(await client.ask(command, SegmentCreated)).segment for _ in range(3)}
+    assert len(names) == 3
+
+
+async def test_an_open_transaction_is_not_merged(node: Node, client: ProtocolClient) -> None:
+    await node.container.create(TRANSACTION)
+    await fill(node, b"abc", TRANSACTION)
+    reply = await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, ""), ErrorMessage)
+    assert reply.request_id == 4
+    await client.ask(SealSegment(5, TRANSACTION, ""), SegmentSealed)
+    merged = await client.ask(MergeSegments(6, SEGMENT, TRANSACTION, ""), SegmentsMerged)
+    assert merged.target_length == 3
+
+
+async def test_h74_a_merge_that_is_repeated_gives_the_same_answer_again(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.container.create(TRANSACTION)
+    await fill(node, b"abc", TRANSACTION)
+    await node.container.seal(TRANSACTION)
+    command = MergeSegments(4, SEGMENT, TRANSACTION, "")
+    first = await client.ask(command, SegmentsMerged)
+    await fill(node, b"later")
+    assert await client.ask(command, SegmentsMerged) == first
+    assert await node.content(SEGMENT) == b"abclater"
+
+
+async def test_a_merge_into_a_sealed_segment_is_refused(node: Node, client: ProtocolClient) -> None:
+    await node.container.create(TRANSACTION)
+    await node.container.seal(TRANSACTION)
+    await node.container.seal(SEGMENT)
+    reply = await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, ""), SegmentIsSealed)
+    assert (reply.request_id, reply.segment) == (4, SEGMENT)
+
+
+async def test_a_merge_changes_attributes_of_the_target_in_the_same_step_or_not_at_all(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.container.create(TRANSACTION)
+    await fill(node, b"abc", TRANSACTION)
+    await node.container.seal(TRANSACTION)
+    wrong = AttributeChange(MARK, 4, 8, 7)
+    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (wrong,)), ErrorMessage)
+    assert await node.content(SEGMENT) == b""
+    right = AttributeChange(MARK, 4, 8, NO_ATTRIBUTE_VALUE)
+    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (right,)), SegmentsMerged)
+    assert await node.content(SEGMENT) == b"abc"
+    key = AttributeKey(MARK)
+    assert await node.container.attributes(SEGMENT, [key]) == {key: 8}
+
+
+async def test_a_batch_merges_in_order_and_counts_sources_that_are_gone_as_merged(
+    node: Node, client: ProtocolClient
+) -> None:
+    await fill(node, b"x")
+    for name, data in ((TRANSACTION, b"first"), (SECOND_TRANSACTION, b"second")):
+        await node.container.create(name)
+        await fill(node, data, name)
+        await node.container.seal(name)
+    gone = f"{SEGMENT}#transaction.{'f' * 32}"
+    sources = (SECOND_TRANSACTION, gone, TRANSACTION)
+    reply = await client.ask(MergeSegmentsBatch(4, SEGMENT, sources, ""), SegmentsBatchMerged)
+    assert reply.target == SEGMENT
+    assert list(reply.sources) == [
+        MergedSource(SECOND_TRANSACTION, 7),
+        MergedSource(gone, 7),
+        MergedSource(TRANSACTION, 12),
+    ]
+    assert await node.content(SEGMENT) == b"xsecondfirst"
+
+
+# --- operators, hosts, tokens --------------------------------------------------------------------
+
+
+async def test_a_flush_brings_tier_2_up_to_date(node: Node, client: ProtocolClient) -> None:
+    await fill(node, b"0123456789")
+    assert await client.ask(FlushToStorage(0, "", 3), StorageFlushed) == StorageFlushed(3)
+    assert (await node.container.info(SEGMENT)).storage_length == 10
+
+
+async def test_chunks_cannot_be_listed_without_a_door_to_them(client: ProtocolClient) -> None:
+    reply = await client.ask(ListStorageChunks(SEGMENT, "", 3), OperationUnsupported)
+    assert reply.request_id == 3
+
+
+async def test_chunks_are_listed_and_containers_flushed_through_the_doors_that_were_given(
+    node: Node,
+) -> None:
+    chunk = StorageChunk(10, 10, 0, "chunk", True)
+    flushed: list[int] = []
+
+    async def list_chunks(segment: str) -> Sequence[StorageChunk]:
+        assert segment == SEGMENT
+        return [chunk]
+
+    async def flush_container(container_id: int) -> None:
+        flushed.append(container_id)
+
+    async with running_server(
+        node.container, MemoryTables(), list_chunks=list_chunks, flush_container=flush_container
+    ) as server:
+        client = await ProtocolClient.connect(server.address)
+        listed = await client.ask(ListStorageChunks(SEGMENT, "", 3), StorageChunksListed)
+        assert listed == StorageChunksListed(3, (chunk,))
+        await client.ask(FlushToStorage(6, "", 4), StorageFlushed)
+        await client.close()
+    assert flushed == [6]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        GetStreamSegmentInfo(3, SEGMENT, ""),
+        CreateSegment(3, SEGMENT, 0, 0, ""),
+        ReadSegment(SEGMENT, 0, 10, "", 3),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_a_container_that_is_not_here_is_said_to_be_elsewhere(
+    node: Node, client: ProtocolClient, command: Command
+) -> None:
+    await node.container.close()
+    reply = await client.ask(command, WrongHost)
+    assert (reply.request_id, reply.correct_host) == (3, "")
+    assert reply.server_stack.isascii()
+
+
+async def test_names_that_are_no_ascii_are_refused_in_ascii(client: ProtocolClient) -> None:
+    reply = await client.ask(GetStreamSegmentInfo(3, "s/\u20ac/0", ""), NoSuchSegment)
+    assert reply.segment == "s/\u20ac/0"
+    assert reply.server_stack.isascii()
+
+
+def verify(token: str, segment: str, *, write: bool) -> TokenVerdict:
+    assert segment in (SEGMENT, TRANSACTION)
+    match token:
+        case "reader":
+            return TokenVerdict.REFUSED if write else TokenVerdict.ACCEPTED
+        case "writer":
+            return TokenVerdict.ACCEPTED
+        case "old":
+            return TokenVerdict.EXPIRED
+    return TokenVerdict.UNSPECIFIED
+
+
+async def test_tokens_are_looked_at_where_somebody_verifies_them() -> None:
+    async with running_node(verify_token=verify) as node:
+        await node.container.create(SEGMENT)
+        client = await node.client()
+        await client.ask(GetStreamSegmentInfo(3, SEGMENT, "reader"), StreamSegmentInfo)
+        await client.ask(SealSegment(3, SEGMENT, "writer"), SegmentSealed)
+        for command, code in (
+            (SealSegment(4, SEGMENT, "reader"), 0),
+            (ReadSegment(SEGMENT, 0, 10, "old", 4), 1),
+            (GetStreamSegmentInfo(4, SEGMENT, ""), -1),
+            (MergeSegments(4, SEGMENT, TRANSACTION, "old"), 1),
+            (CreateTransientSegment(4, WRITER, SEGMENT, "reader"), 0),
+        ):
+            refusal = await client.ask(command, AuthTokenCheckFailed)
+            assert (refusal.request_id, refusal.error_code) == (4, code)
+        await client.ask(KeepAlive(), KeepAlive)
+
+
+async def test_every_request_is_answered_exactly_once_with_its_own_number(
+    client: ProtocolClient,
+) -> None:
+    for request_id in range(400):
+        client.send(GetStreamSegmentInfo(request_id, SEGMENT, ""))
+    answers = [await client.expect(StreamSegmentInfo) for _ in range(400)]
+    assert sorted(answer.request_id for answer in answers) == list(range(400))
+    client.send(KeepAlive())
+    assert await client.receive() == KeepAlive()

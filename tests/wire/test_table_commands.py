@@ -1,0 +1,287 @@
+"""Tables over the wire. What a table does is shown elsewhere; here is how it is asked and answered."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.refusals import (
+    ErrorMessage,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsTruncated,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableSegmentNotEmpty,
+    WrongHost,
+)
+from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
+from segmentstore.codec.wire_protocol.table_entries import IteratorArguments
+from segmentstore.codec.wire_protocol.tables import (
+    CreateTableSegment,
+    DeleteTableSegment,
+    GetTableSegmentInfo,
+    ReadTable,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    ReadTableKeys,
+    RemoveTableKeys,
+    TableEntriesDeltaRead,
+    TableEntriesRead,
+    TableEntriesUpdated,
+    TableKeysRead,
+    TableKeysRemoved,
+    TableRead,
+    TableSegmentInfo,
+    UpdateTableEntries,
+)
+from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
+from tests.wire.node import QUICK, Node, running_node
+from tests.wire.protocol_client import ProtocolClient
+
+TABLE = "scope/group_kvtable/0.#epoch.0"
+FIXED = "scope/fixed_kvtable/0.#epoch.0"
+
+
+@pytest.fixture
+async def table(node: Node, client: ProtocolClient) -> ProtocolClient:
+    """A client of a node with TABLE, of the hash layout, and FIXED, of two-byte keys."""
+    await client.ask(CreateTableSegment(1, TABLE, ""), SegmentCreated)
+    await client.ask(CreateTableSegment(1, FIXED, "", False, 2, 0), SegmentCreated)
+    return client
+
+
+async def update(
+    client: ProtocolClient, *entries: TableEntry, segment: str = TABLE, offset: int = -1
+) -> list[int]:
+    command = UpdateTableEntries(5, segment, "", entries, offset)
+    reply = await client.ask(command, TableEntriesUpdated)
+    assert reply.request_id == 5
+    return list(reply.versions)
+
+
+async def get(client: ProtocolClient, *keys: bytes, segment: str = TABLE) -> list[TableEntry]:
+    command = ReadTable(6, segment, "", tuple(map(TableKey, keys)))
+    reply = await client.ask(command, TableRead)
+    assert (reply.request_id, reply.segment) == (6, segment)
+    return list(reply.entries)
+
+
+async def test_a_table_is_created_once_and_described(table: ProtocolClient) -> None:
+    reply = await table.ask(CreateTableSegment(2, TABLE, ""), SegmentAlreadyExists)
+    assert (reply.request_id, reply.segment) == (2, TABLE)
+    info = await table.ask(GetTableSegmentInfo(3, FIXED, ""), TableSegmentInfo)
+    assert info == TableSegmentInfo(3, FIXED, 0, 0, 0, 2)
+
+
+async def test_entries_are_stored_and_found_in_the_order_asked_for(table: ProtocolClient) -> None:
+    versions = await update(table, TableEntry(b"a", b"1"), TableEntry(b"b", b"2"))
+    assert versions == sorted(versions)
+    found = await get(table, b"b", b"missing", b"a")
+    assert found == [
+        TableEntry(b"b", b"2", versions[1]),
+        TableEntry(b"missing", b"", NOT_EXISTS),
+        TableEntry(b"a", b"1", versions[0]),
+    ]
+
+
+async def test_h64_a_key_that_repeats_in_a_batch_is_judged_against_the_state_before(
+    table: ProtocolClient,
+) -> None:
+    versions = await update(
+        table, TableEntry(b"a", b"first", NOT_EXISTS), TableEntry(b"a", b"last", NOT_EXISTS)
+    )
+    assert len(versions) == 2
+    assert await get(table, b"a") == [TableEntry(b"a", b"last", versions[1])]
+
+
+async def test_a_lost_condition_is_told_by_its_own_command(table: ProtocolClient) -> None:
+    (version,) = await update(table, TableEntry(b"a", b"1"))
+    for entries, kind in (
+        ((TableEntry(b"a", b"2", NOT_EXISTS),), TableKeyBadVersion),
+        ((TableEntry(b"a", b"2", version + 1),), TableKeyBadVersion),
+        ((TableEntry(b"b", b"2", 7),), TableKeyDoesNotExist),
+        ((TableEntry(b"c", b"3"), TableEntry(b"a", b"2", NOT_EXISTS)), TableKeyBadVersion),
+    ):
+        command = UpdateTableEntries(8, TABLE, "", entries, -1)
+        reply = await table.ask(command, kind)
+        assert isinstance(reply, TableKeyBadVersion | TableKeyDoesNotExist)
+        assert (reply.request_id, reply.segment) == (8, TABLE)
+    assert (await get(table, b"c"))[0].version == NOT_EXISTS
+    assert await update(table, TableEntry(b"a", b"2", version))
+
+
+async def test_an_expected_table_length_is_compared(table: ProtocolClient) -> None:
+    await update(table, TableEntry(b"a", b"1"), offset=0)
+    info = await table.ask(GetTableSegmentInfo(3, TABLE, ""), TableSegmentInfo)
+    assert info.length > 0
+    command = UpdateTableEntries(8, TABLE, "", (TableEntry(b"a", b"2"),), 0)
+    assert (await table.ask(command, SegmentIsTruncated)).request_id == 8
+    await update(table, TableEntry(b"a", b"2"), offset=info.length)
+
+
+async def test_keys_are_removed(table: ProtocolClient) -> None:
+    (version,) = await update(table, TableEntry(b"a", b"1"))
+    removal = RemoveTableKeys(9, TABLE, "", (TableKey(b"a", version + 1),), -1)
+    await table.ask(removal, TableKeyBadVersion)
+    removal = RemoveTableKeys(9, TABLE, "", (TableKey(b"a", version),), -1)
+    assert await table.ask(removal, TableKeysRemoved) == TableKeysRemoved(9, TABLE)
+    assert (await get(table, b"a"))[0].version == NOT_EXISTS
+
+
+async def test_a_table_that_is_not_empty_is_deleted_only_if_that_is_fine(
+    table: ProtocolClient,
+) -> None:
+    await update(table, TableEntry(b"a", b"1"))
+    refused = await table.ask(DeleteTableSegment(4, TABLE, True, ""), TableSegmentNotEmpty)
+    assert (refused.request_id, refused.segment) == (4, TABLE)
+    deleted = await table.ask(DeleteTableSegment(4, TABLE, False, ""), SegmentDeleted)
+    assert deleted == SegmentDeleted(4, TABLE)
+
+
+async def test_a_table_of_the_same_name_is_asked_and_not_the_one_before(
+    table: ProtocolClient,
+) -> None:
+    await update(table, TableEntry(b"a", b"old"))
+    await table.ask(DeleteTableSegment(4, TABLE, False, ""), SegmentDeleted)
+    await table.ask(CreateTableSegment(1, TABLE, ""), SegmentCreated)
+    assert (await get(table, b"a"))[0].version == NOT_EXISTS
+    await table.ask(DeleteTableSegment(4, TABLE, False, ""), SegmentDeleted)
+    await table.ask(CreateTableSegment(1, TABLE, ""), SegmentCreated)
+    assert await update(table, TableEntry(b"a", b"new", NOT_EXISTS))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        UpdateTableEntries(3, "a/b", "", (TableEntry(b"a", b"1"),), -1),
+        RemoveTableKeys(3, "a/b", "", (TableKey(b"a"),), -1),
+        ReadTable(3, "a/b", "", (TableKey(b"a"),)),
+        ReadTableKeys(3, "a/b", "", 1, IteratorArguments()),
+        ReadTableEntries(3, "a/b", "", 1, IteratorArguments()),
+        ReadTableEntriesDelta(3, "a/b", "", 0, 1),
+        GetTableSegmentInfo(3, "a/b", ""),
+        DeleteTableSegment(3, "a/b", False, ""),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_a_missing_table_is_named(table: ProtocolClient, command: Command) -> None:
+    reply = await table.ask(command, NoSuchSegment)
+    assert (reply.request_id, reply.segment) == (3, "a/b")
+
+
+async def test_keys_and_entries_are_read_page_by_page(table: ProtocolClient) -> None:
+    entries = [TableEntry(b"%02d" % n, b"v%d" % n) for n in range(10)]
+    await update(table, *entries)
+    keys: list[bytes] = []
+    token = b""
+    while True:
+        page = await table.ask(
+            ReadTableKeys(7, TABLE, "", 3, IteratorArguments(token)), TableKeysRead
+        )
+        assert page.request_id == 7
+        assert len(page.keys) <= 3
+        keys += [key.key for key in page.keys]
+        token = page.continuation_token
+        if not token:
+            break
+    assert sorted(keys) == [entry.key for entry in entries]
+    values: dict[bytes, bytes] = {}
+    while True:
+        entry_page = await table.ask(
+            ReadTableEntries(7, TABLE, "", 4, IteratorArguments(token)), TableEntriesRead
+        )
+        values |= {entry.key: entry.value for entry in entry_page.entries}
+        token = entry_page.continuation_token
+        if not token:
+            break
+    assert values == {entry.key: entry.value for entry in entries}
+
+
+async def test_the_fixed_layout_is_read_by_range(table: ProtocolClient) -> None:
+    await update(table, *(TableEntry(b"%02d" % n, b"v") for n in range(10)), segment=FIXED)
+    bounds = IteratorArguments(b"", b"", b"03", b"06")
+    page = await table.ask(ReadTableKeys(7, FIXED, "", 100, bounds), TableKeysRead)
+    assert [key.key for key in page.keys] == [b"03", b"04", b"05", b"06"]
+
+
+async def test_changes_are_read_from_a_position_on(table: ProtocolClient) -> None:
+    await update(table, TableEntry(b"a", b"1"), TableEntry(b"b", b"2"))
+    first = await table.ask(ReadTableEntriesDelta(7, TABLE, "", 0, 10), TableEntriesDeltaRead)
+    assert [entry.key for entry in first.entries] == [b"a", b"b"]
+    assert (first.request_id, first.reached_end, first.should_clear) == (7, True, False)
+    await update(table, TableEntry(b"a", b"3"))
+    second = await table.ask(
+        ReadTableEntriesDelta(7, TABLE, "", first.last_position, 10), TableEntriesDeltaRead
+    )
+    assert [(entry.key, entry.value) for entry in second.entries] == [(b"a", b"3")]
+    last = await table.ask(
+        ReadTableEntriesDelta(7, TABLE, "", second.last_position, 10), TableEntriesDeltaRead
+    )
+    assert (list(last.entries), last.reached_end) == ([], True)
+
+
+async def test_the_fixed_layout_has_no_changes_to_read(table: ProtocolClient) -> None:
+    reply = await table.ask(ReadTableEntriesDelta(7, FIXED, "", 0, 10), OperationUnsupported)
+    assert reply.request_id == 7
+
+
+async def test_a_page_of_large_entries_is_cut_to_what_a_frame_holds(table: ProtocolClient) -> None:
+    value = bytes(1_000_000)
+    for number in range(20):
+        await update(table, TableEntry(b"%02d" % number, value))
+    page = await table.ask(
+        ReadTableEntries(7, TABLE, "", 100, IteratorArguments()), TableEntriesRead
+    )
+    assert 0 < len(page.entries) < 17
+    assert page.continuation_token
+    delta = await table.ask(ReadTableEntriesDelta(7, TABLE, "", 0, 100), TableEntriesDeltaRead)
+    assert 0 < len(delta.entries) < 17
+    assert not delta.reached_end
+
+
+async def test_values_too_large_for_one_answer_are_refused(table: ProtocolClient) -> None:
+    keys = [b"%02d" % number for number in range(20)]
+    for key in keys:
+        await update(table, TableEntry(key, bytes(1_000_000)))
+    reply = await table.ask(ReadTable(6, TABLE, "", tuple(map(TableKey, keys))), ErrorMessage)
+    assert (reply.request_id, reply.error_code) == (6, 0)
+
+
+async def test_an_empty_key_is_refused(table: ProtocolClient) -> None:
+    command = UpdateTableEntries(6, TABLE, "", (TableEntry(b"", b"1"),), -1)
+    reply = await table.ask(command, ErrorMessage)
+    assert (reply.request_id, reply.error_code) == (6, 0)
+
+
+async def test_tables_that_went_away_are_said_to_be_elsewhere(
+    node: Node, table: ProtocolClient
+) -> None:
+    await update(table, TableEntry(b"a", b"1"))
+    node.tables.stop()
+    command = UpdateTableEntries(6, TABLE, "", (TableEntry(b"a", b"1"),), -1)
+    assert (await table.ask(command, WrongHost)).request_id == 6
+
+
+async def test_updates_in_a_row_are_each_answered(node: Node, table: ProtocolClient) -> None:
+    await update(table, TableEntry(b"a", b"1"))
+    for number in range(500):
+        entry = TableEntry(b"%d" % number, bytes(100))
+        table.send(UpdateTableEntries(number, TABLE, "", (entry,), -1))
+    answers = [await table.expect(TableEntriesUpdated) for _ in range(500)]
+    assert [answer.request_id for answer in answers] == list(range(500))
+    versions = [answer.versions[0] for answer in answers]
+    assert versions == sorted(versions)
+    assert node.server.statistics().unacked_bytes == 0
+
+
+async def test_an_idle_table_is_let_go_of() -> None:
+    async with running_node(replace(QUICK, pin_idle_seconds=0.0)) as node:
+        client = await node.client()
+        await client.ask(CreateTableSegment(1, TABLE, ""), SegmentCreated)
+        await update(client, TableEntry(b"a", b"1"))
+        while node.server.statistics().pinned_tables:
+            await asyncio.sleep(0.01)
+        assert (await get(client, b"a"))[0].value == b"1"
