@@ -1,0 +1,109 @@
+"""What the controller remembers of a transaction, and of a commit that crosses a scale.
+
+    transaction   version 1; unsigned state, lease in ms; signed time of creation, time of completion in ms;
+                  unsigned commit number; text writer; signed timestamp;
+                  offsets: target segment -> its length behind this transaction's bytes
+    rolling plan  version 1; unsigned transactions' epoch, active epoch;
+                  list of transaction ids, each content of 16 bytes
+
+Times are those of the wall clock; a commit number orders the commits of one stream and is 0 before the commit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from segmentstore.codec.stream_records.record_fields import FieldReader, FieldWriter
+from segmentstore.contracts.errors import CorruptedDataError
+
+_VERSION = 1
+_ID_BYTES = 16
+
+NO_TIMESTAMP = -(1 << 63)
+"""The writer noted no time with its commit."""
+
+
+class TransactionState(IntEnum):
+    """Where a transaction stands. Persistent, and the numbers of the protocol: never renumber."""
+
+    OPEN = 1
+    COMMITTING = 2
+    COMMITTED = 3
+    ABORTING = 4
+    ABORTED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRecord:
+    """One transaction; its id, and with it its epoch, stands in its key."""
+
+    state: TransactionState
+    lease_ms: int
+    created_ms: int
+    completed_ms: int = 0
+    commit_number: int = 0
+    writer: str = ""
+    timestamp: int = NO_TIMESTAMP
+    merged: Mapping[int, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        fields = FieldWriter(_VERSION)
+        fields.unsigned(self.state)
+        fields.unsigned(self.lease_ms)
+        fields.signed(self.created_ms)
+        fields.signed(self.completed_ms)
+        fields.unsigned(self.commit_number)
+        fields.text(self.writer)
+        fields.signed(self.timestamp)
+        fields.offsets(self.merged)
+        return fields.end()
+
+    @staticmethod
+    def decode(content: bytes) -> "TransactionRecord":
+        fields = FieldReader(content, what="transaction record", version_max=_VERSION)
+        state = fields.unsigned()
+        if state not in TransactionState.__members__.values():
+            raise CorruptedDataError(f"transaction record has an unknown state state={state}")
+        record = TransactionRecord(
+            state=TransactionState(state),
+            lease_ms=fields.unsigned(),
+            created_ms=fields.signed(),
+            completed_ms=fields.signed(),
+            commit_number=fields.unsigned(),
+            writer=fields.text(),
+            timestamp=fields.signed(),
+            merged=fields.offsets(),
+        )
+        fields.end()
+        return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollingPlanRecord:
+    """A commit whose transactions wrote to segments that were replaced since."""
+
+    transaction_epoch: int
+    active_epoch: int
+    """The epoch that was active when the plan was made; the plan adds the two behind it."""
+    transaction_ids: tuple[int, ...]
+    """In the order of their commits."""
+
+    def encode(self) -> bytes:
+        fields = FieldWriter(_VERSION)
+        fields.unsigned(self.transaction_epoch)
+        fields.unsigned(self.active_epoch)
+        fields.list_of(
+            self.transaction_ids, lambda item: fields.content(item.to_bytes(_ID_BYTES, "big"))
+        )
+        return fields.end()
+
+    @staticmethod
+    def decode(content: bytes) -> "RollingPlanRecord":
+        fields = FieldReader(content, what="rolling plan", version_max=_VERSION)
+        record = RollingPlanRecord(
+            transaction_epoch=fields.unsigned(),
+            active_epoch=fields.unsigned(),
+            transaction_ids=fields.list_of(lambda: int.from_bytes(fields.content(), "big")),
+        )
+        fields.end()
+        return record

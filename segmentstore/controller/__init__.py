@@ -1,0 +1,1 @@
+"""The controller: scopes, streams and their epochs, kept in table segments of the store itself."""

@@ -1,0 +1,1 @@
+"""Automatic scaling by measured rates."""

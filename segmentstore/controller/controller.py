@@ -1,0 +1,117 @@
+"""The controller: recovers, keeps working in the background, answers calls.
+
+    repair() only after a recovery from Tier 2 alone: make segments and records agree
+    start()  find or create the tables, load the transactions, finish what an earlier process began
+    run()    the background work, until cancelled: interrupted operations, transactions, retention, scaling, watermarks
+    service  the gRPC service for a ControllerServer, or for a simulation that calls it without a socket
+
+Invariants:
+
+- Between a successful `start` and the end of `run` calls are answered; before and after they are told to come back.
+- Everything that it knows stands in table segments of the store: there is nothing to close, and killing it at any
+  moment is as good as ending it.
+- At most one controller works on a store at a time. Two of them damage nothing, since every change names the versions
+  that it replaces, but they would send each other's callers away.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.tables import TableApi
+from segmentstore.controller.api.controller_service import ControllerService
+from segmentstore.controller.api.endpoints import Endpoint, IssueToken, LocateSegment, no_token
+from segmentstore.controller.errors import ScopeNotFoundError
+from segmentstore.controller.rooms import Rooms
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.streams.repair import RepairReport
+from segmentstore.runtime.clock import WallClock
+
+_SCOPES_PER_READ = 100
+
+
+class Controller:
+    """One controller over one store."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentApi,
+        tables: TableApi,
+        wall_clock: WallClock,
+        random: Random,
+        locate: LocateSegment,
+        issue_token: IssueToken = no_token,
+        controllers: Sequence[Endpoint] = (),
+        settings: ControllerSettings,
+    ) -> None:
+        self.rooms = Rooms(
+            segments=segments,
+            tables=tables,
+            wall_clock=wall_clock,
+            random=random,
+            settings=settings,
+        )
+        self._running = False
+        self._started = False
+        self.service = ControllerService(
+            calls=self.rooms.calls(locate=locate, issue_token=issue_token, controllers=controllers),
+            is_ready=lambda: self.is_ready,
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether calls are answered."""
+        return self._started and self._running
+
+    async def repair(self) -> RepairReport:
+        """After a recovery from Tier 2 alone, before `start`: make segments and records agree. May be repeated."""
+        rooms = self.rooms
+        await rooms.metadata.start()
+        await rooms.scopes.resume_all()
+        return await rooms.repair.repair_all()
+
+    async def start(self) -> None:
+        """Recover. Raises SegmentStoreError (the store is not there yet): start again later."""
+        rooms = self.rooms
+        await rooms.metadata.start()
+        # Streams that are committing need their transactions; everything else needs its scope settled.
+        await rooms.transactions.start()
+        await rooms.scopes.resume_all()
+        await rooms.streams.operations.resume_all()
+        await self._each_scope(rooms.reader_groups.resume)
+        await self._each_scope(rooms.key_value_tables.resume)
+        self._started = True
+
+    async def run(self) -> None:
+        """Work until cancelled. After a successful start."""
+        assert self._started, "run before start"
+        rooms = self.rooms
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (
+                    rooms.streams.operations.run,
+                    rooms.transactions.run,
+                    rooms.retention.run,
+                    rooms.auto_scale.run,
+                    rooms.watermarks.run,
+                ):
+                    group.create_task(work())
+        finally:
+            self._running = False
+
+    async def _each_scope(self, resume: Callable[[str], Awaitable[None]]) -> None:
+        after = ""
+        while True:
+            page = await self.rooms.scopes.names(after=after, count=_SCOPES_PER_READ)
+            for scope in page.names:
+                try:
+                    await resume(scope)
+                except ScopeNotFoundError:
+                    # Deleted since the listing was read.
+                    continue
+            if not page.more:
+                return
+            after = page.names[-1]

@@ -1,0 +1,1 @@
+"""Key-value tables: named sets of table segments with keys of one length."""

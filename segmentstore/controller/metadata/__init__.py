@@ -1,0 +1,1 @@
+"""Typed records in table segments, changed by atomic, conditional batches."""

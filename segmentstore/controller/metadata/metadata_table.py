@@ -1,0 +1,220 @@
+"""One table segment of records: typed reads, atomic conditional batches, listings.
+
+Invariants:
+
+- A batch is written as one update of the table: after a crash all of it is there or nothing.
+- A conflict on a record is the caller's to resolve (MetadataConflictError); a conflict on an index alone is resolved
+  here by reading it again, because adding and removing names commute.
+- Batches that change the same index follow one another: they would only refuse each other.
+- The log owns its futures: a caller that gives up does not take back what it submitted.
+- Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from segmentstore.codec.stream_records.name_index_records import IndexPage, IndexRoot
+from segmentstore.codec.stream_records.record_places import REMOVED
+from segmentstore.contracts.errors import (
+    SegmentStoreError,
+    TableKeyNotFoundError,
+    TableVersionError,
+)
+from segmentstore.contracts.tables import Table, TableApi, TableEntry, TableKey
+from segmentstore.controller.errors import (
+    IndexClosedError,
+    IndexNotEmptyError,
+    MetadataConflictError,
+    RetryLaterError,
+)
+from segmentstore.controller.keyed_locks import KeyedLocks
+from segmentstore.controller.metadata.batch import Batch, RecordChange
+from segmentstore.controller.metadata.name_index import (
+    IndexChange,
+    change_names,
+    page_key,
+    page_of,
+    pages_of,
+    root_key,
+)
+from segmentstore.controller.metadata.record_key import RecordKey, RecordType, Versioned
+
+_LOG = logging.getLogger(__name__)
+
+INDEX_ATTEMPTS_MAX = 16
+"""Only another controller can get between us and an index: it gives up or takes over long before."""
+INDEX_WAITERS_MAX = 1000
+"""Batches of one table that wait to change the same index."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamePage:
+    """Some names of an index, in order."""
+
+    names: Sequence[str]
+    more: bool
+    """Names follow behind the last one."""
+
+
+class MetadataTable:
+    """The records of one table segment.
+
+    Every method raises what the door of tables raises; SegmentNotFoundError says that the table is gone.
+    """
+
+    def __init__(self, *, tables: TableApi, name: str) -> None:
+        self._tables = tables
+        self._name = name
+        self._index_locks = KeyedLocks(waiters_max=INDEX_WAITERS_MAX)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def read(self, key: RecordKey[RecordType]) -> Versioned[RecordType]:
+        """One record with its version. Raises CorruptedDataError."""
+        return (await self.read_many([key]))[0]
+
+    async def read_many(
+        self, keys: Sequence[RecordKey[RecordType]]
+    ) -> Sequence[Versioned[RecordType]]:
+        """Records in the order of the keys, all as of one moment."""
+        async with self._tables.open_table(self._name) as table:
+            return await _read(table, keys)
+
+    async def commit(self, batch: Batch) -> None:
+        """Raises MetadataConflictError, IndexClosedError, IndexNotEmptyError; nothing is written then."""
+        async with AsyncExitStack() as held:
+            # In order of name: two batches that share two indexes cannot wait for each other.
+            for index in batch.indexes():
+                await held.enter_async_context(self._index_locks.held(index))
+            table = await held.enter_async_context(self._tables.open_table(self._name))
+            for _ in range(INDEX_ATTEMPTS_MAX):
+                changes = [*batch.changes, *await _index_changes(table, batch)]
+                if not changes or await self._written(table, batch, changes):
+                    return
+        raise RetryLaterError(f"an index keeps changing table={self._name!r}")
+
+    async def names(self, index: str, *, after: str = "", count: int) -> NamePage:
+        """Up to `count` names behind `after`, in order."""
+        found: list[str] = []
+        async with self._tables.open_table(self._name) as table:
+            for _ in range(INDEX_ATTEMPTS_MAX):
+                root = (await _read(table, [root_key(index)]))[0].record or IndexRoot()
+                behind = found[-1] if found else after
+                place = page_of(root, behind) or 0
+                gone = False
+                for _, number in root.pages[place:]:
+                    page = (await _read(table, [page_key(index, number)]))[0].record
+                    if page is None:
+                        # The page went away between the two reads; the root says by now what became of it.
+                        gone = True
+                        break
+                    found += [name for name in page.names if name > (found[-1] if found else after)]
+                    if len(found) > count:
+                        return NamePage(found[:count], more=True)
+                if not gone:
+                    return NamePage(found, more=False)
+        raise RetryLaterError(f"an index keeps changing table={self._name!r} index={index!r}")
+
+    async def _written(self, table: Table, batch: Batch, changes: Sequence[RecordChange]) -> bool:
+        """Whether the batch is written; False if only an index was in the way."""
+        entries = [
+            TableEntry(change.key, change.value, change.expected_version) for change in changes
+        ]
+        try:
+            versions = await asyncio.shield(table.update(entries))
+        except (TableVersionError, TableKeyNotFoundError) as error:
+            if any(change.key == error.key for change in batch.changes):
+                raise MetadataConflictError(
+                    f"a record changed meanwhile table={self._name!r} key={error.key!r}"
+                ) from error
+            return False
+        await self._take_out(
+            table,
+            [
+                TableKey(change.key, version)
+                for change, version in zip(changes, versions, strict=True)
+                if change.value == REMOVED
+            ],
+        )
+        return True
+
+    async def _take_out(self, table: Table, keys: Sequence[TableKey]) -> None:
+        if not keys:
+            return
+        try:
+            await asyncio.shield(table.remove(keys))
+        except SegmentStoreError as error:
+            # The batch itself is durable. An empty value that stays reads as absent and is written over by the next.
+            _LOG.info("empty records stay table=%r count=%d why=%s", self._name, len(keys), error)
+
+
+async def _read(
+    table: Table, keys: Sequence[RecordKey[RecordType]]
+) -> Sequence[Versioned[RecordType]]:
+    wanted = [key.content for key in keys]
+    entries = table.get_nowait(wanted)
+    if entries is None:
+        entries = await table.get(wanted)
+    return [
+        Versioned()
+        if entry is None
+        else Versioned(None if entry.value == REMOVED else key.decode(entry.value), entry.version)
+        for key, entry in zip(keys, entries, strict=True)
+    ]
+
+
+async def _index_changes(table: Table, batch: Batch) -> list[RecordChange]:
+    changes = Batch()
+    for index in batch.indexes():
+        root = (await _read(table, [root_key(index)]))[0]
+        before = root.record or IndexRoot()
+        if index in batch.closed_indexes:
+            _close(changes, index, root, before)
+            continue
+        added = batch.added_names.get(index, ())
+        removed = batch.removed_names.get(index, ())
+        if before.closed:
+            if added:
+                raise IndexClosedError(f"index takes no names any more index={index!r}")
+            continue
+        numbers = pages_of(before, [*added, *removed])
+        read = await _read(table, [page_key(index, number) for number in numbers])
+        pages = {
+            number: page.record
+            for number, page in zip(numbers, read, strict=True)
+            if page.record is not None
+        }
+        if len(pages) < len(numbers):
+            raise RetryLaterError(f"an index changed while it was read index={index!r}")
+        change = change_names(before, pages, added=added, removed=removed)
+        _put_index(changes, index, root, dict(zip(numbers, read, strict=True)), change)
+    return changes.changes
+
+
+def _close(changes: Batch, index: str, root: Versioned[IndexRoot], before: IndexRoot) -> None:
+    if before.pages:
+        raise IndexNotEmptyError(f"index holds names index={index!r}")
+    if not before.closed:
+        changes.put(root_key(index), IndexRoot((), before.next_page_number, closed=True), root)
+
+
+def _put_index(
+    changes: Batch,
+    index: str,
+    root: Versioned[IndexRoot],
+    read: dict[int, Versioned[IndexPage]],
+    change: IndexChange,
+) -> None:
+    if change.root is not None:
+        changes.put(root_key(index), change.root, root)
+    for number, page in change.pages.items():
+        replaced = read.get(number, Versioned())
+        if page is None:
+            changes.remove(page_key(index, number), replaced)
+        else:
+            changes.put(page_key(index, number), page, replaced)

@@ -1,0 +1,1 @@
+"""Reader groups and the positions up to which subscribers have consumed."""

@@ -1,0 +1,237 @@
+"""Builds the rooms of the controller over its doors, ties them together, and lists the calls that they answer."""
+
+from collections.abc import Sequence
+from random import Random
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.tables import TableApi
+from segmentstore.controller.api.call import Call, unary
+from segmentstore.controller.api.endpoints import Endpoint, IssueToken, LocateSegment
+from segmentstore.controller.api.scope_calls import ScopeCalls
+from segmentstore.controller.api.segment_calls import SegmentCalls
+from segmentstore.controller.api.stream_calls import StreamCalls
+from segmentstore.controller.autoscale.auto_scale import AutoScale
+from segmentstore.controller.key_value_tables.key_value_tables import (
+    TABLES_INDEX,
+    KeyValueTables,
+)
+from segmentstore.controller.metadata.metadata_store import MetadataStore
+from segmentstore.controller.reader_groups.reader_groups import GROUPS_INDEX, ReaderGroups
+from segmentstore.controller.reader_groups.subscribers import Subscribers
+from segmentstore.controller.retention.retention import Retention
+from segmentstore.controller.retention.segment_sizes import SegmentSizes
+from segmentstore.controller.scopes.scopes import Scopes
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.streams.repair import Repair
+from segmentstore.controller.streams.streams import Streams
+from segmentstore.controller.transactions.decisions import Decisions
+from segmentstore.controller.transactions.finisher import Finisher
+from segmentstore.controller.transactions.merges import Merges
+from segmentstore.controller.transactions.rolling_commit import RollingCommit
+from segmentstore.controller.transactions.transaction_book import TransactionBook
+from segmentstore.controller.transactions.transaction_ids import TransactionIds
+from segmentstore.controller.transactions.transaction_table import TransactionTable
+from segmentstore.controller.transactions.transactions import Transactions
+from segmentstore.controller.watermarks.noted_times import NotedTimes
+from segmentstore.controller.watermarks.watermarks import Watermarks
+from segmentstore.controller.watermarks.writer_marks import WriterMarks
+from segmentstore.runtime.clock import WallClock
+
+
+class Rooms:
+    """Everything that the controller consists of, below its sockets."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentApi,
+        tables: TableApi,
+        wall_clock: WallClock,
+        random: Random,
+        settings: ControllerSettings,
+    ) -> None:
+        self.metadata = MetadataStore(tables=tables)
+        self.streams = Streams(
+            metadata=self.metadata,
+            segments=segments,
+            wall_clock=wall_clock,
+            settings=settings.streams,
+        )
+        self.scopes = Scopes(
+            metadata=self.metadata,
+            streams=self.streams,
+            wall_clock=wall_clock,
+            settings=settings.streams,
+        )
+        self.repair = Repair(
+            metadata=self.metadata,
+            operations=self.streams.operations,
+            segments=segments,
+            steps=self.streams.segments,
+        )
+        self.subscribers = Subscribers(
+            store=self.metadata,
+            operations=self.streams.operations,
+            settings=settings.reader_groups,
+        )
+        self.reader_groups = ReaderGroups(
+            store=self.metadata,
+            creation=self.streams.creation,
+            deletion=self.streams.deletion,
+            subscribers=self.subscribers,
+            settings=settings.reader_groups,
+        )
+        self.key_value_tables = KeyValueTables(
+            store=self.metadata, tables=tables, settings=settings.key_value_tables
+        )
+        self._settings = settings
+        self._build_watermarks(segments)
+        self._build_transactions(segments, tables, wall_clock, random)
+        self._build_keepers(segments, wall_clock)
+        self._tie()
+
+    def _build_watermarks(self, segments: SegmentApi) -> None:
+        settings = self._settings.watermarks
+        self.noted_times = NotedTimes(waiting_max=settings.noted_later_max)
+        self.writer_marks = WriterMarks(operations=self.streams.operations, settings=settings)
+        self.watermarks = Watermarks(
+            store=self.metadata,
+            operations=self.streams.operations,
+            segments=segments,
+            marks=self.writer_marks,
+            noted_times=self.noted_times,
+            settings=settings,
+        )
+
+    def _build_transactions(
+        self, segments: SegmentApi, tables: TableApi, wall_clock: WallClock, random: Random
+    ) -> None:
+        book = TransactionBook(noted_times=self.noted_times)
+        table = TransactionTable(tables=tables)
+        merges = Merges(segments=segments)
+        rolling = RollingCommit(
+            operations=self.streams.operations,
+            transition=self.streams.transition,
+            segments=self.streams.segments,
+            merges=merges,
+            table=table,
+            wall_clock=wall_clock,
+            book=book,
+        )
+        finisher = Finisher(
+            book=book,
+            table=table,
+            operations=self.streams.operations,
+            segments=self.streams.segments,
+            merges=merges,
+            rolling=rolling,
+            wall_clock=wall_clock,
+            settings=self._settings.transactions,
+        )
+        self.transactions = Transactions(
+            book=book,
+            table=table,
+            operations=self.streams.operations,
+            segments=self.streams.segments,
+            finisher=finisher,
+            decisions=Decisions(
+                book=book, table=table, finisher=finisher, settings=self._settings.transactions
+            ),
+            ids=TransactionIds(random=random),
+            wall_clock=wall_clock,
+            settings=self._settings.transactions,
+        )
+
+    def _build_keepers(self, segments: SegmentApi, wall_clock: WallClock) -> None:
+        sizes = SegmentSizes(
+            segments=segments, at_once_max=self._settings.streams.segment_steps_at_once_max
+        )
+        self.retention = Retention(
+            store=self.metadata,
+            operations=self.streams.operations,
+            truncation=self.streams.truncation,
+            subscribers=self.subscribers,
+            sizes=sizes,
+            wall_clock=wall_clock,
+            settings=self._settings.retention,
+        )
+        self.auto_scale = AutoScale(
+            store=self.metadata,
+            operations=self.streams.operations,
+            scaling=self.streams.scaling,
+            sizes=sizes,
+            settings=self._settings.auto_scale,
+        )
+
+    def _tie(self) -> None:
+        self.streams.sealing.register(self.transactions.closed)
+        for cleaning in (
+            self.transactions.clean,
+            self.subscribers.clean,
+            self.retention.clean,
+            self.watermarks.clean,
+        ):
+            self.streams.deletion.register(cleaning)
+        self.scopes.register(GROUPS_INDEX, self.reader_groups.delete_all)
+        self.scopes.register(TABLES_INDEX, self.key_value_tables.delete_all)
+
+    def calls(
+        self,
+        *,
+        locate: LocateSegment,
+        issue_token: IssueToken,
+        controllers: Sequence[Endpoint],
+    ) -> list[Call]:
+        """Every call of the service."""
+        segment_calls = SegmentCalls(
+            streams=self.streams, locate=locate, issue_token=issue_token, controllers=controllers
+        )
+        return [
+            *ScopeCalls(scopes=self.scopes, settings=self._settings.streams).calls(),
+            *StreamCalls(streams=self.streams).calls(),
+            *segment_calls.calls(),
+            *self._transaction_calls(),
+            *self._reader_group_calls(),
+            *self._table_calls(),
+        ]
+
+    def _transaction_calls(self) -> list[Call]:
+        transactions, marks = self.transactions, self.writer_marks
+        return [
+            unary("createTransaction", api.CreateTxnRequest, transactions.create_transaction),
+            unary("commitTransaction", api.TxnRequest, transactions.commit_transaction),
+            unary("abortTransaction", api.TxnRequest, transactions.abort_transaction),
+            unary("pingTransaction", api.PingTxnRequest, transactions.ping_transaction),
+            unary("checkTransactionState", api.TxnRequest, transactions.check_transaction_state),
+            unary(
+                "listCompletedTransactions",
+                api.ListCompletedTxnRequest,
+                transactions.list_completed_transactions,
+            ),
+            unary("noteTimestampFromWriter", api.TimestampFromWriter, marks.note),
+            unary("removeWriter", api.RemoveWriterRequest, marks.remove),
+        ]
+
+    def _reader_group_calls(self) -> list[Call]:
+        groups, subscribers = self.reader_groups, self.subscribers
+        return [
+            unary("createReaderGroup", api.ReaderGroupConfiguration, groups.create),
+            unary("getReaderGroupConfig", api.ReaderGroupInfo, groups.configuration),
+            unary("updateReaderGroup", api.ReaderGroupConfiguration, groups.update),
+            unary("deleteReaderGroup", api.ReaderGroupInfo, groups.delete),
+            unary("updateSubscriberStreamCut", api.SubscriberStreamCut, subscribers.update_cut),
+            unary("listSubscribers", api.StreamInfo, subscribers.list_of),
+        ]
+
+    def _table_calls(self) -> list[Call]:
+        tables = self.key_value_tables
+        return [
+            unary("createKeyValueTable", api.KeyValueTableConfig, tables.create),
+            unary(
+                "getCurrentSegmentsKeyValueTable", api.KeyValueTableInfo, tables.current_segments
+            ),
+            unary("getKeyValueTableConfiguration", api.KeyValueTableInfo, tables.configuration),
+            unary("listKeyValueTablesInScope", api.KVTablesInScopeRequest, tables.list_in_scope),
+            unary("deleteKeyValueTable", api.KeyValueTableInfo, tables.delete),
+        ]

@@ -1,0 +1,1 @@
+"""Scopes: the namespaces of streams, reader groups and key-value tables."""

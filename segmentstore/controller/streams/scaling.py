@@ -1,0 +1,143 @@
+"""Scaling a stream by hand or by rate: some active segments are replaced by others over the same keys.
+
+Invariants:
+
+- The intent is the new epoch itself: whoever resumes follows its record and decides nothing again.
+- The order of the steps is that of epoch_transition.py; the new epoch becomes current last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from segmentstore.codec.stream_names import segment_id_of
+from segmentstore.codec.stream_records.epoch_record import EpochRecord
+from segmentstore.codec.stream_records.stream_segment import StreamSegment
+from segmentstore.codec.stream_records.stream_state_record import StreamState, StreamStateRecord
+from segmentstore.controller.errors import PreconditionError, StreamSealedError
+from segmentstore.controller.metadata.batch import Batch
+from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
+from segmentstore.controller.metadata.record_key import Versioned
+from segmentstore.controller.streams.epoch_transition import EpochTransition
+from segmentstore.controller.streams.key_space import Range, replacing_ranges
+from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_keys import epoch_key, state_key
+from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.runtime.clock import WallClock
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOutcome:
+    """What a scale did."""
+
+    epoch_before: int
+    new_segments: Sequence[StreamSegment]
+
+
+class Scaling:
+    """The verb scale."""
+
+    def __init__(
+        self,
+        *,
+        operations: StreamOperations,
+        transition: EpochTransition,
+        wall_clock: WallClock,
+        settings: StreamSettings,
+    ) -> None:
+        self._operations = operations
+        self._transition = transition
+        self._wall_clock = wall_clock
+        self._settings = settings
+        operations.register(StreamState.SCALING, self._resume)
+
+    async def scale(
+        self, scope: str, stream: str, *, sealed: Sequence[int], ranges: Sequence[Range]
+    ) -> ScaleOutcome:
+        """Replace active segments by new ones over just the same keys; returns when writers are sent to these.
+
+        Raises PreconditionError, StreamNotFoundError, ScopeNotFoundError, StreamSealedError.
+        """
+        async with self._operations.exclusive(scope, stream) as history:
+            state = await history.any_state()
+            if state.record is None:
+                raise history.not_found()
+            if state.record.state is StreamState.SEALED:
+                raise StreamSealedError(scope, stream)
+            before = await history.epoch(state.record.current_epoch)
+            after = self._next_epoch(before, state.record, sealed=sealed, ranges=ranges)
+            await self._write_intent(history, state, state.record, after)
+            await self._operations.drive(history)
+        born = [each for each in after.segments if each.creation_epoch == after.epoch]
+        return ScaleOutcome(before.epoch, born)
+
+    def _next_epoch(
+        self,
+        before: EpochRecord,
+        state: StreamStateRecord,
+        *,
+        sealed: Sequence[int],
+        ranges: Sequence[Range],
+    ) -> EpochRecord:
+        replaced = [before.segment(segment_id) for segment_id in sorted(set(sealed))]
+        active = [segment for segment in replaced if segment is not None]
+        if len(active) != len(sealed):
+            raise PreconditionError(f"not every segment is active segment_ids={sorted(sealed)}")
+        exact = replacing_ranges(active, ranges)
+        if len(before.segments) - len(active) + len(exact) > self._settings.segments_per_stream_max:
+            raise PreconditionError(
+                f"a stream has at most {self._settings.segments_per_stream_max} segments"
+            )
+        now_ms = max(self._wall_clock.now_ms(), before.created_ms)
+        epoch = state.last_epoch + 1
+        born = [
+            StreamSegment(
+                segment_id_of(number=state.next_segment_number + place, creation_epoch=epoch),
+                low,
+                high,
+                now_ms,
+            )
+            for place, (low, high) in enumerate(exact)
+        ]
+        kept = [segment for segment in before.segments if segment not in active]
+        segments = tuple(sorted([*kept, *born], key=lambda segment: segment.low))
+        record = EpochRecord(epoch, epoch, now_ms, segments)
+        record.check()
+        return record
+
+    async def _write_intent(
+        self,
+        history: StreamHistory,
+        state: Versioned[StreamStateRecord],
+        record: StreamStateRecord,
+        after: EpochRecord,
+    ) -> None:
+        born = sum(segment.creation_epoch == after.epoch for segment in after.segments)
+        scaling = replace(
+            record,
+            state=StreamState.SCALING,
+            last_epoch=after.epoch,
+            next_segment_number=record.next_segment_number + born,
+        )
+        key = epoch_key(history.stream, after.epoch)
+        batch = Batch()
+        batch.put(state_key(history.stream), scaling, state)
+        batch.put(key, after, await history.table.read(key))
+        batch.list_name(PENDING_INDEX, history.stream)
+        await history.table.commit(batch)
+
+    async def _resume(self, history: StreamHistory) -> None:
+        state = await history.any_state()
+        assert state.record is not None, f"nothing to scale stream={history.name!r}"
+        before = await history.epoch(state.record.current_epoch)
+        after = await history.epoch(state.record.last_epoch)
+        await self._transition.create_segments(history, before, after)
+        await self._transition.publish_successors(history, before, after)
+        lengths = await self._transition.seal_replaced(history, before, after)
+        batch = Batch()
+        await self._transition.add_lengths(history, batch, lengths)
+        active = replace(state.record, state=StreamState.ACTIVE, current_epoch=after.epoch)
+        active.check()
+        batch.put(state_key(history.stream), active, state)
+        batch.unlist_name(PENDING_INDEX, history.stream)
+        await history.table.commit(batch)

@@ -1,0 +1,95 @@
+"""What an operation on a stream does to the segments in the store, each step safe to repeat.
+
+Invariants:
+
+- Doing a step twice is the same as doing it once: names are never used again, so "exists" and "is sealed" and "is
+  gone" can only be the work of an earlier attempt.
+- A segment that has to be there and is not is an error; nothing is created in its place.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError
+from segmentstore.contracts.segments import SegmentApi, SegmentProperties
+from segmentstore.controller.errors import RetryLaterError
+
+Outcome = TypeVar("Outcome")
+
+
+class StreamSegments:
+    """Steps on many segments, at most `at_once_max` of them under way."""
+
+    def __init__(self, *, segments: SegmentApi, at_once_max: int) -> None:
+        self._segments = segments
+        self._at_once_max = at_once_max
+
+    async def create(self, names: Sequence[str]) -> None:
+        """All of them exist afterwards."""
+        await self._each(names, self._create)
+
+    async def seal(self, names: Sequence[str]) -> list[int]:
+        """Final lengths, in order. Raises RetryLaterError if one is missing."""
+        return await self._each(names, self._seal)
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Raises BadOffsetError (past the end), RetryLaterError if it is missing."""
+        try:
+            await self._segments.truncate(name, offset)
+        except SegmentNotFoundError as error:
+            raise _missing(name) from error
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """None of them exists afterwards."""
+        await self._each(names, self._delete)
+
+    async def info(self, names: Sequence[str]) -> list[SegmentProperties | None]:
+        """Committed state, in order; None for a missing one."""
+        return await self._each(names, self._info)
+
+    async def _each(
+        self, names: Sequence[str], step: Callable[[str], Awaitable[Outcome]]
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for start in range(0, len(names), self._at_once_max):
+            some = names[start : start + self._at_once_max]
+            if len(some) == 1:
+                outcomes.append(await step(some[0]))
+                continue
+            # gather keeps the order and lets every step end: a failed one must not leave others half waited for.
+            results = await asyncio.gather(*(step(name) for name in some), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+                outcomes.append(result)
+        return outcomes
+
+    async def _create(self, name: str) -> None:
+        try:
+            await self._segments.create(name)
+        except SegmentExistsError:
+            return
+
+    async def _seal(self, name: str) -> int:
+        try:
+            return await self._segments.seal(name)
+        except SegmentNotFoundError as error:
+            raise _missing(name) from error
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self._segments.delete(name)
+        except SegmentNotFoundError:
+            return
+
+    async def _info(self, name: str) -> SegmentProperties | None:
+        try:
+            return await self._segments.info(name)
+        except SegmentNotFoundError:
+            return None
+
+
+def _missing(name: str) -> RetryLaterError:
+    # "Not found" would tell the client that there is no such stream. Repair brings the segment back, empty.
+    return RetryLaterError(f"a segment that its stream lists is missing name={name!r}")

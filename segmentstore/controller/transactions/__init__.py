@@ -1,0 +1,1 @@
+"""Transactions: written beside a stream's segments, merged into them in the order of their commits."""

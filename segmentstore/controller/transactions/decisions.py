@@ -1,0 +1,161 @@
+"""Writes down what becomes of a transaction, commit or abort, and what a call is told that came too late.
+
+Invariants:
+
+- A decision is durable before it is told, and the first one stands.
+- The number of a commit is taken in the same stretch as the call: that is what "in the order of the calls" means.
+- While a decision is being written the transaction is announced; whoever wants to decide it too waits for the outcome.
+- A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
+"""
+
+import asyncio
+import dataclasses
+import logging
+
+from segmentstore.codec.stream_records.transaction_record import (
+    NO_TIMESTAMP,
+    TransactionRecord,
+    TransactionState,
+)
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.controller.errors import MetadataConflictError
+from segmentstore.controller.transactions.finisher import Finisher
+from segmentstore.controller.transactions.leases import Leases
+from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
+from segmentstore.controller.transactions.transaction_table import (
+    TransactionName,
+    TransactionTable,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Decisions:
+    """Decides transactions, and keeps the leases of those that are not decided."""
+
+    def __init__(
+        self,
+        *,
+        book: TransactionBook,
+        table: TransactionTable,
+        finisher: Finisher,
+        settings: TransactionSettings,
+    ) -> None:
+        self._book = book
+        self._table = table
+        self._finisher = finisher
+        self._settings = settings
+        self._leases: Leases[TransactionName] = Leases()
+        self._begun_at: dict[TransactionName, float] = {}
+        self._lease_granted = asyncio.Event()
+
+    async def decide(
+        self,
+        name: TransactionName,
+        wanted: TransactionState,
+        *,
+        writer: str = "",
+        timestamp: int = NO_TIMESTAMP,
+    ) -> TransactionState | None:
+        """The state that the transaction is in now, which is `wanted` if it was open; None if it is not known."""
+        book = self._book.stream(name.scope, name.stream)
+        transaction_id = name.transaction_id
+        while True:
+            record = book.find(transaction_id)
+            if record is None or record.state is not TransactionState.OPEN:
+                self._book.drop_if_empty(book)
+                return record.state if record is not None else None
+            if transaction_id in book.announced:
+                await self._book.wait_for_change()
+                continue
+            if transaction_id in book.doubtful:
+                await self._finisher.adopt(book, transaction_id)
+                continue
+            number = book.announce_commit(transaction_id)
+            decided = dataclasses.replace(record, state=wanted)
+            if wanted is TransactionState.COMMITTING:
+                decided = dataclasses.replace(
+                    decided, commit_number=number, writer=writer, timestamp=timestamp
+                )
+            try:
+                await self._write(book, name, record, decided)
+            except MetadataConflictError:
+                await self._finisher.adopt(book, transaction_id)
+
+    async def abort_quietly(self, name: TransactionName) -> None:
+        """Abort if it is open; tried again after a while if the store cannot now."""
+        try:
+            await self.decide(name, TransactionState.ABORTING)
+        except SegmentStoreError as error:
+            _LOG.warning("transaction=%s abort is tried again: %s", name, error)
+            self.grant(name, int(self._settings.retry_seconds_max * 1000))
+
+    def grant(self, name: TransactionName, lease_ms: int) -> None:
+        """The transaction stays open for so long, unless somebody decides it or grants it more."""
+        now = asyncio.get_running_loop().time()
+        self._begun_at.setdefault(name, now)
+        self._leases.grant(name, deadline=now + lease_ms / 1000)
+        self._lease_granted.set()
+
+    def clear(self) -> None:
+        """Forget all leases, to grant them anew."""
+        self._leases = Leases()
+        self._begun_at.clear()
+
+    def age_seconds(self, name: TransactionName) -> float:
+        """Since the transaction began, or since this controller started."""
+        now = asyncio.get_running_loop().time()
+        return now - self._begun_at.get(name, now)
+
+    async def end_leases(self) -> None:
+        """Abort what is not heard of for too long, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._lease_granted.clear()
+            for name in self._leases.take_expired(loop.time()):
+                book = self._book.known(name.scope, name.stream)
+                if book is not None and name.transaction_id in book.open:
+                    _LOG.info("transaction=%s lease ran out", name)
+                    await self.abort_quietly(name)
+                else:
+                    self._begun_at.pop(name, None)
+            deadline = self._leases.next_deadline()
+            if deadline is None:
+                await self._lease_granted.wait()
+            elif deadline > loop.time():
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._lease_granted.wait()
+                except TimeoutError:
+                    continue
+
+    def check(self) -> None:
+        """Every open transaction has a lease; O(n)."""
+        self._leases.check()
+        for book in self._book.all():
+            for transaction_id in book.open:
+                name = book.name(transaction_id)
+                assert name in self._begun_at, f"an open transaction without a lease name={name}"
+
+    async def _write(
+        self,
+        book: StreamBook,
+        name: TransactionName,
+        record: TransactionRecord,
+        decided: TransactionRecord,
+    ) -> None:
+        try:
+            await self._table.replace({name: (record, decided)})
+        except BaseException as error:
+            book.announced.pop(name.transaction_id, None)
+            if not isinstance(error, MetadataConflictError):
+                # Also a caller that left: the table may still get to it.
+                book.doubt(name.transaction_id)
+            self._finisher.wake(book)
+            self._book.changed()
+            raise
+        self._leases.end(name)
+        self._begun_at.pop(name, None)
+        self._book.place(name, decided)
+        self._finisher.wake(book)

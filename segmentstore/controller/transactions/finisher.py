@@ -1,0 +1,309 @@
+"""Brings transactions to the end that was promised: merges what commits, deletes what aborts, forgets what is done.
+
+One worker per stream that has something to do, inside one task group; a worker ends when nothing is left.
+
+Invariants:
+
+- Commits of one stream are done in the order of their numbers, several at once if they wrote to the same epoch.
+- A stream's commits happen while it is held, so it does not scale between two segments of one transaction.
+- What fails is tried again, with growing pauses, for as long as it takes; commits behind it wait. `complaints` says
+  which streams are stuck and why.
+- Segments forget a transaction only after its commit is recorded (H74).
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Mapping
+
+from segmentstore.codec.stream_names import transaction_epoch_of, transaction_segment
+from segmentstore.codec.stream_records.epoch_record import EpochRecord
+from segmentstore.codec.stream_records.stream_state_record import StreamState
+from segmentstore.codec.stream_records.transaction_record import (
+    TransactionRecord,
+    TransactionState,
+)
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.controller.errors import (
+    EpochNotFoundError,
+    MetadataConflictError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamSealedError,
+)
+from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.controller.streams.stream_segments import StreamSegments
+from segmentstore.controller.transactions.merges import Merges
+from segmentstore.controller.transactions.rolling_commit import RollingCommit
+from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
+from segmentstore.controller.transactions.transaction_table import (
+    TransactionName,
+    TransactionTable,
+)
+from segmentstore.runtime.clock import WallClock
+
+_LOG = logging.getLogger(__name__)
+
+_GONE = (ScopeNotFoundError, StreamNotFoundError)
+
+
+class Finisher:
+    """Works until cancelled; `wake` tells it that a stream has something to do."""
+
+    def __init__(
+        self,
+        *,
+        book: TransactionBook,
+        table: TransactionTable,
+        operations: StreamOperations,
+        segments: StreamSegments,
+        merges: Merges,
+        rolling: RollingCommit,
+        wall_clock: WallClock,
+        settings: TransactionSettings,
+    ) -> None:
+        self._book = book
+        self._table = table
+        self._operations = operations
+        self._segments = segments
+        self._merges = merges
+        self._rolling = rolling
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._slots = asyncio.Semaphore(settings.streams_together_max)
+        self._workers: dict[tuple[str, str], asyncio.Event] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._complaints: dict[tuple[str, str], str] = {}
+
+    def complaints(self) -> Mapping[tuple[str, str], str]:
+        """Stream -> why its transactions are not finished."""
+        return dict(self._complaints)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                for book in self._book.all():
+                    self.wake(book)
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._group = None
+
+    def wake(self, book: StreamBook) -> None:
+        """Something may be done for the stream now."""
+        key = (book.scope, book.stream)
+        worker = self._workers.get(key)
+        if worker is not None:
+            worker.set()
+        elif self._group is not None and book.has_work:
+            self._workers[key] = asyncio.Event()
+            self._group.create_task(self._work(book))
+
+    async def adopt(self, book: StreamBook, transaction_id: int) -> TransactionRecord | None:
+        """Believe what the table says of a transaction."""
+        record = await self._table.read(book.name(transaction_id))
+        self._book.place(book.name(transaction_id), record)
+        return record
+
+    async def forget_completed(self, book: StreamBook, transaction_ids: list[int]) -> None:
+        """Remove finished transactions from the table and the book."""
+        changes: dict[TransactionName, tuple[TransactionRecord, TransactionRecord | None]] = {
+            book.name(each): (book.completed[each].record, None) for each in transaction_ids
+        }
+        await self._table.replace(changes)
+        for transaction_id in transaction_ids:
+            self._book.place(book.name(transaction_id), None)
+
+    async def drop(self, book: StreamBook, transaction_ids: list[int]) -> None:
+        """Transactions of a stream that does not exist any more: nothing is left to be done for them."""
+        changes: dict[TransactionName, tuple[TransactionRecord, TransactionRecord | None]] = {}
+        for transaction_id in transaction_ids:
+            record = book.find(transaction_id)
+            if record is not None:
+                changes[book.name(transaction_id)] = (record, None)
+        await self._table.replace(changes)
+        for transaction_id in transaction_ids:
+            self._book.place(book.name(transaction_id), None)
+
+    async def replace_lost(self, name: TransactionName) -> list[str]:
+        """Create empty what is missing of a committing transaction and was not merged; the names."""
+        try:
+            history = await self._operations.history(name.scope, name.stream)
+            state = await history.any_state()
+            if state.record is None:
+                return []
+            return await self._merges.replace_lost(
+                history,
+                sources=await history.epoch(transaction_epoch_of(name.transaction_id)),
+                last_epoch=state.record.last_epoch,
+                transaction_id=name.transaction_id,
+            )
+        except (*_GONE, EpochNotFoundError):
+            return []
+
+    # --- one stream ------------------------------------------------------------------------------
+
+    async def _work(self, book: StreamBook) -> None:
+        key = (book.scope, book.stream)
+        wake = self._workers[key]
+        pause = self._settings.retry_seconds_min
+        try:
+            while book.has_work:
+                wake.clear()
+                try:
+                    async with self._slots:
+                        await self._step(book)
+                except SegmentStoreError as error:
+                    self._complaints[key] = f"{type(error).__name__}: {error}"
+                    _LOG.warning("stream=%s/%s transactions wait: %s", *key, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, self._settings.retry_seconds_max)
+                else:
+                    self._complaints.pop(key, None)
+                    pause = self._settings.retry_seconds_min
+        finally:
+            del self._workers[key]
+            self._complaints.pop(key, None)
+        self._book.drop_if_empty(book)
+
+    async def _step(self, book: StreamBook) -> None:
+        for transaction_id in list(book.doubtful):
+            await self.adopt(book, transaction_id)
+        try:
+            if book.next_commits(count=1):
+                await self._commit_next(book)
+            if book.aborting:
+                await self._abort(book)
+            if book.unforgotten and not book.next_commits(count=1):
+                await self._forget_merged(book)
+        except MetadataConflictError:
+            # Another controller was at work, or an answer of the table was lost: look again at all of them.
+            for transaction_id in [*book.committing, *book.aborting]:
+                await self.adopt(book, transaction_id)
+            raise
+
+    async def _commit_next(self, book: StreamBook) -> None:
+        try:
+            # Settles the stream first: that may be the end of a rolling commit, and the queue is another then.
+            async with self._operations.exclusive(book.scope, book.stream) as history:
+                await self._commit_held(book, history)
+        except _GONE as error:
+            _LOG.warning(
+                "stream=%s/%s is gone with its commits: %s", book.scope, book.stream, error
+            )
+            await self.drop(
+                book, [each for each, _ in book.next_commits(count=len(book.committing))]
+            )
+
+    async def _commit_held(self, book: StreamBook, history: StreamHistory) -> None:
+        due = book.next_commits(count=self._settings.commits_together_max)
+        if not due:
+            return
+        state = await history.state()
+        if state.state is StreamState.SEALED:
+            raise StreamSealedError(book.scope, book.stream)
+        epoch = transaction_epoch_of(due[0][0])
+        active = await history.epoch(state.current_epoch)
+        sources = active if epoch == active.epoch else await history.epoch(epoch)
+        together: list[tuple[int, TransactionRecord]] = []
+        for transaction_id, record in due:
+            if transaction_epoch_of(transaction_id) != epoch:
+                break
+            together.append((transaction_id, record))
+        if numbers_of(sources) != numbers_of(active):
+            await self._rolling.commit(
+                history,
+                sources=sources,
+                active=active,
+                transaction_ids=tuple(each for each, _ in together),
+            )
+            return
+        await self._commit_directly(book, history, sources, active, together)
+
+    async def _commit_directly(
+        self,
+        book: StreamBook,
+        history: StreamHistory,
+        sources: EpochRecord,
+        active: EpochRecord,
+        together: list[tuple[int, TransactionRecord]],
+    ) -> None:
+        merged = await self._merges.merge(
+            history,
+            sources=sources,
+            targets=active,
+            transaction_ids=[each for each, _ in together],
+        )
+        now_ms = self._wall_clock.now_ms()
+        after = {
+            transaction_id: dataclasses.replace(
+                record,
+                state=TransactionState.COMMITTED,
+                completed_ms=now_ms,
+                merged=merged[transaction_id],
+            )
+            for transaction_id, record in together
+        }
+        await self._table.replace(
+            {book.name(each): (record, after[each]) for each, record in together}
+        )
+        for transaction_id, record in after.items():
+            self._book.place(book.name(transaction_id), record)
+
+    async def _abort(self, book: StreamBook) -> None:
+        aborting = dict(book.aborting)
+        try:
+            history = await self._operations.history(book.scope, book.stream)
+            await history.state()
+            for epoch in sorted({transaction_epoch_of(each) for each in aborting}):
+                parents = await history.epoch(epoch)
+                await self._segments.delete(
+                    [
+                        transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                        for transaction_id in aborting
+                        if transaction_epoch_of(transaction_id) == epoch
+                        for parent in parents.segments
+                    ]
+                )
+        except _GONE as error:
+            _LOG.info("stream=%s/%s is gone with its aborts: %s", book.scope, book.stream, error)
+            await self.drop(book, list(aborting))
+            return
+        now_ms = self._wall_clock.now_ms()
+        after = {
+            each: dataclasses.replace(record, state=TransactionState.ABORTED, completed_ms=now_ms)
+            for each, record in aborting.items()
+        }
+        await self._table.replace(
+            {book.name(each): (record, after[each]) for each, record in aborting.items()}
+        )
+        for transaction_id, record in after.items():
+            self._book.place(book.name(transaction_id), record)
+
+    async def _forget_merged(self, book: StreamBook) -> None:
+        unforgotten = dict(book.unforgotten)
+        try:
+            history = await self._operations.history(book.scope, book.stream)
+            await history.state()
+            for epoch in sorted({transaction_epoch_of(each) for each in unforgotten}):
+                await self._merges.forget(
+                    history,
+                    await history.epoch(epoch),
+                    {
+                        each: dict(record.merged)
+                        for each, record in unforgotten.items()
+                        if transaction_epoch_of(each) == epoch
+                    },
+                )
+        except _GONE:
+            _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
+        for transaction_id in unforgotten:
+            book.unforgotten.pop(transaction_id, None)
+
+
+def numbers_of(epoch: EpochRecord) -> frozenset[int]:
+    """Segment numbers; equal ones mean equal ranges, because a number belongs to one range for ever."""
+    return frozenset(segment.number for segment in epoch.segments)

@@ -1,0 +1,175 @@
+"""Moves what transactions wrote into the segments of their stream.
+
+Invariants:
+
+- Into one segment, transactions are merged in the order given, each after the one before is durable.
+- A source that is missing counts as merged only where a segment remembers it (H74): the target itself, or an earlier
+  segment of the same number, if the stream was scaled between two attempts. Otherwise its bytes are lost, which is an
+  error and never a success.
+- A segment's number decides the target: transactions of number n are merged into a segment of number n, which lives
+  in the same container (H60).
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+
+from segmentstore.codec.stream_names import number_of, segment_name, transaction_segment
+from segmentstore.codec.stream_records.epoch_record import EpochRecord
+from segmentstore.codec.stream_records.stream_segment import StreamSegment
+from segmentstore.contracts.errors import ErrorKind, SegmentNotFoundError, SegmentSealedError
+from segmentstore.contracts.segments import SegmentApi
+from segmentstore.controller.errors import ControllerError
+from segmentstore.controller.streams.stream_history import StreamHistory
+
+Merged = dict[int, int]
+"""Target segment -> its length behind the transaction's bytes."""
+
+
+class TransactionSegmentLostError(ControllerError):
+    """A committing transaction's segment is gone and no segment of the stream remembers to have taken it in."""
+
+    kind = ErrorKind.CORRUPT
+
+
+class Merges:
+    """Merges transactions that wrote to the segments of one epoch."""
+
+    def __init__(self, *, segments: SegmentApi) -> None:
+        self._segments = segments
+
+    async def merge(
+        self,
+        history: StreamHistory,
+        *,
+        sources: EpochRecord,
+        targets: EpochRecord,
+        transaction_ids: Sequence[int],
+    ) -> dict[int, Merged]:
+        """For each transaction where its bytes went. `targets` has the segment numbers of `sources`.
+
+        Raises TransactionSegmentLostError, SegmentSealedError and SegmentNotFoundError (of a target).
+        """
+        target_of = {segment.number: segment.segment_id for segment in targets.segments}
+        chains = await asyncio.gather(
+            *(
+                self._merge_into(
+                    history, source, target_of[source.number], targets, transaction_ids
+                )
+                for source in sources.segments
+            ),
+            return_exceptions=True,
+        )
+        merged: dict[int, Merged] = {each: {} for each in transaction_ids}
+        for chain in chains:
+            if isinstance(chain, BaseException):
+                raise chain
+            for transaction_id, (target, length) in chain.items():
+                merged[transaction_id][target] = length
+        return merged
+
+    async def forget(
+        self, history: StreamHistory, sources: EpochRecord, merged: Mapping[int, Merged]
+    ) -> None:
+        """The commits are recorded: the segments need not remember these transactions any longer."""
+        parents = {segment.number: segment.segment_id for segment in sources.segments}
+        forgotten: dict[int, list[str]] = {}
+        for transaction_id, targets in merged.items():
+            for target in targets:
+                source = self._source_name(history, parents[number_of(target)], transaction_id)
+                forgotten.setdefault(target, []).append(source)
+        results = await asyncio.gather(
+            *(
+                self._forget_in(history.segment_name(target), names)
+                for target, names in forgotten.items()
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def replace_lost(
+        self,
+        history: StreamHistory,
+        *,
+        sources: EpochRecord,
+        last_epoch: int,
+        transaction_id: int,
+    ) -> list[str]:
+        """Create empty what is missing of a committing transaction and was not merged; the names.
+
+        Only where it is known and told that data was lost (H78): the commit goes on without it.
+        """
+        created: list[str] = []
+        for parent in sources.segments:
+            source = self._source_name(history, parent.segment_id, transaction_id)
+            try:
+                await self._segments.info(source)
+            except SegmentNotFoundError as error:
+                try:
+                    await self._merged_before(history, parent, source, error, last_epoch=last_epoch)
+                except TransactionSegmentLostError:
+                    await self._segments.create(source)
+                    created.append(source)
+        return created
+
+    async def _merge_into(
+        self,
+        history: StreamHistory,
+        parent: StreamSegment,
+        target: int,
+        targets: EpochRecord,
+        transaction_ids: Sequence[int],
+    ) -> dict[int, tuple[int, int]]:
+        lengths: dict[int, tuple[int, int]] = {}
+        name = history.segment_name(target)
+        for transaction_id in transaction_ids:
+            source = self._source_name(history, parent.segment_id, transaction_id)
+            try:
+                length = await self._segments.merge(name, source, seal_source=True)
+                lengths[transaction_id] = (target, length)
+            except SegmentNotFoundError as error:
+                if error.name != source:
+                    raise
+                lengths[transaction_id] = await self._merged_before(
+                    history, parent, source, error, last_epoch=targets.epoch - 1
+                )
+        return lengths
+
+    async def _merged_before(
+        self,
+        history: StreamHistory,
+        parent: StreamSegment,
+        source: str,
+        error: SegmentNotFoundError,
+        *,
+        last_epoch: int,
+    ) -> tuple[int, int]:
+        """Where an earlier attempt, made before a scale, has merged the source."""
+        candidates: list[int] = []
+        async with aclosing(history.segments_born(parent.creation_epoch, last_epoch)) as segments:
+            async for segment in segments:
+                if segment.number == parent.number and segment.segment_id not in candidates:
+                    candidates.append(segment.segment_id)
+        for candidate in reversed(candidates):
+            try:
+                length = await self._segments.merge(history.segment_name(candidate), source)
+            except (SegmentNotFoundError, SegmentSealedError):
+                continue
+            return candidate, length
+        raise TransactionSegmentLostError(
+            f"a transaction's segment is gone and was not merged name={source!r}"
+        ) from error
+
+    async def _forget_in(self, target: str, sources: Sequence[str]) -> None:
+        try:
+            await self._segments.forget_merged(target, sources)
+        except SegmentNotFoundError:
+            # The target was truncated away, and its memory with it.
+            return
+
+    def _source_name(self, history: StreamHistory, parent: int, transaction_id: int) -> str:
+        return transaction_segment(
+            segment_name(history.scope, history.stream, parent), transaction_id
+        )

@@ -1,0 +1,32 @@
+"""Values that a user may tune in transactions."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """Times in seconds unless the name says milliseconds."""
+
+    lease_ms_min: int = 10_000
+    lease_ms_max: int = 600_000
+    execution_seconds_max: float = 86_400.0
+    """A transaction older than this cannot be pinged any more, so its lease runs out."""
+    open_per_stream_max: int = 1_000
+    """Transactions of one stream that are open, committing or aborting. Above it: retry later."""
+    completed_per_stream_max: int = 1_000
+    """Finished transactions that one stream remembers; older ones are forgotten first."""
+    completed_seconds: float = 3_600.0
+    """For how long a finished transaction is remembered, at least counted from the controller's start."""
+    completed_sweep_seconds: float = 60.0
+    """Between two passes that forget finished transactions."""
+    listed_max: int = 500
+    """Finished transactions in one answer, newest first."""
+    commits_together_max: int = 64
+    """Transactions of one stream merged while it is kept from scaling."""
+    streams_together_max: int = 64
+    """Streams whose transactions are being finished at the same time."""
+    retry_seconds_min: float = 0.05
+    retry_seconds_max: float = 5.0
+    """Between two attempts to finish a transaction while the store cannot."""
+    load_page_entries: int = 1_000
+    """Records read at once when a controller starts."""

@@ -1,0 +1,130 @@
+"""Where the records of all transactions stand, and how they are changed.
+
+    _system/_tables/transactions      record `transaction/<scope>/<stream>/<32 hex digits>` per transaction
+
+One table for all scopes: it is read as a whole when a controller starts, and never listed afterwards. The tables of
+scopes would do as well for single records, but their indexes let only one batch pass at a time, and every transaction
+would change one twice.
+
+Invariants:
+
+- A record is replaced only by who has read it: another controller's change is met as a MetadataConflictError.
+- Changes of several transactions are one batch: all of it or nothing.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.codec.stream_records.record_places import REMOVED
+from segmentstore.codec.stream_records.transaction_record import (
+    TransactionRecord,
+)
+from segmentstore.contracts.errors import CorruptedDataError, SegmentExistsError
+from segmentstore.contracts.tables import TableApi
+from segmentstore.controller.errors import MetadataConflictError
+from segmentstore.controller.metadata.batch import Batch
+from segmentstore.controller.metadata.metadata_table import MetadataTable
+from segmentstore.controller.metadata.record_key import RecordKey
+
+TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
+
+_TRANSACTION = "transaction"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionName:
+    """A transaction in its stream."""
+
+    scope: str
+    stream: str
+    transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTransaction:
+    """A transaction as found when the controller started."""
+
+    name: TransactionName
+    record: TransactionRecord
+
+
+class TransactionTable:
+    """Reads and conditional changes. Raises what the door of tables raises, and MetadataConflictError."""
+
+    def __init__(self, *, tables: TableApi) -> None:
+        self._tables = tables
+        self._table = MetadataTable(tables=tables, name=TRANSACTIONS_TABLE)
+
+    async def create(self) -> None:
+        """Once per store; creating it again is fine."""
+        try:
+            await self._tables.create_table(TRANSACTIONS_TABLE)
+        except SegmentExistsError:
+            return
+
+    async def load(self, *, page_entries: int) -> AsyncGenerator[LoadedTransaction, None]:
+        """Everything in the table, in no particular order. Hold it in `aclosing`."""
+        async with self._tables.open_table(TRANSACTIONS_TABLE) as table:
+            token = b""
+            while True:
+                page = await table.read_entries(count=page_entries, token=token)
+                for entry in page.entries:
+                    if entry.value != REMOVED:
+                        yield _loaded(entry.key, entry.value)
+                token = page.token
+                if not token:
+                    return
+
+    async def read(self, name: TransactionName) -> TransactionRecord | None:
+        """One transaction as it stands now."""
+        return (await self._table.read(_transaction_key(name))).record
+
+    async def add(self, name: TransactionName, record: TransactionRecord) -> None:
+        """A transaction that did not exist."""
+        key = _transaction_key(name)
+        batch = Batch()
+        batch.put(key, record, await self._table.read(key))
+        await self._table.commit(batch)
+
+    async def replace(
+        self,
+        changes: Mapping[TransactionName, tuple[TransactionRecord, TransactionRecord | None]],
+    ) -> None:
+        """Replace the first record of each pair by the second (None: by nothing), all of them or none.
+
+        Raises MetadataConflictError if a record is not the one that is to be replaced.
+        """
+        names = list(changes)
+        keys = [_transaction_key(name) for name in names]
+        found = await self._table.read_many(keys)
+        batch = Batch()
+        for name, key, versioned in zip(names, keys, found, strict=True):
+            before, after = changes[name]
+            if versioned.record != before:
+                raise MetadataConflictError(
+                    f"a transaction changed meanwhile stream={name.scope!r}/{name.stream!r}"
+                    f" transaction={name.transaction_id:032x}"
+                )
+            if after is None:
+                batch.remove(key, versioned)
+            else:
+                batch.put(key, after, versioned)
+        if batch.changes:
+            await self._table.commit(batch)
+
+
+def _transaction_key(name: TransactionName) -> RecordKey[TransactionRecord]:
+    return RecordKey(
+        f"{_TRANSACTION}/{name.scope}/{name.stream}/{name.transaction_id:032x}",
+        TransactionRecord.decode,
+    )
+
+
+def _loaded(key: bytes, value: bytes) -> LoadedTransaction:
+    match key.decode(errors="replace").split("/"):
+        case [kind, scope, stream, digits] if kind == _TRANSACTION and len(digits) == 32:
+            return LoadedTransaction(
+                TransactionName(scope, stream, int(digits, 16)), TransactionRecord.decode(value)
+            )
+    raise CorruptedDataError(f"table of transactions has a foreign key key={key!r}")

@@ -1,0 +1,380 @@
+"""The controller's verbs of transactions.
+
+    create   record OPEN, then a segment beside each segment of the current epoch, then the answer
+    commit   record COMMITTING, then the answer; merging follows (finisher.py)
+    abort    record ABORTING, then the answer; deleting follows
+    ping     a new lease, in memory only
+    lease over, or the stream is to be sealed: as abort
+
+Invariants:
+
+- An answer says only what is durable: after a commit was answered the transaction will be committed, whatever dies.
+- Commits of one stream take effect in the order of their calls.
+- A transaction's record is older than its segments: a controller that dies in between leaves a transaction whose lease
+  runs out, not segments that nobody knows.
+- A commit is never undone and an abort never becomes a commit; the later call is refused.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.stream_names import (
+    transaction_epoch_of,
+    transaction_halves,
+    transaction_id_of,
+    transaction_segment,
+)
+from segmentstore.codec.stream_records.epoch_record import EpochRecord
+from segmentstore.codec.stream_records.stream_state_record import StreamState
+from segmentstore.codec.stream_records.transaction_record import (
+    TransactionRecord,
+    TransactionState,
+)
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.controller.errors import (
+    RetryLaterError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamSealedError,
+)
+from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.controller.streams.stream_segments import StreamSegments
+from segmentstore.controller.transactions.decisions import Decisions
+from segmentstore.controller.transactions.finisher import Finisher
+from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
+from segmentstore.controller.transactions.transaction_ids import TransactionIds
+from segmentstore.controller.transactions.transaction_table import (
+    TransactionName,
+    TransactionTable,
+)
+from segmentstore.runtime.clock import WallClock
+
+_LOG = logging.getLogger(__name__)
+
+_ABORTED = (TransactionState.ABORTING, TransactionState.ABORTED)
+_COMMITTED = (TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+PingStatus = api.PingTxnStatus
+
+
+class Transactions:
+    """Verbs, leases, and what is forgotten in the end."""
+
+    def __init__(
+        self,
+        *,
+        book: TransactionBook,
+        table: TransactionTable,
+        operations: StreamOperations,
+        segments: StreamSegments,
+        finisher: Finisher,
+        decisions: Decisions,
+        ids: TransactionIds,
+        wall_clock: WallClock,
+        settings: TransactionSettings,
+    ) -> None:
+        self._book = book
+        self._table = table
+        self._operations = operations
+        self._segments = segments
+        self._finisher = finisher
+        self._decisions = decisions
+        self._ids = ids
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._loaded = False
+
+    @property
+    def book(self) -> TransactionBook:
+        """What is known of all transactions."""
+        return self._book
+
+    @property
+    def decisions(self) -> Decisions:
+        """Leases, and how transactions are decided."""
+        return self._decisions
+
+    def complaints(self) -> Mapping[tuple[str, str], str]:
+        """Stream -> why its transactions are not finished."""
+        return self._finisher.complaints()
+
+    async def start(self) -> None:
+        """Read all transactions; open ones get their whole lease anew. Before streams are resumed.
+
+        Also after `run` broke: what is in memory is given up for what the table says.
+        """
+        self._loaded = False
+        await self._table.create()
+        self._book.clear()
+        self._decisions.clear()
+        async with aclosing(
+            self._table.load(page_entries=self._settings.load_page_entries)
+        ) as loaded:
+            async for transaction in loaded:
+                name, record = transaction.name, transaction.record
+                self._book.place(name, record)
+                if record.state is TransactionState.OPEN:
+                    self._decisions.grant(name, record.lease_ms)
+        self._loaded = True
+
+    async def repair(self) -> list[str]:
+        """After a recovery from Tier 2 alone, before `start`: let commits go on whose segments were lost (H78).
+
+        Such segments are created empty; their names, for the report. Doing it again finds nothing.
+        """
+        await self._table.create()
+        created: list[str] = []
+        async with aclosing(
+            self._table.load(page_entries=self._settings.load_page_entries)
+        ) as loaded:
+            async for transaction in loaded:
+                if transaction.record.state is TransactionState.COMMITTING:
+                    created += await self._finisher.replace_lost(transaction.name)
+        return created
+
+    async def run(self) -> None:
+        """Until cancelled: finish, abort what is not heard of, forget."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._finisher.run())
+            group.create_task(self._decisions.end_leases())
+            group.create_task(self._forget_for_ever())
+
+    # --- verbs -----------------------------------------------------------------------------------
+
+    async def create_transaction(self, request: api.CreateTxnRequest) -> api.CreateTxnResponse:
+        """Raises InvalidRequestError (lease), StreamNotFoundError, StreamSealedError, RetryLaterError (too many)."""
+        self._require_loaded()
+        self._require_lease(request.lease)
+        scope, stream = request.streamInfo.scope, request.streamInfo.stream
+        book = self._book.stream(scope, stream)
+        if book.closed_count:
+            raise StreamSealedError(scope, stream)
+        if book.unfinished_count >= self._settings.open_per_stream_max:
+            raise RetryLaterError(
+                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
+            )
+        book.begun_count += 1
+        try:
+            epoch, transaction_id = await self._begin(book, request.lease)
+        finally:
+            book.begun_count -= 1
+            self._book.changed()
+            self._book.drop_if_empty(book)
+        high, low = transaction_halves(transaction_id)
+        return api.CreateTxnResponse(
+            txnId=api.TxnId(highBits=high, lowBits=low),
+            activeSegments=[
+                api.SegmentRange(
+                    segmentId=api.SegmentId(
+                        streamInfo=api.StreamInfo(scope=scope, stream=stream),
+                        segmentId=segment.segment_id,
+                    ),
+                    minKey=segment.low,
+                    maxKey=segment.high,
+                )
+                for segment in epoch.segments
+            ],
+        )
+
+    async def commit_transaction(self, request: api.TxnRequest) -> api.TxnStatus:
+        self._require_loaded()
+        name, _ = self._find(request.streamInfo, request.txnId)
+        state = await self._decisions.decide(
+            name,
+            TransactionState.COMMITTING,
+            writer=request.writerId,
+            timestamp=request.timestamp,
+        )
+        return await self._decided(name, state, wanted=_COMMITTED)
+
+    async def abort_transaction(self, request: api.TxnRequest) -> api.TxnStatus:
+        self._require_loaded()
+        name, _ = self._find(request.streamInfo, request.txnId)
+        state = await self._decisions.decide(name, TransactionState.ABORTING)
+        return await self._decided(name, state, wanted=_ABORTED)
+
+    async def ping_transaction(self, request: api.PingTxnRequest) -> api.PingTxnStatus:
+        self._require_loaded()
+        name, record = self._find(request.streamInfo, request.txnId)
+        if record is None:
+            return PingStatus(status=PingStatus.Status.UNKNOWN)
+        if record.state in _COMMITTED:
+            return PingStatus(status=PingStatus.Status.COMMITTED)
+        if record.state in _ABORTED:
+            return PingStatus(status=PingStatus.Status.ABORTED)
+        if request.lease > self._settings.lease_ms_max:
+            return PingStatus(status=PingStatus.Status.LEASE_TOO_LARGE)
+        if self._decisions.age_seconds(name) > self._settings.execution_seconds_max:
+            return PingStatus(status=PingStatus.Status.MAX_EXECUTION_TIME_EXCEEDED)
+        self._decisions.grant(name, max(request.lease, self._settings.lease_ms_min))
+        return PingStatus(status=PingStatus.Status.OK)
+
+    async def check_transaction_state(self, request: api.TxnRequest) -> api.TxnState:
+        self._require_loaded()
+        _, record = self._find(request.streamInfo, request.txnId)
+        if record is None:
+            return api.TxnState(state=api.TxnState.State.UNKNOWN)
+        return api.TxnState(state=record.state.name)
+
+    async def list_completed_transactions(
+        self, request: api.ListCompletedTxnRequest
+    ) -> api.ListCompletedTxnResponse:
+        """Newest first, no more than the settings say."""
+        self._require_loaded()
+        book = self._book.known(request.streamInfo.scope, request.streamInfo.stream)
+        answer = api.ListCompletedTxnResponse()
+        if book is None:
+            return answer
+        for transaction_id, completed in reversed(book.completed.items()):
+            if len(answer.response) == self._settings.listed_max:
+                break
+            high, low = transaction_halves(transaction_id)
+            status = api.TxnResponse.Status
+            answer.response.append(
+                api.TxnResponse(
+                    txnId=api.TxnId(highBits=high, lowBits=low),
+                    status=status.COMMITTED
+                    if completed.record.state is TransactionState.COMMITTED
+                    else status.ABORTED,
+                )
+            )
+        return answer
+
+    # --- the stream's life -----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def closed(self, scope: str, stream: str) -> AsyncIterator[None]:
+        """No transaction of the stream begins or is unfinished inside: open ones are aborted, commits are done.
+
+        For sealing a stream. Do not hold the stream when entering.
+        """
+        self._require_loaded()
+        book = self._book.stream(scope, stream)
+        book.closed_count += 1
+        try:
+            while not book.is_settled:
+                for transaction_id in list(book.open):
+                    if transaction_id not in book.announced:
+                        await self._decisions.abort_quietly(book.name(transaction_id))
+                if not book.is_settled:
+                    await self._book.wait_for_change()
+            yield
+        finally:
+            book.closed_count -= 1
+            self._book.drop_if_empty(book)
+
+    async def clean(self, history: StreamHistory) -> None:
+        """The stream is being deleted: nothing of its transactions stays."""
+        self._require_loaded()
+        book = self._book.known(history.scope, history.stream)
+        if book is None:
+            return
+        for transaction_id in [*book.open, *book.committing, *book.aborting]:
+            parents = await history.epoch(transaction_epoch_of(transaction_id))
+            await self._segments.delete(
+                [
+                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                    for parent in parents.segments
+                ]
+            )
+        book.unforgotten.clear()
+        await self._finisher.drop(
+            book, [*book.open, *book.committing, *book.aborting, *book.completed]
+        )
+        self._book.drop_if_empty(book)
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    async def _begin(self, book: StreamBook, lease_ms: int) -> tuple[EpochRecord, int]:
+        history = await self._operations.history(book.scope, book.stream)
+        state = await history.state()
+        if state.state in (StreamState.SEALING, StreamState.SEALED):
+            raise StreamSealedError(book.scope, book.stream)
+        epoch = await history.epoch(state.current_epoch)
+        transaction_id = self._ids.take(epoch=epoch.epoch)
+        name = book.name(transaction_id)
+        record = TransactionRecord(
+            state=TransactionState.OPEN,
+            lease_ms=lease_ms,
+            created_ms=self._wall_clock.now_ms(),
+        )
+        try:
+            await self._table.add(name, record)
+            await self._segments.create(
+                [
+                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                    for parent in epoch.segments
+                ]
+            )
+        finally:
+            # Also if it failed, or its caller left: what exists of it ends with the lease.
+            self._book.place(name, record)
+            self._decisions.grant(name, lease_ms)
+        return epoch, transaction_id
+
+    async def _decided(
+        self,
+        name: TransactionName,
+        state: TransactionState | None,
+        *,
+        wanted: tuple[TransactionState, ...],
+    ) -> api.TxnStatus:
+        status = api.TxnStatus.Status
+        if state is not None:
+            return api.TxnStatus(status=status.SUCCESS if state in wanted else status.FAILURE)
+        try:
+            history = await self._operations.history(name.scope, name.stream)
+            await history.state()
+        except (ScopeNotFoundError, StreamNotFoundError):
+            return api.TxnStatus(status=status.STREAM_NOT_FOUND)
+        return api.TxnStatus(status=status.TRANSACTION_NOT_FOUND)
+
+    async def _forget_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.completed_sweep_seconds)
+            await self.forget_old()
+
+    async def forget_old(self) -> None:
+        """Forget finished transactions that are too old or too many."""
+        now = asyncio.get_running_loop().time()
+        for book in self._book.all():
+            excess = len(book.completed) - self._settings.completed_per_stream_max
+            old = [
+                transaction_id
+                for place, (transaction_id, completed) in enumerate(book.completed.items())
+                if transaction_id not in book.unforgotten
+                and (place < excess or completed.since + self._settings.completed_seconds <= now)
+            ]
+            try:
+                await self._finisher.forget_completed(book, old)
+            except SegmentStoreError as error:
+                _LOG.info("finished transactions are kept for now: %s", error)
+            self._book.drop_if_empty(book)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _find(
+        self, stream_info: api.StreamInfo, txn_id: api.TxnId
+    ) -> tuple[TransactionName, TransactionRecord | None]:
+        name = TransactionName(
+            stream_info.scope,
+            stream_info.stream,
+            transaction_id_of(high=txn_id.highBits, low=txn_id.lowBits),
+        )
+        book = self._book.known(name.scope, name.stream)
+        return name, book.find(name.transaction_id) if book is not None else None
+
+    def _require_loaded(self) -> None:
+        if not self._loaded:
+            raise RetryLaterError("the controller is still reading its transactions")
+
+    def _require_lease(self, lease_ms: int) -> None:
+        if not self._settings.lease_ms_min <= lease_ms <= self._settings.lease_ms_max:
+            raise InvalidRequestError(
+                f"a lease has {self._settings.lease_ms_min} to {self._settings.lease_ms_max} ms lease_ms={lease_ms}"
+            )

@@ -1,0 +1,1 @@
+"""Watermarks: times that writers note, tied to positions for readers."""

@@ -1,0 +1,230 @@
+"""Reader groups, their state streams, and subscribers."""
+
+import asyncio
+
+import pytest
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.controller.errors import ScopeNotEmptyError
+from tests.controller.crashing_doors import ProcessDiedError
+from tests.controller.transactions.feature_cluster import FeatureCluster
+
+Create = api.CreateReaderGroupResponse.Status
+Update = api.UpdateReaderGroupResponse.Status
+Delete = api.DeleteReaderGroupStatus.Status
+Get = api.ReaderGroupConfigResponse.Status
+Consumed = api.UpdateSubscriberStatus.Status
+
+CALLS_MAX = 200
+
+
+async def cluster_with_stream() -> FeatureCluster:
+    cluster = FeatureCluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.create("a", segments=2)
+    return cluster
+
+
+def config(
+    group: str = "g", *, retention: int = 0, generation: int = 0, group_id: str = "id-1"
+) -> api.ReaderGroupConfiguration:
+    return api.ReaderGroupConfiguration(
+        scope="s",
+        readerGroupName=group,
+        groupRefreshTimeMillis=3_000,
+        automaticCheckpointIntervalMillis=30_000,
+        maxOutstandingCheckpointRequest=3,
+        retentionType=retention,
+        generation=generation,
+        readerGroupId=group_id,
+        startingStreamCuts=[
+            api.StreamCut(streamInfo=api.StreamInfo(scope="s", stream="a"), cut={0: 0, 1: -1})
+        ],
+        endingStreamCuts=[api.StreamCut(streamInfo=api.StreamInfo(scope="s", stream="a"), cut={})],
+        rolloverSizeBytes=0,
+    )
+
+
+def info(*, group_id: str = "id-1") -> api.ReaderGroupInfo:
+    return api.ReaderGroupInfo(scope="s", readerGroup="g", readerGroupId=group_id)
+
+
+async def test_a_group_is_created_with_its_state_stream_and_its_configuration_is_echoed() -> None:
+    cluster = await cluster_with_stream()
+    created = await cluster.rooms.reader_groups.create(config())
+    assert created.status == Create.SUCCESS
+    assert created.config == config()
+    assert await cluster.current("_RGg") == [0]
+    read = await cluster.rooms.reader_groups.configuration(info())
+    assert read.status == Get.SUCCESS
+    assert read.config == config()
+
+
+async def test_creating_a_group_again_gives_what_is_stored() -> None:
+    cluster = await cluster_with_stream()
+    await cluster.rooms.reader_groups.create(config())
+    again = await cluster.rooms.reader_groups.create(config(retention=2, group_id="id-2"))
+    assert again.status == Create.SUCCESS
+    assert again.config == config()
+
+
+async def test_bad_names_and_scopes_are_told() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    assert (await groups.create(config("_RGg"))).status == Create.INVALID_RG_NAME
+    foreign = config()
+    foreign.scope = "t"
+    assert (await groups.create(foreign)).status == Create.SCOPE_NOT_FOUND
+    assert (await groups.update(foreign)).status == Update.RG_NOT_FOUND
+    assert (await groups.configuration(info())).status == Get.RG_NOT_FOUND
+    assert (await groups.delete(info())).status == Delete.RG_NOT_FOUND
+    with pytest.raises(InvalidRequestError):
+        await groups.create(config(retention=9))
+
+
+async def test_an_update_names_the_generation_that_it_is_based_on() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    await groups.create(config())
+    updated = await groups.update(config(retention=1))
+    assert (updated.status, updated.generation) == (Update.SUCCESS, 1)
+    assert (await groups.update(config(retention=2))).status == Update.INVALID_CONFIG
+    foreign = config(generation=1, group_id="id-2")
+    assert (await groups.update(foreign)).status == Update.INVALID_CONFIG
+    read = await groups.configuration(info())
+    assert (read.config.generation, read.config.retentionType) == (1, 1)
+
+
+async def test_a_deleted_group_leaves_nothing() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    before = cluster.memory_segments.names()
+    await groups.create(config(retention=1))
+    assert (await groups.delete(info(group_id="id-2"))).status == Delete.RG_NOT_FOUND
+    assert (await groups.delete(info())).status == Delete.SUCCESS
+    assert (await groups.configuration(info())).status == Get.RG_NOT_FOUND
+    assert cluster.memory_segments.names() == before
+    assert not (await subscribers(cluster)).subscribers
+    assert (await groups.create(config(group_id="id-2"))).config.readerGroupId == "id-2"
+    assert await cluster.current("_RGg") == [1]
+    await cluster.check()
+
+
+async def test_a_scope_with_a_group_is_not_empty() -> None:
+    cluster = FeatureCluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.rooms.reader_groups.create(config())
+    with pytest.raises(ScopeNotEmptyError):
+        await cluster.scopes.delete("s")
+    await cluster.scopes.delete_with_content("s")
+    assert cluster.memory_segments.names() == []
+
+
+async def subscribers(cluster: FeatureCluster) -> api.SubscribersResponse:
+    return await cluster.rooms.subscribers.list_of(cluster.info("a"))
+
+
+async def consume(
+    cluster: FeatureCluster,
+    cut: dict[int, int],
+    *,
+    generation: int = 0,
+    group_id: str = "id-1",
+    subscriber: str = "s/g",
+    stream: str = "a",
+) -> api.UpdateSubscriberStatus.Status:
+    answer = await cluster.rooms.subscribers.update_cut(
+        api.SubscriberStreamCut(
+            subscriber=subscriber,
+            generation=generation,
+            readerGroupId=group_id,
+            streamCut=api.StreamCut(streamInfo=cluster.info(stream), cut=cut),
+        )
+    )
+    return answer.status
+
+
+async def test_a_group_that_holds_back_retention_is_a_subscriber() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    await groups.create(config())
+    assert not (await subscribers(cluster)).subscribers
+    await groups.update(config(retention=2))
+    assert list((await subscribers(cluster)).subscribers) == ["s/g"]
+    await groups.update(config(retention=0, generation=1))
+    assert not (await subscribers(cluster)).subscribers
+    missing = await cluster.rooms.subscribers.list_of(cluster.info("b"))
+    assert missing.status == api.SubscribersResponse.Status.STREAM_NOT_FOUND
+
+
+async def test_what_a_subscriber_has_consumed_is_checked_before_it_counts() -> None:
+    cluster = await cluster_with_stream()
+    await cluster.rooms.reader_groups.create(config(retention=1))
+    assert await consume(cluster, {0: 10, 1: 20}) == Consumed.SUCCESS
+    assert await consume(cluster, {0: 5, 1: 20}) == Consumed.STREAM_CUT_NOT_VALID
+    assert await consume(cluster, {0: 10}) == Consumed.STREAM_CUT_NOT_VALID
+    assert await consume(cluster, {7: 10}) == Consumed.STREAM_CUT_NOT_VALID
+    assert await consume(cluster, {0: 11, 1: 20}, generation=1) == Consumed.GENERATION_MISMATCH
+    assert await consume(cluster, {0: 11, 1: 20}, group_id="x") == Consumed.SUBSCRIBER_NOT_FOUND
+    assert await consume(cluster, {0: 9, 1: 9}, subscriber="s/h") == Consumed.SUBSCRIBER_NOT_FOUND
+    assert await consume(cluster, {0: 9}, stream="b") == Consumed.STREAM_NOT_FOUND
+    assert await consume(cluster, {0: 10, 1: 21}) == Consumed.SUCCESS
+
+
+async def test_the_slowest_subscriber_decides_for_every_key() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    history = await cluster.streams.operations.history("s", "a")
+    assert await cluster.rooms.subscribers.lowest_cut(history) is None
+    await groups.create(config("g", retention=1))
+    await groups.create(config("h", retention=1))
+    await consume(cluster, {0: 10, 1: 20})
+    lowest = await cluster.rooms.subscribers.lowest_cut(history)
+    assert lowest is not None
+    # The other one has said nothing: it stands where its configuration starts.
+    assert {each.segment_id: at for each, at in lowest.items()} == {0: 0, 1: 0}
+    await consume(cluster, {0: 15, 1: 5}, subscriber="s/h")
+    lowest = await cluster.rooms.subscribers.lowest_cut(history)
+    assert lowest is not None
+    assert {each.segment_id: at for each, at in lowest.items()} == {0: 10, 1: 5}
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_group_survives_death_at_any_call_of_its_creation_and_deletion(
+    behind: bool,
+) -> None:
+    for die_at in range(1, CALLS_MAX):
+        cluster = await cluster_with_stream()
+        names = cluster.memory_segments.names()
+        cluster.plan.arm(die_at=die_at, behind=behind)
+        try:
+            await cluster.rooms.reader_groups.create(config(retention=1))
+            await cluster.rooms.reader_groups.delete(info())
+        except ProcessDiedError:
+            await cluster.restart()
+            created = await cluster.rooms.reader_groups.create(config(retention=1))
+            assert created.config == config(retention=1)
+            assert len(await cluster.current("_RGg")) == 1
+            assert list((await subscribers(cluster)).subscribers) == ["s/g"]
+            await cluster.check()
+            assert (await cluster.rooms.reader_groups.delete(info())).status == Delete.SUCCESS
+            assert cluster.memory_segments.names() == names
+            continue
+        return
+    raise AssertionError("the scenario never gets through")
+
+
+async def test_h63_of_several_creates_at_once_all_get_the_configuration_of_the_first() -> None:
+    cluster = await cluster_with_stream()
+    created = await asyncio.gather(
+        *(
+            cluster.rooms.reader_groups.create(config(group_id=f"id-{number}"))
+            for number in range(5)
+        )
+    )
+    assert {each.config.readerGroupId for each in created} == {"id-0"}
+    assert await cluster.current("_RGg") == [0]
+    await cluster.check()

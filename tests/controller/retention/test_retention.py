@@ -1,0 +1,251 @@
+"""Streams lose their oldest bytes by age, by size, and not before subscribers have read them."""
+
+import asyncio
+
+import pytest
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.stream_records.stream_configuration_record import (
+    RetentionPolicy,
+    RetentionType,
+    ScalingPolicy,
+    StreamConfigurationRecord,
+)
+from segmentstore.controller.retention.retention import cuts_key
+from segmentstore.controller.retention.settings import RetentionSettings
+from segmentstore.controller.settings import ControllerSettings
+from tests.controller.transactions.feature_cluster import FeatureCluster
+from tests.sim.clock import SimulatedWallClock
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+
+pytestmark = pytest.mark.simulation
+
+SETTINGS = RetentionSettings(
+    interval_seconds=10.0, clock_difference_seconds_max=2.0, clock_settle_seconds=60.0
+)
+EVENT_BYTES = 108
+
+
+class RetentionCluster(FeatureCluster):
+    """One stream `a`, one event a second."""
+
+    def __init__(self, loop: SimLoop, settings: RetentionSettings = SETTINGS) -> None:
+        self.wall = SimulatedWallClock(loop)
+        super().__init__(settings=ControllerSettings(retention=settings))
+
+    def _build(self) -> None:
+        self.clock = self.wall  # type: ignore[assignment]  # the base class moves its clock by hand
+        super()._build()
+
+    async def begin_with(self, policy: RetentionPolicy, *, segments: int = 1) -> None:
+        await self.start()
+        await self.scopes.create("s")
+        await self.streams.creation.create(
+            "s",
+            "a",
+            StreamConfigurationRecord(
+                retention=policy, scaling=ScalingPolicy(segment_count_min=segments)
+            ),
+        )
+
+    async def fill(self, *, seconds: int) -> None:
+        for second in range(seconds):
+            current = await self.current("a")
+            await self.append_event("a", current[second % len(current)], b"x" * 100)
+            await asyncio.sleep(1)
+
+    async def head(self) -> dict[int, int]:
+        history = await self.streams.operations.history("s", "a")
+        return await history.head()
+
+    async def stored(self) -> int:
+        """Bytes between the head and the end."""
+        total = 0
+        for name in self.memory_segments.names():
+            if name.startswith("s/a/"):
+                info = await self.memory_segments.info(name)
+                total += info.length - info.start_offset
+        return total
+
+
+def by_time(seconds: int, *, at_most: int = 0) -> RetentionPolicy:
+    return RetentionPolicy(type=RetentionType.TIME, limit=seconds * 1000, maximum=at_most * 1000)
+
+
+def by_size(size: int, *, at_most: int = 0) -> RetentionPolicy:
+    return RetentionPolicy(type=RetentionType.SIZE, limit=size, maximum=at_most)
+
+
+def test_bytes_older_than_the_policy_go_and_younger_ones_stay() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_time(100), segments=2)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=400)
+            # A grain of cuts and of passes more than the policy asks for, never less.
+            assert 100 * EVENT_BYTES <= await cluster.stored() <= 122 * EVENT_BYTES
+            await asyncio.sleep(200)
+            assert await cluster.stored() == 0
+            task.cancel()
+        await cluster.check()
+
+    run_simulation(1, main)
+
+
+def test_bytes_beyond_the_size_of_the_policy_go_also_across_scales() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_size(50 * EVENT_BYTES))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=100)
+            assert 50 * EVENT_BYTES <= await cluster.stored() <= 72 * EVENT_BYTES
+            await cluster.scale("a", [(0.0, 0.5), (0.5, 1.0)])
+            await cluster.fill(seconds=100)
+            assert 50 * EVENT_BYTES <= await cluster.stored() <= 72 * EVENT_BYTES
+            assert "s/a/0.#epoch.0" not in cluster.memory_segments.names()
+            task.cancel()
+        await cluster.check()
+
+    run_simulation(1, main)
+
+
+def test_a_stream_without_a_policy_keeps_everything() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(RetentionPolicy())
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=300)
+            task.cancel()
+        assert await cluster.stored() == 300 * EVENT_BYTES
+
+    run_simulation(1, main)
+
+
+def test_h77_a_wall_clock_that_jumps_stops_deletion_by_age_until_it_is_settled() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_time(1_000))
+        watch = cluster.rooms.retention.clock_watch
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=100)
+            assert watch.complaint() == ""
+            cluster.wall.step(365 * 86_400_000)
+            await asyncio.sleep(30)
+            assert "jumped" in watch.complaint()
+            assert await cluster.stored() == 100 * EVENT_BYTES
+            cluster.wall.step(-365 * 86_400_000)
+            await asyncio.sleep(5)
+            assert watch.complaint() == ""
+            await asyncio.sleep(500)
+            assert await cluster.stored() == 100 * EVENT_BYTES
+            # A jump that lasts is the truth in the end.
+            cluster.wall.step(365 * 86_400_000)
+            await asyncio.sleep(100)
+            assert watch.complaint() == ""
+            assert await cluster.stored() == 0
+            task.cancel()
+
+    run_simulation(1, main)
+
+
+def test_h77_a_controller_that_starts_lets_time_settle_before_it_deletes_by_age() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_time(100))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=80)
+            task.cancel()
+        cluster.wall.step(365 * 86_400_000)
+        await cluster.restart()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await asyncio.sleep(55)
+            assert "started" in cluster.rooms.retention.clock_watch.complaint()
+            assert await cluster.stored() == 80 * EVENT_BYTES
+            task.cancel()
+
+    run_simulation(1, main)
+
+
+def test_what_a_subscriber_has_not_read_stays_up_to_the_policys_maximum() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_size(50 * EVENT_BYTES, at_most=200 * EVENT_BYTES))
+        await cluster.rooms.reader_groups.create(
+            api.ReaderGroupConfiguration(
+                scope="s",
+                readerGroupName="g",
+                readerGroupId="id",
+                retentionType=1,
+                startingStreamCuts=[api.StreamCut(streamInfo=cluster.info("a"))],
+            )
+        )
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=150)
+            assert await cluster.stored() == 150 * EVENT_BYTES
+            answer = await cluster.rooms.subscribers.update_cut(
+                api.SubscriberStreamCut(
+                    subscriber="s/g",
+                    readerGroupId="id",
+                    streamCut=api.StreamCut(
+                        streamInfo=cluster.info("a"), cut={0: 30 * EVENT_BYTES}
+                    ),
+                )
+            )
+            assert answer.status == api.UpdateSubscriberStatus.Status.SUCCESS
+            await asyncio.sleep(20)
+            assert await cluster.head() == {0: 30 * EVENT_BYTES}
+            await cluster.fill(seconds=200)
+            assert 200 * EVENT_BYTES <= await cluster.stored() <= 222 * EVENT_BYTES
+            task.cancel()
+
+    run_simulation(1, main)
+
+
+def test_cuts_are_bounded_and_get_coarser_with_age() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = RetentionSettings(
+            interval_seconds=1.0, cuts_per_stream_max=16, clock_settle_seconds=1.0
+        )
+        cluster = RetentionCluster(loop, settings)
+        await cluster.begin_with(by_time(10_000))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=500)
+            task.cancel()
+        history = await cluster.streams.operations.history("s", "a")
+        record = (await history.table.read(cuts_key("a"))).record
+        assert record is not None
+        record.check()
+        assert 8 <= len(record.cuts) <= 16
+        gaps = [
+            later.time_ms - earlier.time_ms
+            for earlier, later in zip(record.cuts, record.cuts[1:], strict=False)
+        ]
+        assert gaps[0] > gaps[-1]
+
+    run_simulation(1, main)
+
+
+def test_a_deleted_stream_leaves_no_cuts_for_its_successor() -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_size(10))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.retention.run())
+            await cluster.fill(seconds=50)
+            await cluster.streams.sealing.seal("s", "a")
+            await cluster.streams.deletion.delete("s", "a")
+            await cluster.create("a")
+            history = await cluster.streams.operations.history("s", "a")
+            assert (await history.table.read(cuts_key("a"))).record is None
+            task.cancel()
+
+    run_simulation(1, main)

@@ -1,0 +1,124 @@
+"""Which cut a stream is truncated at: by table."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from segmentstore.codec.stream_records.retention_cuts_record import RetentionCut
+from segmentstore.codec.stream_records.watermark import KeyedSegment
+from segmentstore.controller.retention.cut_order import (
+    CutOrder,
+    highest_of,
+    lowest_of,
+    order_of,
+    uncovered,
+)
+from segmentstore.controller.retention.truncation_choice import (
+    RetentionKind,
+    RetentionLimits,
+    choose_cut,
+)
+
+LEFT = KeyedSegment(0, 0.0, 0.5)
+RIGHT = KeyedSegment(1, 0.5, 1.0)
+WHOLE = KeyedSegment((1 << 32) | 2, 0.0, 1.0)
+RANGES = {each.segment_id: each for each in (LEFT, RIGHT, WHOLE)}
+
+CUTS = [
+    RetentionCut(time_ms=10, bytes_before=100, offsets={0: 50, 1: 50}),
+    RetentionCut(time_ms=20, bytes_before=200, offsets={0: 100, 1: 100}),
+    RetentionCut(time_ms=30, bytes_before=300, offsets={WHOLE.segment_id: 100}),
+    RetentionCut(time_ms=40, bytes_before=400, offsets={WHOLE.segment_id: 200}),
+]
+
+
+def keyed(offsets: Mapping[int, int]) -> dict[KeyedSegment, int]:
+    return {RANGES[each]: at for each, at in offsets.items()}
+
+
+def chosen(
+    kind: RetentionKind,
+    keep: int,
+    *,
+    keep_max: int | None = None,
+    subscribed: Mapping[int, int] | None = None,
+) -> Mapping[int, int] | None:
+    return choose_cut(
+        limits=RetentionLimits(kind=kind, keep=keep, keep_max=keep_max),
+        cuts=CUTS,
+        time_ms=40,
+        bytes_total=400,
+        subscribed=None if subscribed is None else keyed(subscribed),
+        keyed=keyed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "keep", "expected"),
+    [
+        (RetentionKind.TIME, 40, None),
+        (RetentionKind.TIME, 30, None),
+        (RetentionKind.TIME, 29, {0: 50, 1: 50}),
+        (RetentionKind.TIME, 15, {0: 100, 1: 100}),
+        (RetentionKind.TIME, 5, {WHOLE.segment_id: 100}),
+        (RetentionKind.SIZE, 300, None),
+        (RetentionKind.SIZE, 299, {0: 50, 1: 50}),
+        (RetentionKind.SIZE, 100, {0: 100, 1: 100}),
+        (RetentionKind.SIZE, 0, {WHOLE.segment_id: 100}),
+    ],
+)
+def test_without_subscribers_the_newest_cut_beyond_the_limit_is_chosen(
+    kind: RetentionKind, keep: int, expected: Mapping[int, int] | None
+) -> None:
+    assert chosen(kind, keep) == expected
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "keep_max", "expected"),
+    [
+        # Everybody has read more than the policy keeps: the policy decides.
+        ({WHOLE.segment_id: 150}, None, {WHOLE.segment_id: 100}),
+        # The slowest stands before it: it decides.
+        ({0: 70, 1: 60}, None, {0: 70, 1: 60}),
+        # So far behind that the policy allows no more.
+        ({0: 10, 1: 20}, 25, {0: 50, 1: 50}),
+        ({0: 70, 1: 60}, 25, {0: 70, 1: 60}),
+        ({0: 10, 1: 20}, None, {0: 10, 1: 20}),
+        # It crosses the oldest that must stay.
+        ({0: 10, 1: 80}, 25, {0: 50, 1: 50}),
+    ],
+)
+def test_the_slowest_subscriber_moves_the_cut_within_the_bounds_of_the_policy(
+    subscribed: Mapping[int, int], keep_max: int | None, expected: Mapping[int, int]
+) -> None:
+    assert chosen(RetentionKind.TIME, 5, keep_max=keep_max, subscribed=subscribed) == expected
+
+
+def test_where_subscribers_cross_the_newest_cut_the_newest_one_they_have_passed_is_chosen() -> None:
+    assert chosen(RetentionKind.TIME, 15, subscribed={0: 120, 1: 60}) == {0: 50, 1: 50}
+    assert chosen(RetentionKind.TIME, 29, subscribed={0: 60, 1: 10}) is None
+
+
+def test_cuts_are_compared_key_by_key() -> None:
+    assert order_of({LEFT: 5, RIGHT: 5}, {LEFT: 5, RIGHT: 5}) is CutOrder.AT_OR_AFTER
+    assert order_of({LEFT: 5, RIGHT: 6}, {LEFT: 5, RIGHT: 5}) is CutOrder.AT_OR_AFTER
+    assert order_of({LEFT: 4, RIGHT: 5}, {LEFT: 5, RIGHT: 5}) is CutOrder.BEFORE
+    assert order_of({LEFT: 4, RIGHT: 6}, {LEFT: 5, RIGHT: 5}) is CutOrder.CROSSING
+    assert order_of({WHOLE: 0}, {LEFT: 99, RIGHT: 99}) is CutOrder.AT_OR_AFTER
+    assert order_of({LEFT: 99, RIGHT: 99}, {WHOLE: 0}) is CutOrder.BEFORE
+
+
+def test_the_lowest_and_the_highest_of_cuts_are_taken_key_by_key() -> None:
+    cuts = [{LEFT: 5, RIGHT: 9}, {LEFT: 7, RIGHT: 3}]
+    assert lowest_of(cuts) == {LEFT: 5, RIGHT: 3}
+    assert highest_of(cuts) == {LEFT: 7, RIGHT: 9}
+    for order in ([*cuts, {WHOLE: 1}], [{WHOLE: 1}, *cuts]):
+        assert lowest_of(order) == {LEFT: 5, RIGHT: 3}
+        assert highest_of(order) == {WHOLE: 1}
+
+
+def test_gaps_of_the_key_space_are_found() -> None:
+    assert uncovered([LEFT, RIGHT]) == []
+    assert uncovered([RIGHT]) == [(0.0, 0.5)]
+    assert uncovered([]) == [(0.0, 1.0)]
+    assert uncovered([KeyedSegment(1, 0.25, 0.5)]) == [(0.0, 0.25), (0.5, 1.0)]

@@ -1,0 +1,163 @@
+"""Records and indexes of one table: batches are whole or not at all, and listings lose nothing."""
+
+from random import Random
+
+import pytest
+
+from segmentstore.codec.stream_records.name_index_records import IndexPage
+from segmentstore.controller.errors import (
+    IndexClosedError,
+    IndexNotEmptyError,
+    MetadataConflictError,
+)
+from segmentstore.controller.metadata.batch import Batch
+from segmentstore.controller.metadata.metadata_table import MetadataTable
+from segmentstore.controller.metadata.name_index import page_key, root_key
+from segmentstore.controller.metadata.record_key import RecordKey, Versioned
+from tests.reference.memory_tables import MemoryTables
+
+NOTE = RecordKey("note", IndexPage.decode)
+OTHER = RecordKey("other", IndexPage.decode)
+
+
+async def table_of(tables: MemoryTables) -> MetadataTable:
+    await tables.create_table("records")
+    return MetadataTable(tables=tables, name="records")
+
+
+def page(*names: str) -> IndexPage:
+    return IndexPage(names)
+
+
+async def write(table: MetadataTable, *names: str) -> None:
+    batch = Batch()
+    batch.put(NOTE, page(*names), await table.read(NOTE))
+    await table.commit(batch)
+
+
+async def all_names(table: MetadataTable, index: str, count: int) -> list[str]:
+    names: list[str] = []
+    while True:
+        found = await table.names(index, after=names[-1] if names else "", count=count)
+        names += found.names
+        if not found.more:
+            return names
+
+
+async def test_a_record_reads_back_with_the_version_that_replaces_it() -> None:
+    table = await table_of(MemoryTables())
+    await write(table, "a")
+    assert (await table.read(NOTE)).record == page("a")
+    await write(table, "b")
+    assert (await table.read(NOTE)).record == page("b")
+
+
+async def test_a_batch_that_meets_another_version_changes_nothing() -> None:
+    table = await table_of(MemoryTables())
+    before = await table.read(NOTE)
+    await write(table, "a")
+    batch = Batch()
+    batch.put(OTHER, page("x"), Versioned())
+    batch.put(NOTE, page("b"), before)
+    batch.list_name("things", "x")
+    with pytest.raises(MetadataConflictError):
+        await table.commit(batch)
+    assert (await table.read(OTHER)).record is None
+    assert (await table.names("things", count=10)).names == []
+
+
+async def test_a_removed_record_is_absent_and_leaves_no_entry() -> None:
+    tables = MemoryTables()
+    table = await table_of(tables)
+    await write(table, "a")
+    batch = Batch()
+    batch.remove(NOTE, await table.read(NOTE))
+    await table.commit(batch)
+    assert (await table.read(NOTE)).record is None
+    async with tables.open_table("records") as raw:
+        assert raw.info().entry_count == 0
+    await write(table, "again")
+    assert (await table.read(NOTE)).record == page("again")
+
+
+async def test_names_are_listed_in_order_through_many_pages() -> None:
+    table = await table_of(MemoryTables())
+    random = Random(1)
+    expected: set[str] = set()
+    for _ in range(60):
+        batch = Batch()
+        for _ in range(random.randint(1, 40)):
+            name = f"name-{random.randint(0, 999):03d}"
+            batch.list_name("things", name)
+            expected.add(name)
+        await table.commit(batch)
+    assert await all_names(table, "things", 7) == sorted(expected)
+    root = (await table.read(root_key("things"))).record
+    assert root is not None
+    assert len(root.pages) > 2
+    root.check()
+
+
+async def test_random_changes_of_an_index_leave_exactly_the_names_that_stay() -> None:
+    tables = MemoryTables()
+    table = await table_of(tables)
+    random = Random(7)
+    expected: set[str] = set()
+    for round_number in range(100):
+        batch = Batch()
+        growing = round_number % 50 < 30
+        chosen = {f"{random.randint(0, 1500):04d}" for _ in range(30)}
+        for name in sorted(chosen):
+            if growing or (name not in expected and random.random() < 0.1):
+                batch.list_name("things", name)
+                expected.add(name)
+            else:
+                batch.unlist_name("things", name)
+                expected.discard(name)
+        await table.commit(batch)
+        assert await all_names(table, "things", 50) == sorted(expected)
+        root = (await table.read(root_key("things"))).record
+        assert root is not None
+        root.check()
+        for _, number in root.pages:
+            held = (await table.read(page_key("things", number))).record
+            assert held is not None
+            held.check()
+    for start in range(0, 1501, 100):
+        batch = Batch()
+        for number in range(start, start + 100):
+            batch.unlist_name("things", f"{number:04d}")
+        await table.commit(batch)
+    assert await all_names(table, "things", 10) == []
+    async with tables.open_table("records") as raw:
+        assert raw.info().entry_count == 1
+
+
+async def test_an_index_with_names_cannot_be_closed_and_a_closed_one_takes_none() -> None:
+    table = await table_of(MemoryTables())
+    adding = Batch()
+    adding.list_name("things", "a")
+    await table.commit(adding)
+    closing = Batch()
+    closing.close_index("things")
+    with pytest.raises(IndexNotEmptyError):
+        await table.commit(closing)
+    taking = Batch()
+    taking.unlist_name("things", "a")
+    await table.commit(taking)
+    await table.commit(closing)
+    await table.commit(closing)
+    with pytest.raises(IndexClosedError):
+        await table.commit(adding)
+
+
+async def test_two_controllers_that_write_one_index_both_get_their_names_in() -> None:
+    tables = MemoryTables()
+    first = await table_of(tables)
+    second = MetadataTable(tables=tables, name="records")
+    for number in range(50):
+        for table, prefix in ((first, "a"), (second, "b")):
+            batch = Batch()
+            batch.list_name("things", f"{prefix}{number}")
+            await table.commit(batch)
+    assert len(await all_names(first, "things", 9)) == 100

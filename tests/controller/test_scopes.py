@@ -1,0 +1,94 @@
+"""Scopes: there once, gone when empty, and never the same table twice."""
+
+import asyncio
+
+import pytest
+
+from segmentstore.controller.errors import (
+    RetryLaterError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+    ScopeNotFoundError,
+)
+from segmentstore.controller.metadata.batch import Batch
+from tests.controller.cluster import Cluster
+
+
+async def started() -> Cluster:
+    cluster = Cluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    return cluster
+
+
+async def test_a_scope_is_created_once() -> None:
+    cluster = await started()
+    with pytest.raises(ScopeExistsError):
+        await cluster.scopes.create("s")
+    assert (await cluster.scopes.names(after="", count=10)).names == ["s"]
+
+
+async def test_h63_of_concurrent_creates_of_a_scope_exactly_one_wins() -> None:
+    cluster = await started()
+    outcomes = await asyncio.gather(
+        *(cluster.scopes.create("t") for _ in range(8)), return_exceptions=True
+    )
+    assert sum(isinstance(each, ScopeExistsError) for each in outcomes) == 7
+    await cluster.check()
+
+
+async def test_a_scope_with_a_stream_stays() -> None:
+    cluster = await started()
+    await cluster.create("a")
+    with pytest.raises(ScopeNotEmptyError):
+        await cluster.scopes.delete("s")
+    assert await cluster.current("a") == [0]
+
+
+async def test_a_scope_that_is_deleted_takes_no_stream_any_more() -> None:
+    cluster = await started()
+    created, deleted = await asyncio.gather(
+        cluster.create("a"), cluster.scopes.delete("s"), return_exceptions=True
+    )
+    # Whoever came first: never a stream without a scope, nor both refused.
+    if deleted is None:
+        assert isinstance(created, ScopeNotFoundError | RetryLaterError)
+        assert cluster.memory_segments.names() == []
+    else:
+        assert isinstance(deleted, ScopeNotEmptyError)
+        assert created is None
+    await cluster.check()
+
+
+async def test_a_name_in_any_registered_index_keeps_the_scope() -> None:
+    cluster = await started()
+    emptied: list[str] = []
+
+    async def empty(scope: str) -> None:
+        emptied.append(scope)
+        table = await cluster.metadata.scope_table(scope)
+        batch = Batch()
+        batch.unlist_name("things", "x")
+        await table.commit(batch)
+
+    cluster.scopes.register("things", empty)
+    table = await cluster.metadata.scope_table("s")
+    batch = Batch()
+    batch.list_name("things", "x")
+    await table.commit(batch)
+    with pytest.raises(ScopeNotEmptyError):
+        await cluster.scopes.delete("s")
+    await cluster.scopes.delete_with_content("s")
+    assert emptied == ["s"]
+    assert not await cluster.scopes.exists("s")
+
+
+async def test_a_scope_created_again_begins_with_a_new_table() -> None:
+    cluster = await started()
+    await cluster.scopes.delete("s")
+    with pytest.raises(ScopeNotFoundError):
+        await cluster.scopes.delete("s")
+    await cluster.scopes.create("s")
+    assert cluster.memory_tables.names() == ["_system/_tables/s/2", "_system/_tables/scopes"]
+    await cluster.restart()
+    assert await cluster.scopes.exists("s")

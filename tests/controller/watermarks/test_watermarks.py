@@ -1,0 +1,227 @@
+"""Writers note times, readers find watermarks."""
+
+import asyncio
+
+import pytest
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.stream_records.stream_configuration_record import (
+    ScalingPolicy,
+    StreamConfigurationRecord,
+)
+from segmentstore.codec.stream_records.watermark import EVENT_HEADER, KeyedSegment, Watermark
+from segmentstore.codec.stream_records.writer_mark_record import WriterMarkRecord
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.watermarks.mark_segment import MARK_ATTRIBUTE
+from segmentstore.controller.watermarks.settings import WatermarkSettings
+from segmentstore.controller.watermarks.watermark_choice import (
+    MarkedWriter,
+    joined_cut,
+    participants,
+)
+from tests.controller.transactions.feature_cluster import FeatureCluster
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+
+Note = api.TimestampResponse.Status
+Remove = api.RemoveWriterResponse.Status
+
+MARKS = "s/_MARKa/0.#epoch.0"
+LEFT = KeyedSegment(0, 0.0, 0.5)
+RIGHT = KeyedSegment(1, 0.5, 1.0)
+
+
+async def cluster_with(
+    *, settings: WatermarkSettings | None = None, timeout_ms: int = 0
+) -> FeatureCluster:
+    cluster = FeatureCluster(
+        settings=ControllerSettings(watermarks=settings or WatermarkSettings())
+    )
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.streams.creation.create(
+        "s",
+        "a",
+        StreamConfigurationRecord(
+            scaling=ScalingPolicy(segment_count_min=2), timestamp_aggregation_timeout_ms=timeout_ms
+        ),
+    )
+    return cluster
+
+
+async def note(
+    cluster: FeatureCluster, writer: str, time: int, cut: dict[int, int]
+) -> api.TimestampResponse.Status:
+    answer = await cluster.rooms.writer_marks.note(
+        api.TimestampFromWriter(
+            writer=writer,
+            timestamp=time,
+            position=api.StreamCut(streamInfo=cluster.info("a"), cut=cut),
+        )
+    )
+    return answer.result
+
+
+async def remove(cluster: FeatureCluster, writer: str) -> api.RemoveWriterResponse.Status:
+    answer = await cluster.rooms.writer_marks.remove(
+        api.RemoveWriterRequest(writer=writer, stream=cluster.info("a"))
+    )
+    return answer.result
+
+
+def written(cluster: FeatureCluster) -> list[Watermark]:
+    content = cluster.memory_segments.content(MARKS)
+    found: list[Watermark] = []
+    position = 0
+    while position < len(content):
+        kind, length = EVENT_HEADER.unpack_from(content, position)
+        assert kind == 0
+        position += EVENT_HEADER.size
+        found.append(Watermark.decode(content[position : position + length]))
+        position += length
+    return found
+
+
+async def test_a_watermark_has_the_lowest_time_and_the_latest_positions() -> None:
+    cluster = await cluster_with()
+    assert await note(cluster, "w1", 100, {0: 10, 1: 40}) == Note.SUCCESS
+    assert await note(cluster, "w2", 130, {0: 30, 1: 20}) == Note.SUCCESS
+    await cluster.rooms.watermarks.look_at_all()
+    assert written(cluster) == [Watermark(100, 130, {LEFT: 30, RIGHT: 40}, "s", "a")]
+
+
+async def test_no_watermark_is_written_before_every_writer_has_gone_on() -> None:
+    cluster = await cluster_with()
+    await note(cluster, "w1", 100, {0: 10, 1: 40})
+    await note(cluster, "w2", 130, {0: 30, 1: 20})
+    await cluster.rooms.watermarks.look_at_all()
+    await note(cluster, "w2", 200, {0: 50, 1: 50})
+    await cluster.rooms.watermarks.look_at_all()
+    assert len(written(cluster)) == 1
+    await note(cluster, "w1", 150, {0: 20, 1: 50})
+    await cluster.rooms.watermarks.look_at_all()
+    assert written(cluster)[1:] == [Watermark(150, 200, {LEFT: 50, RIGHT: 50}, "s", "a")]
+
+
+async def test_nobody_waits_for_a_writer_that_was_closed() -> None:
+    cluster = await cluster_with()
+    await note(cluster, "w1", 100, {0: 10, 1: 10})
+    await note(cluster, "w2", 100, {0: 10, 1: 10})
+    await cluster.rooms.watermarks.look_at_all()
+    assert await remove(cluster, "w1") == Remove.SUCCESS
+    assert await remove(cluster, "w3") == Remove.UNKNOWN_WRITER
+    await note(cluster, "w2", 200, {0: 20, 1: 20})
+    await cluster.rooms.watermarks.look_at_all()
+    assert [each.lower_time for each in written(cluster)] == [100, 200]
+    assert await remove(cluster, "w1") == Remove.UNKNOWN_WRITER
+
+
+async def test_times_and_positions_do_not_go_back() -> None:
+    cluster = await cluster_with()
+    assert await note(cluster, "w", 100, {0: 10, 1: 10}) == Note.SUCCESS
+    assert await note(cluster, "w", 100, {0: 10, 1: 10}) == Note.SUCCESS
+    assert await note(cluster, "w", 99, {0: 20, 1: 20}) == Note.INVALID_TIME
+    assert await note(cluster, "w", 101, {0: 9, 1: 20}) == Note.INVALID_POSITION
+    assert await note(cluster, "w", 101, {5: 9}) == Note.INVALID_POSITION
+
+
+@pytest.mark.simulation
+def test_a_silent_writer_is_waited_for_as_long_as_the_stream_says() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = WatermarkSettings(interval_seconds=1.0)
+        cluster = await cluster_with(settings=settings, timeout_ms=20_000)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.rooms.watermarks.run())
+            await note(cluster, "w1", 100, {0: 10, 1: 10})
+            await note(cluster, "w2", 100, {0: 10, 1: 10})
+            await asyncio.sleep(2)
+            await note(cluster, "w2", 200, {0: 20, 1: 20})
+            await asyncio.sleep(15)
+            assert [each.lower_time for each in written(cluster)] == [100]
+            await asyncio.sleep(15)
+            assert [each.lower_time for each in written(cluster)] == [100, 200]
+            assert await note(cluster, "w1", 300, {0: 10, 1: 30}) == Note.SUCCESS
+            task.cancel()
+
+    run_simulation(1, main)
+
+
+async def test_the_next_controller_goes_on_behind_the_last_watermark() -> None:
+    cluster = await cluster_with()
+    await note(cluster, "w", 100, {0: 10, 1: 10})
+    await cluster.rooms.watermarks.look_at_all()
+    await cluster.restart()
+    await cluster.rooms.watermarks.look_at_all()
+    assert len(written(cluster)) == 1
+    await note(cluster, "w", 110, {0: 20, 1: 10})
+    await cluster.rooms.watermarks.look_at_all()
+    assert [each.lower_time for each in written(cluster)] == [100, 110]
+
+
+async def test_a_position_across_a_scale_is_filled_with_the_new_segments() -> None:
+    cluster = await cluster_with()
+    await note(cluster, "old", 100, {0: 10, 1: 10})
+    await cluster.scale("a", [(0.0, 0.25), (0.25, 1.0)])
+    first, second = await cluster.current("a")
+    await note(cluster, "new", 120, {first: 7, 1: 30})
+    await cluster.rooms.watermarks.look_at_all()
+    [watermark] = written(cluster)
+    assert watermark.cut == {KeyedSegment(first, 0.0, 0.25): 7, KeyedSegment(second, 0.25, 1.0): 0}
+
+
+async def test_the_mark_follows_two_watermarks_behind_and_the_segment_stays_short() -> None:
+    cluster = await cluster_with(settings=WatermarkSettings(watermarks_kept=5))
+    for number in range(1, 30):
+        await note(cluster, "w", number, {0: number, 1: number})
+        await cluster.rooms.watermarks.look_at_all()
+    attributes = await cluster.memory_segments.attributes(MARKS)
+    event_bytes = len(written(cluster)[0].encode_event())
+    assert attributes[MARK_ATTRIBUTE] == 26 * event_bytes
+    start = (await cluster.memory_segments.info(MARKS)).start_offset
+    assert 29 - 10 <= start / event_bytes <= 29 - 5
+    await cluster.restart()
+    await note(cluster, "w", 30, {0: 30, 1: 30})
+    await cluster.rooms.watermarks.look_at_all()
+    assert written(cluster)[-1].lower_time == 30
+
+
+async def test_a_commit_brings_its_writers_time_along() -> None:
+    cluster = await cluster_with()
+    async with cluster.finishing():
+        begun = await cluster.begin("a")
+        await cluster.write("a", begun, [b"one", b"two"])
+        await cluster.commit("a", begun.txnId, writer="w", timestamp=77)
+        await cluster.settled("a")
+    await cluster.rooms.watermarks.look_at_all()
+    assert written(cluster) == [Watermark(77, 77, {LEFT: 11, RIGHT: 11}, "s", "a")]
+
+
+def mark(time: int, *, alive: bool = True) -> WriterMarkRecord:
+    return WriterMarkRecord(time=time, alive=alive, position={})
+
+
+def test_writers_take_part_are_waited_for_or_forgotten() -> None:
+    writers = [
+        MarkedWriter("ahead", mark(11), 0.0),
+        MarkedWriter("behind", mark(10), 5.0),
+        MarkedWriter("silent", mark(10), 60.0),
+        MarkedWriter("closed", mark(10, alive=False), 0.0),
+        MarkedWriter("closed ahead", mark(12, alive=False), 0.0),
+    ]
+    sorted_ = participants(writers, last_lower_time=10, silent_seconds_max=60.0)
+    assert [each.name for each in sorted_.taking_part] == ["ahead", "closed ahead"]
+    assert list(sorted_.waited_for) == ["behind"]
+    assert [each.name for each in sorted_.forgotten] == ["silent", "closed"]
+    assert not sorted_.is_due
+    first = participants(writers, last_lower_time=None, silent_seconds_max=60.0)
+    assert first.is_due
+    assert not participants([], last_lower_time=None, silent_seconds_max=60.0).is_due
+
+
+def test_a_joined_cut_never_goes_back() -> None:
+    before = {LEFT: 50, RIGHT: 5}
+    assert joined_cut([{LEFT: 10, RIGHT: 30}], before=before, newest=[LEFT, RIGHT]) == {
+        LEFT: 50,
+        RIGHT: 30,
+    }
+    assert joined_cut([{RIGHT: 30}], before=None, newest=[LEFT, RIGHT]) == {LEFT: 0, RIGHT: 30}
