@@ -16,10 +16,15 @@ from segmentstore.cli.config import config
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of
 from segmentstore.cli.load import load
 from segmentstore.cli.log import log
+from segmentstore.cli.reader_group import reader_group
 from segmentstore.cli.recover import recover
+from segmentstore.cli.scope import scope
 from segmentstore.cli.segment import segment
 from segmentstore.cli.standalone import standalone
+from segmentstore.cli.stream import stream
+from segmentstore.cli.table import table
 from segmentstore.cli.tier2 import tier2
+from segmentstore.cli.txn import txn
 from segmentstore.contracts.errors import SegmentStoreError
 
 
@@ -34,7 +39,21 @@ def cli() -> None:
     """
 
 
-for command in (standalone, segment, load, log, tier2, recover, bench, config):
+for command in (
+    standalone,
+    segment,
+    scope,
+    stream,
+    reader_group,
+    txn,
+    table,
+    load,
+    log,
+    tier2,
+    recover,
+    bench,
+    config,
+):
     cli.add_command(command)
 
 

@@ -79,7 +79,10 @@ class ServerProcess:
         """Start and wait for the ready line. Raises ServerProcessError."""
         assert self._process is None, "the server is started already"
         command = [sys.executable, "-m", "segmentstore.cli", "standalone"]
-        command += ["--data", str(self._data_directory), "--http", "127.0.0.1:0", *self._options]
+        command += ["--data", str(self._data_directory)]
+        for face in ("--http", "--wire", "--controller"):
+            command += [face, "127.0.0.1:0"]
+        command += self._options
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None, "stdout is a pipe"

@@ -16,8 +16,10 @@ _SHORT_FLAGS = {
     "data": "store.data_directory",
     "containers": "store.container_count",
     "http": "http.address",
+    "wire": "wire.address",
+    "controller": "controller.address",
     "tier1": "tier1.kind",
-    "tier2": "tier2.kind",
+    "tier2": "tier2.place",
     "log_level": "log.level",
     "log_format": "log.format",
 }
@@ -28,10 +30,22 @@ def setting_options(command: _Command) -> _Command:
     options = [
         click.option("--data", metavar="DIR", help="Data directory: identity, Tier 1, Tier 2."),
         click.option("--http", metavar="HOST:PORT", help="Listen here.  [default: 127.0.0.1:9091]"),
+        click.option(
+            "--wire",
+            metavar="HOST:PORT|off",
+            help="Segment store protocol.  [default: 127.0.0.1:12345]",
+        ),
+        click.option(
+            "--controller",
+            metavar="HOST:PORT|off",
+            help="Controller, gRPC.  [default: 127.0.0.1:9090]",
+        ),
         click.option("--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"),
         click.option("--tier1", metavar="file|memory", help="The durable log.  [default: file]"),
         click.option(
-            "--tier2", metavar="filesystem|memory", help="Long-term storage.  [default: filesystem]"
+            "--tier2",
+            metavar="volumes|filesystem|s3://BUCKET/PREFIX|memory",
+            help="Long-term storage.  [default: volumes]",
         ),
         click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error."),
         click.option("--log-format", metavar="text|json", help="Form of the log on stderr."),

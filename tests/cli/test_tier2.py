@@ -1,6 +1,7 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,6 +12,8 @@ from tests.cli.command_line import CommandLine
 pytestmark = pytest.mark.integration
 
 CONTENT = {f"t/{number}": bytes([number]) * (number * 10_000 + 1) for number in range(12)}
+INCOMPRESSIBLE = Random(1).randbytes(60_000)
+CONTENT["random"] = INCOMPRESSIBLE
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def test_tier2_cat_gives_the_bytes_or_a_stretch_of_them(
 def test_what_is_not_there_is_not_found(offline: CommandLine, data_directory: Path) -> None:
     assert offline("tier2", "cat", str(data_directory), "no").exit_code == ExitCode.NOT_FOUND
     assert offline("tier2", "ls", str(data_directory / "tier1")).exit_code == ExitCode.USAGE
-    assert offline("tier2", "ls", "s3://bucket").exit_code == ExitCode.USAGE
+    assert offline("tier2", "ls", "gs://bucket").exit_code == ExitCode.USAGE
 
 
 def test_the_logs_are_shown_frame_by_frame_and_operation_by_operation(
@@ -89,11 +92,15 @@ def test_verify_finds_nothing_in_a_sound_tier_2_and_names_what_is_damaged(
     assert sound.exit_code == ExitCode.OK
     assert sum(row["segments"] for row in sound.rows) == len(CONTENT)
     assert sum(row["damages"] for row in sound.rows) == 0
-    chunk = max(data_directory.glob("tier2/**/chunks/*"), key=lambda path: path.stat().st_size)
-    whole = chunk.read_bytes()
-    chunk.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    [(volume, place)] = [
+        (path, path.read_bytes().index(INCOMPRESSIBLE[30_000:31_000]))
+        for path in data_directory.glob("tier2/volumes/*.dat")
+        if INCOMPRESSIBLE[30_000:31_000] in path.read_bytes()
+    ]
+    whole = volume.read_bytes()
+    volume.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     damaged = offline("tier2", "verify", str(data_directory), "--quiet", "-o", "json")
-    chunk.write_bytes(whole)
+    volume.write_bytes(whole)
     assert damaged.exit_code == ExitCode.CORRUPT
     assert damaged.errors.startswith("error: ")
     assert sum(row["damages"] for row in damaged.rows) > 0

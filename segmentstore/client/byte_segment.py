@@ -1,0 +1,217 @@
+"""One segment as a file that only grows: bytes at offsets, without events.
+
+Invariants:
+
+- An append is stored exactly once or fails with OutcomeUnknownError or DeadlineExceededError: the segment remembers the
+  number of this object's last append, and a repeated attempt asks for it first.
+- Appends of one object are stored in the order in which they were called; each waits for the one before it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from segmentstore.client.backoff import Backoff
+from segmentstore.client.errors import (
+    ClientError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    ServiceUnavailableError,
+)
+from segmentstore.client.refusals import error_of
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.codec.wire_protocol.appends import (
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    SetupAppend,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import (
+    GetStreamSegmentInfo,
+    ReadSegment,
+    SegmentRead,
+    StreamSegmentInfo,
+)
+from segmentstore.codec.wire_protocol.segments import (
+    SealSegment,
+    SegmentSealed,
+    SegmentTruncated,
+    TruncateSegment,
+)
+from segmentstore.contracts.errors import (
+    AppendTooLargeError,
+    BadOffsetError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment as its server describes it; offsets in bytes."""
+
+    name: str
+    start_offset: int
+    length: int
+    """The end offset: bytes that were truncated away count."""
+    is_sealed: bool
+    last_modified_ms: int
+
+
+class ByteSegment:
+    """Cheap to make; nothing to close."""
+
+    def __init__(self, name: str, calls: SegmentCalls) -> None:
+        self.name = name
+        self._calls = calls
+        self._writer_id = calls.random.randbytes(16)
+        self._last_number = 0
+        self._sent_number = 0
+        self._turn = asyncio.Lock()
+
+    async def info(self) -> SegmentInfo:
+        """Raises SegmentNotFoundError."""
+        answer = await self._calls.ask(
+            self.name,
+            lambda request_id: GetStreamSegmentInfo(request_id, self.name, ""),
+            StreamSegmentInfo,
+        )
+        if not answer.exists or answer.is_deleted:
+            raise SegmentNotFoundError(self.name)
+        return SegmentInfo(
+            self.name,
+            answer.start_offset,
+            answer.write_offset,
+            answer.is_sealed,
+            answer.last_modified_ms,
+        )
+
+    async def append(self, content: bytes, *, offset: int | None = None) -> int:
+        """Store bytes at the end, all or nothing; the new length.
+
+        With `offset` only if the segment has exactly this length before. Raises BadOffsetError, SegmentSealedError,
+        SegmentNotFoundError, AppendTooLargeError.
+        """
+        length_max = self._calls.settings.event_bytes_max
+        if len(content) > length_max:
+            raise AppendTooLargeError(length=len(content), length_max=length_max)
+        async with self._turn:
+            self._last_number += 1
+            length = await self._append(content, self._last_number, offset)
+        if length is not None:
+            return length
+        info = await self.info()
+        raise BadOffsetError(self.name, expected=info.length, given=offset or 0)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """The bytes [offset, offset + length), or fewer where the segment ends before. Raises SegmentTruncatedError."""
+        end = min(offset + length, (await self.info()).length)
+        pieces: list[bytes] = []
+        while offset < end:
+            answer = await self._read(offset, end - offset, self._calls)
+            if not answer.data:
+                break
+            pieces.append(answer.data[: end - offset])
+            offset += len(pieces[-1])
+        return b"".join(pieces)
+
+    async def tail(self, offset: int | None = None) -> AsyncGenerator[bytes, None]:
+        """Pieces from an offset (or the present end) on, waiting for more, until the segment is sealed and read.
+
+        Hold it in `contextlib.aclosing`. Raises SegmentTruncatedError, SegmentNotFoundError.
+        """
+        if offset is None:
+            offset = (await self.info()).length
+        calls = self._calls.with_own_connections()
+        try:
+            while True:
+                try:
+                    answer = await self._read(offset, calls.settings.read_bytes, calls)
+                except DeadlineExceededError:
+                    continue
+                except SegmentSealedError:
+                    return
+                if answer.data:
+                    offset += len(answer.data)
+                    yield answer.data
+                if answer.end_of_segment:
+                    return
+        finally:
+            await calls.close()
+
+    async def truncate(self, offset: int) -> None:
+        """Drop the bytes below; offsets of the rest stay. Raises SegmentTruncatedError for one outside the segment."""
+        await self._calls.ask(
+            self.name,
+            lambda request_id: TruncateSegment(request_id, self.name, offset, ""),
+            SegmentTruncated,
+        )
+
+    async def seal(self) -> None:
+        """Allow no more appends. Sealing twice is fine."""
+        try:
+            await self._calls.ask(
+                self.name,
+                lambda request_id: SealSegment(request_id, self.name, ""),
+                SegmentSealed,
+            )
+        except SegmentSealedError:
+            return
+
+    async def _read(self, offset: int, length: int, calls: SegmentCalls) -> SegmentRead:
+        return await calls.ask(
+            self.name,
+            lambda request_id: ReadSegment(
+                self.name, offset, min(length, calls.settings.read_bytes), "", request_id
+            ),
+            SegmentRead,
+            seconds=calls.settings.long_poll_seconds,
+        )
+
+    async def _append(self, content: bytes, number: int, offset: int | None) -> int | None:
+        """The new length; None if the offset did not match."""
+        backoff = Backoff(self._calls.settings, self._calls.random)
+        try:
+            async with asyncio.timeout(self._calls.settings.request_seconds):
+                while True:
+                    try:
+                        return await self._attempt(content, number, offset)
+                    except (ConnectionLostError, ServiceUnavailableError):
+                        self._calls.locator.forget(self.name)
+                    await asyncio.sleep(backoff.next_seconds())
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"append is not acknowledged in time segment={self.name!r}"
+            ) from error
+
+    async def _attempt(self, content: bytes, number: int, offset: int | None) -> int | None:
+        connection = await self._calls.connection(self.name)
+        setup = await connection.request(
+            lambda request_id: SetupAppend(request_id, self._writer_id, self.name, "")
+        )
+        if not isinstance(setup, AppendSetup):
+            raise error_of(setup)
+        if setup.last_event_number > self._sent_number:
+            raise ClientError(f"another writer has the same id segment={self.name!r}")
+        if setup.last_event_number >= number:
+            return (await self.info()).length if offset is None else offset + len(content)
+        command: Callable[[int], Command]
+        if offset is None:
+            command = lambda request_id: AppendBlockEnd(  # noqa: E731  # typed above, unlike a nested function
+                self._writer_id, len(content), content, 1, number, request_id
+            )
+        else:
+            expected = offset
+            command = lambda request_id: ConditionalBlockEnd(  # noqa: E731
+                self._writer_id, number, expected, content, request_id
+            )
+        self._sent_number = number
+        reply = await connection.request(command)
+        if isinstance(reply, ConditionalCheckFailed):
+            return None
+        if not isinstance(reply, DataAppended):
+            raise error_of(reply)
+        return reply.segment_length

@@ -1,0 +1,356 @@
+"""What the client asks of the controller: scopes, streams and their segments, in the client's own words.
+
+Transactions and tables are in `controller_transactions.py` and `controller_tables.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import NAMESPACE_URL, uuid5
+
+from segmentstore.client.controller_channel import ControllerChannel, check_status
+from segmentstore.client.errors import AlreadyExistsError, ClientError
+from segmentstore.client.key_space import SegmentRange, Successor
+from segmentstore.client.stream_config import (
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+)
+from segmentstore.client.wire_connection import Endpoint
+from segmentstore.codec.controller_api import controller_pb2 as messages
+
+_SIZE_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """A stream and its scope."""
+
+    scope: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.stream}"
+
+    def message(self) -> messages.StreamInfo:
+        return messages.StreamInfo(scope=self.scope, stream=self.stream)
+
+
+class Controller:
+    """Every verb raises what ControllerChannel raises; only what is particular is said."""
+
+    def __init__(self, channel: ControllerChannel) -> None:
+        self.channel = channel
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+    async def create_scope(self, scope: str) -> None:
+        """Raises AlreadyExistsError."""
+        answer = await self.channel.ask(
+            "createScope",
+            messages.ScopeInfo(scope=scope),
+            messages.CreateScopeStatus,
+            what="scope",
+            name=scope,
+            repeatable=False,
+        )
+        check_status(answer, what="scope", name=scope)
+
+    async def delete_scope(self, scope: str) -> None:
+        """Raises NotFoundError, NotEmptyError."""
+        answer = await self.channel.ask(
+            "deleteScope",
+            messages.ScopeInfo(scope=scope),
+            messages.DeleteScopeStatus,
+            what="scope",
+            name=scope,
+            repeatable=False,
+        )
+        check_status(answer, what="scope", name=scope)
+
+    async def list_scopes(self) -> Sequence[str]:
+        """All of them."""
+        found: list[str] = []
+        token = ""
+        while True:
+            answer = await self.channel.ask(
+                "listScopes",
+                messages.ScopesRequest(continuationToken=messages.ContinuationToken(token=token)),
+                messages.ScopesResponse,
+                what="scopes",
+                name="",
+            )
+            found.extend(answer.scopes)
+            if not answer.scopes or answer.continuationToken.token == token:
+                return found
+            token = answer.continuationToken.token
+
+    async def list_streams(self, scope: str, *, tag: str | None = None) -> Sequence[str]:
+        """All streams of a scope, also internal ones; with `tag` those that carry it."""
+        found: list[str] = []
+        token = ""
+        while True:
+            continuation = messages.ContinuationToken(token=token)
+            info = messages.ScopeInfo(scope=scope)
+            if tag is None:
+                answer = await self.channel.ask(
+                    "listStreamsInScope",
+                    messages.StreamsInScopeRequest(scope=info, continuationToken=continuation),
+                    messages.StreamsInScopeResponse,
+                    what="scope",
+                    name=scope,
+                )
+            else:
+                answer = await self.channel.ask(
+                    "listStreamsInScopeForTag",
+                    messages.StreamsInScopeWithTagRequest(
+                        scope=info, tag=tag, continuationToken=continuation
+                    ),
+                    messages.StreamsInScopeResponse,
+                    what="scope",
+                    name=scope,
+                )
+            check_status(answer, what="scope", name=scope)
+            found.extend(each.stream for each in answer.streams)
+            if not answer.streams or answer.continuationToken.token == token:
+                return found
+            token = answer.continuationToken.token
+
+    async def create_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        """Raises AlreadyExistsError, NotFoundError for the scope."""
+        answer = await self.channel.ask(
+            "createStream",
+            _config_message(stream, config),
+            messages.CreateStreamStatus,
+            what="stream",
+            name=str(stream),
+            repeatable=False,
+        )
+        check_status(answer, what="stream", name=str(stream))
+
+    async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        await self._update("updateStream", stream, _config_message(stream, config))
+
+    async def seal_stream(self, stream: StreamName) -> None:
+        await self._update("sealStream", stream, stream.message())
+
+    async def truncate_stream(self, stream: StreamName, offsets: Mapping[int, int]) -> None:
+        await self._update(
+            "truncateStream",
+            stream,
+            messages.StreamCut(streamInfo=stream.message(), cut=dict(offsets)),
+        )
+
+    async def delete_stream(self, stream: StreamName) -> None:
+        """Raises StateConflictError unless the stream is sealed."""
+        answer = await self.channel.ask(
+            "deleteStream",
+            stream.message(),
+            messages.DeleteStreamStatus,
+            what="stream",
+            name=str(stream),
+            repeatable=False,
+        )
+        check_status(answer, what="stream", name=str(stream))
+
+    async def stream_config(self, stream: StreamName) -> StreamConfig:
+        answer = await self.channel.ask(
+            "getStreamConfiguration",
+            stream.message(),
+            messages.StreamConfig,
+            what="stream",
+            name=str(stream),
+        )
+        scaling, retention = answer.scalingPolicy, answer.retentionPolicy
+        return StreamConfig(
+            ScalingPolicy(
+                ScaleType(scaling.scaleType),
+                scaling.targetRate,
+                scaling.scaleFactor,
+                max(1, scaling.minNumSegments),
+            ),
+            RetentionPolicy(
+                RetentionType(retention.retentionType),
+                retention.retentionParam
+                if RetentionType(retention.retentionType) is not RetentionType.NONE
+                else 0,
+            ),
+            tuple(answer.tags.tag),
+        )
+
+    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
+        """The segments that take events now, by range; none if the stream is sealed."""
+        answer = await self.channel.ask(
+            "getCurrentSegments",
+            stream.message(),
+            messages.SegmentRanges,
+            what="stream",
+            name=str(stream),
+        )
+        return ranges_of(answer.segmentRanges)
+
+    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        """The segments of one of the stream's epochs."""
+        answer = await self.channel.ask(
+            "getEpochSegments",
+            messages.GetEpochSegmentsRequest(streamInfo=stream.message(), epoch=epoch),
+            messages.SegmentRanges,
+            what="stream",
+            name=str(stream),
+        )
+        return ranges_of(answer.segmentRanges)
+
+    async def head_offsets(self, stream: StreamName) -> Mapping[int, int]:
+        """Where the stream begins: offsets by segment id."""
+        answer = await self.channel.ask(
+            "getSegments",
+            messages.GetSegmentsRequest(streamInfo=stream.message(), timestamp=0),
+            messages.SegmentsAtTime,
+            what="stream",
+            name=str(stream),
+        )
+        return {each.segmentId.segmentId: each.offset for each in answer.segments}
+
+    async def successors(self, stream: StreamName, segment_id: int) -> Sequence[Successor]:
+        """What follows a segment that ended; none if the stream is sealed."""
+        answer = await self.channel.ask(
+            "getSegmentsImmediatelyFollowing",
+            messages.SegmentId(streamInfo=stream.message(), segmentId=segment_id),
+            messages.SuccessorResponse,
+            what="stream",
+            name=str(stream),
+        )
+        return [Successor(range_of(each.segment), tuple(each.value)) for each in answer.segments]
+
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint:
+        """The segment store that serves the segment."""
+        name = StreamName(scope, stream)
+        answer = await self.channel.ask(
+            "getURI",
+            messages.SegmentId(streamInfo=name.message(), segmentId=segment_id),
+            messages.NodeUri,
+            what="stream",
+            name=str(name),
+        )
+        return Endpoint(answer.endpoint, answer.port)
+
+    async def scale(
+        self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
+    ) -> int:
+        """Begin to replace active segments by new ones; the epoch before it. Raises StateConflictError."""
+        answer = await self.channel.ask(
+            "scale",
+            messages.ScaleRequest(
+                streamInfo=stream.message(),
+                sealedSegments=list(sealed),
+                newKeyRanges=[
+                    messages.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges
+                ],
+                scaleTimestamp=0,
+            ),
+            messages.ScaleResponse,
+            what="stream",
+            name=str(stream),
+            repeatable=False,
+        )
+        check_status(answer, what="stream", name=str(stream))
+        epoch: int = answer.epoch
+        return epoch
+
+    async def is_scale_finished(self, stream: StreamName, epoch: int) -> bool:
+        """Whether the scale that `scale` began in this epoch is over."""
+        answer = await self.channel.ask(
+            "checkScale",
+            messages.ScaleStatusRequest(streamInfo=stream.message(), epoch=epoch),
+            messages.ScaleStatusResponse,
+            what="stream",
+            name=str(stream),
+        )
+        if answer.status == messages.ScaleStatusResponse.SUCCESS:
+            return True
+        if answer.status == messages.ScaleStatusResponse.IN_PROGRESS:
+            return False
+        raise ClientError(f"scale failed name={stream} epoch={epoch}")
+
+    async def create_reader_group(self, scope: str, group: str, streams: Sequence[str]) -> None:
+        """Make the group known, so that it is listed. Raises AlreadyExistsError."""
+        group_id = _group_id(scope, group)
+        answer = await self.channel.ask(
+            "createReaderGroup",
+            messages.ReaderGroupConfiguration(
+                scope=scope,
+                readerGroupName=group,
+                readerGroupId=group_id,
+                startingStreamCuts=[
+                    messages.StreamCut(streamInfo=messages.StreamInfo(scope=scope, stream=each))
+                    for each in streams
+                ],
+            ),
+            messages.CreateReaderGroupResponse,
+            what="reader group",
+            name=f"{scope}/{group}",
+        )
+        check_status(answer, what="reader group", name=f"{scope}/{group}")
+        if answer.config.readerGroupId != group_id:
+            raise AlreadyExistsError("reader group of another client", f"{scope}/{group}")
+
+    async def delete_reader_group(self, scope: str, group: str) -> None:
+        """Forget the group. Raises NotFoundError."""
+        answer = await self.channel.ask(
+            "deleteReaderGroup",
+            messages.ReaderGroupInfo(
+                scope=scope, readerGroup=group, readerGroupId=_group_id(scope, group)
+            ),
+            messages.DeleteReaderGroupStatus,
+            what="reader group",
+            name=f"{scope}/{group}",
+            repeatable=False,
+        )
+        check_status(answer, what="reader group", name=f"{scope}/{group}")
+
+    async def _update(
+        self,
+        method: str,
+        stream: StreamName,
+        request: messages.StreamConfig | messages.StreamInfo | messages.StreamCut,
+    ) -> None:
+        answer = await self.channel.ask(
+            method, request, messages.UpdateStreamStatus, what="stream", name=str(stream)
+        )
+        check_status(answer, what="stream", name=str(stream))
+
+
+def _group_id(scope: str, group: str) -> str:
+    """Derived from the name, so that a repeated create recognises its own group and not that of another client."""
+    return str(uuid5(NAMESPACE_URL, f"segmentstore-reader-group:{scope}/{group}"))
+
+
+def range_of(message: messages.SegmentRange) -> SegmentRange:
+    """In the client's words."""
+    return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
+
+
+def ranges_of(found: Iterable[messages.SegmentRange]) -> Sequence[SegmentRange]:
+    """In ascending order."""
+    return sorted((range_of(each) for each in found), key=lambda each: each.low)
+
+
+def _config_message(stream: StreamName, config: StreamConfig) -> messages.StreamConfig:
+    scaling, retention = config.scaling, config.retention
+    limit = retention.limit if retention.type is not RetentionType.NONE else _SIZE_MAX
+    return messages.StreamConfig(
+        streamInfo=stream.message(),
+        scalingPolicy=messages.ScalingPolicy(
+            scaleType=messages.ScalingPolicy.ScalingPolicyType.Name(scaling.type),
+            targetRate=scaling.target_rate,
+            scaleFactor=scaling.scale_factor,
+            minNumSegments=scaling.segments_min,
+        ),
+        retentionPolicy=messages.RetentionPolicy(
+            retentionType=messages.RetentionPolicy.RetentionPolicyType.Name(retention.type),
+            retentionParam=limit,
+        ),
+        tags=messages.Tags(tag=list(config.tags)),
+    )

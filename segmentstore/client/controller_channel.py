@@ -1,0 +1,154 @@
+"""Calls to the controller: deadlines, retries, and its refusals as errors.
+
+Invariants:
+
+- A call ends within `request_seconds`, its retries included.
+- Only calls that may be carried out twice are sent again; the others fail with OutcomeUnknownError when the
+  connection breaks, because they may have been carried out.
+- A status that is not a success becomes an error here, by its name, so that no caller compares numbers.
+"""
+
+import asyncio
+from random import Random
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from segmentstore.client.backoff import Backoff
+from segmentstore.client.errors import (
+    AlreadyExistsError,
+    ClientError,
+    DeadlineExceededError,
+    NotEmptyError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RefusedError,
+    ServiceUnavailableError,
+    StateConflictError,
+    StreamSealedError,
+)
+from segmentstore.client.settings import ClientSettings
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
+
+Answer = TypeVar("Answer", bound=Message)
+
+_SERVICE: Final = "/io.pravega.controller.stream.api.grpc.v1.ControllerService/"
+_SUCCESS: Final = ("SUCCESS", "OK", "STARTED")
+
+
+class ControllerChannel:
+    """One connection to a controller; gRPC opens it with the first call and again after a loss."""
+
+    def __init__(self, address: str, *, settings: ClientSettings, random: Random) -> None:
+        self._address = address
+        self._settings = settings
+        self._random = random
+        self._channel: grpc.aio.Channel | None = None
+
+    async def close(self) -> None:
+        """Closing twice is fine."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(None)
+
+    async def ask(
+        self,
+        method: str,
+        request: Message,
+        answer: type[Answer],
+        *,
+        what: str,
+        name: str,
+        repeatable: bool = True,
+    ) -> Answer:
+        """The answer, its status not looked at. `what` and `name` are for messages. Raises the refusal."""
+        call = self._call(method, request, answer)
+        backoff = Backoff(self._settings, self._random)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.request_seconds
+        while True:
+            try:
+                return await call(request, timeout=max(0.001, deadline - loop.time()))
+            except grpc.aio.AioRpcError as error:
+                refusal = self._error_of(error, what=what, name=name)
+                if not isinstance(refusal, ServiceUnavailableError):
+                    raise refusal from error
+                if not repeatable:
+                    raise OutcomeUnknownError(str(refusal)) from error
+                pause = backoff.next_seconds()
+                if loop.time() + pause >= deadline:
+                    raise refusal from error
+            await asyncio.sleep(pause)
+
+    def _call(
+        self, method: str, request: Message, answer: type[Answer]
+    ) -> "grpc.aio.UnaryUnaryMultiCallable[Message, Answer]":
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self._address)
+        return self._channel.unary_unary(
+            _SERVICE + method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+
+    def _error_of(self, error: grpc.aio.AioRpcError, *, what: str, name: str) -> SegmentStoreError:
+        details = error.details() or error.code().name
+        match error.code():
+            case grpc.StatusCode.NOT_FOUND:
+                return NotFoundError(what, name)
+            case grpc.StatusCode.ALREADY_EXISTS:
+                return AlreadyExistsError(what, name)
+            case grpc.StatusCode.FAILED_PRECONDITION:
+                return StateConflictError(f"{what}: {details} name={name!r}")
+            case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
+                return InvalidRequestError(f"{what}: {details} name={name!r}")
+            case grpc.StatusCode.DEADLINE_EXCEEDED | grpc.StatusCode.CANCELLED:
+                return DeadlineExceededError(
+                    f"controller does not answer in time address={self._address}"
+                )
+            case (
+                grpc.StatusCode.UNIMPLEMENTED
+                | grpc.StatusCode.PERMISSION_DENIED
+                | grpc.StatusCode.UNAUTHENTICATED
+            ):
+                return RefusedError(f"controller refuses: {details}", ErrorKind.INVALID)
+            case _:
+                return ServiceUnavailableError(
+                    f"controller is not available: {details} address={self._address}"
+                )
+
+
+def status_of(answer: Message, field: str = "status") -> str:
+    """The name of a status."""
+    enum = answer.DESCRIPTOR.fields_by_name[field].enum_type
+    assert enum is not None, f"not a status {answer.DESCRIPTOR.name}.{field}"
+    number: int = getattr(answer, field)
+    value = enum.values_by_number.get(number)
+    return value.name if value is not None else f"{number}"
+
+
+def check_status(answer: Message, *, what: str, name: str, field: str = "status") -> None:
+    """Raises what a status means that is not a success."""
+    status = status_of(answer, field)
+    if status in _SUCCESS:
+        return
+    if status.endswith("NOT_FOUND"):
+        missing = status.removesuffix("_NOT_FOUND").lower().replace("_", " ")
+        raise NotFoundError(missing, name)
+    if status.endswith("_EXISTS"):
+        raise AlreadyExistsError(what, name)
+    if status.endswith("_NOT_EMPTY"):
+        raise NotEmptyError(what, name)
+    if status == "STREAM_SEALED":
+        raise StreamSealedError(name)
+    if status == "STREAM_NOT_SEALED":
+        raise StateConflictError(f"stream is not sealed; seal it before deleting it name={name!r}")
+    if status.startswith("INVALID"):
+        raise InvalidRequestError(f"{what} cannot be called so name={name!r}")
+    if status == "FAILURE":
+        raise ServiceUnavailableError(f"controller could not do it {what} name={name!r}")
+    if status == "PRECONDITION_FAILED":
+        raise StateConflictError(f"the state of the {what} forbids it name={name!r}")
+    raise ClientError(f"controller answers {status} {what} name={name!r}")

@@ -1,0 +1,128 @@
+"""What can go wrong for a user of the client, beyond the errors of segments and tables in `contracts.errors`.
+
+Every class is a SegmentStoreError, so `error.kind` says what to do without looking at the class:
+
+| class | kind | meaning |
+|---|---|---|
+| ConnectionLostError, ServiceUnavailableError | UNAVAILABLE | retry: it had no effect, or may be repeated |
+| OutcomeUnknownError | UNAVAILABLE | the request may have been carried out; look before repeating it |
+| DeadlineExceededError | UNAVAILABLE | the setting's time is over; outcome unknown |
+| NotFoundError | NOT_FOUND | no scope, stream, group or table of that name |
+| AlreadyExistsError, NotEmptyError, StreamSealedError, StateConflictError | CONFLICT | the state forbids it |
+| TableConditionError | CONFLICT | a key has another version than the update expected |
+| TransactionClosedError | CONFLICT | the transaction is committed or aborted already |
+| WriterFullError | UNAVAILABLE | write_nowait met the bound on unacknowledged events |
+| ReaderOfflineError | CONFLICT | the group gave this reader's segments to others |
+| RefusedError | as given | any other refusal of a server |
+"""
+
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+
+
+class ClientError(SegmentStoreError):
+    """Root of the errors that the client adds."""
+
+
+class ConnectionLostError(ClientError):
+    """The connection ended, or none could be made."""
+
+
+class ServiceUnavailableError(ClientError):
+    """A server is there but cannot serve now: recovering, stopping, or not the owner of the segment."""
+
+
+class OutcomeUnknownError(ClientError):
+    """The connection ended between a request that may not be repeated and its answer."""
+
+
+class DeadlineExceededError(ClientError):
+    """No answer came within the time that the settings allow."""
+
+
+class NotFoundError(ClientError):
+    """There is no such scope, stream, transaction, group or table."""
+
+    kind = ErrorKind.NOT_FOUND
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"{what} does not exist name={name!r}")
+        self.name = name
+
+
+class AlreadyExistsError(ClientError):
+    """There is one of that name."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"{what} exists already name={name!r}")
+        self.name = name
+
+
+class NotEmptyError(ClientError):
+    """It has to be empty to be deleted."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"{what} is not empty name={name!r}")
+        self.name = name
+
+
+class StreamSealedError(ClientError):
+    """The stream takes no more events."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"stream is sealed name={name!r}")
+        self.name = name
+
+
+class StateConflictError(ClientError):
+    """The present state forbids it, for example deleting a stream that is not sealed."""
+
+    kind = ErrorKind.CONFLICT
+
+
+class TableConditionError(ClientError):
+    """A conditional update or removal met another version of a key, or none; nothing of its batch was done."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"table has another version of a key table={table!r}")
+        self.table = table
+
+
+class TransactionClosedError(ClientError):
+    """The transaction was committed or aborted, by its owner or because its lease ran out."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, transaction_id: str, state: str) -> None:
+        super().__init__(f"transaction is not open id={transaction_id} state={state}")
+        self.transaction_id = transaction_id
+        self.state = state
+
+
+class WriterFullError(ClientError):
+    """As many events or bytes as the settings allow wait for their acknowledgements."""
+
+
+class ReaderOfflineError(ClientError):
+    """The group took this reader for dead, or somebody put it offline; its segments are with others."""
+
+    kind = ErrorKind.CONFLICT
+
+    def __init__(self, group: str, reader: str) -> None:
+        super().__init__(f"reader is offline group={group!r} reader={reader!r}")
+        self.reader = reader
+
+
+class RefusedError(ClientError):
+    """A refusal that has no class of its own."""
+
+    def __init__(self, message: str, kind: ErrorKind) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,0 +1,244 @@
+"""Writes events to a stream, or to a transaction: by routing key, pipelined, exactly once, through scales.
+
+Invariants:
+
+- Events with one routing key are stored in the order in which they were written, also while segments are sealed and
+  replaced: the events that a sealed segment did not take go to its successors before any newer event of their keys.
+- An event is stored once, however often connections break, or the writer fails and says that the outcome is unknown.
+- What is outstanding is bounded (`unacknowledged_events_max`, `unacknowledged_bytes_max`).
+- A failure is final: every later call raises it, and so does the end of the `async with`.
+
+A scale, as a writer sees it: a block is refused because its segment is sealed; the appender holds what was not
+acknowledged and all that comes after; the controller names the successors; in one stretch without an await the key
+space is changed and the held events are handed to the successors' appenders, in order.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from segmentstore.client.append_window import AppendWindow
+from segmentstore.client.errors import ClientError, StreamSealedError
+from segmentstore.client.event_frames import EVENT_HEADER_BYTES, frame_event
+from segmentstore.client.key_space import KeySpace, SegmentRange, Successor
+from segmentstore.client.large_event import append_large_event
+from segmentstore.client.owned_tasks import OwnedTasks
+from segmentstore.client.segment_appender import PendingEvent, SegmentAppender
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.codec.routing_hash import event_position
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+
+_REMEMBERED_KEYS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTarget:
+    """What a writer writes to."""
+
+    name: str
+    """For messages."""
+    ranges: Callable[[], Awaitable[Sequence[SegmentRange]]]
+    """The segments at the beginning."""
+    segment_name: Callable[[int], str]
+    successors: Callable[[int, SegmentStoreError], Awaitable[Sequence[Successor]]]
+    """What follows an ended segment; nothing if the target is sealed. May raise why nothing can follow."""
+
+
+class EventWriter:
+    """Hold it in `async with`: its end waits until everything is stored.
+
+    ```python
+    async with stream.writer() as writer:
+        for reading in readings:
+            await writer.write(reading.encode(), key=reading.sensor)
+    ```
+    """
+
+    def __init__(self, *, target: WriteTarget, calls: SegmentCalls) -> None:
+        """`calls` are the writer's own: it closes their connections."""
+        self._target = target
+        self._calls = calls
+        self._settings = calls.settings
+        self._window = AppendWindow(calls.settings)
+        self._tasks = OwnedTasks(self._crashed)
+        self._key_space = KeySpace([SegmentRange(0, 0.0, 1.0)])
+        self._appenders: dict[int, SegmentAppender] = {}
+        self._positions: dict[str, float] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    async def open(self) -> None:
+        """Learn the segments; `async with` does it. Raises NotFoundError, StreamSealedError."""
+        ranges = await self._target.ranges()
+        if not ranges:
+            raise StreamSealedError(self._target.name)
+        self._key_space = KeySpace(ranges)
+        for segment_id in self._key_space.segment_ids:
+            self._appender(segment_id)
+
+    async def close(self) -> None:
+        """Stop at once: what is not acknowledged by now may or may not be stored. Closing twice is fine."""
+        await self._tasks.close()
+        await self._calls.close()
+        if self._window.events:
+            self._fail(ClientError(f"writer was closed name={self._target.name!r}"))
+
+    async def write(self, event: bytes, *, key: str | None = None) -> None:
+        """Let an event in behind all others of its key; it is stored some time before `flush` returns.
+
+        Waits only for room. Events without a key are spread at random. An event larger than `event_bytes_max` is
+        stored when this returns. Raises the writer's failure.
+        """
+        if len(event) > self._settings.event_bytes_max:
+            await self._write_large(frame_event(event), self._position(key))
+            return
+        length = len(event) + EVENT_HEADER_BYTES
+        if not self._window.has_room(length):
+            await self._window.room(length)
+        self._accept(PendingEvent(frame_event(event), position=self._position(key)))
+
+    async def write_and_wait(self, event: bytes, *, key: str | None = None) -> None:
+        """As `write`, and wait until the event is stored. Other tasks' events travel along in the same blocks."""
+        if len(event) > self._settings.event_bytes_max:
+            await self.write(event, key=key)
+            return
+        await self._window.room(len(event) + EVENT_HEADER_BYTES)
+        await self.write_nowait(event, key=key)
+
+    def write_nowait(self, event: bytes, *, key: str | None = None) -> asyncio.Future[None]:
+        """As `write` without waiting; the future completes when the event is stored.
+
+        Cancelling the future changes nothing for the event. Raises WriterFullError, the writer's failure, and
+        InvalidRequestError for an event larger than `event_bytes_max`.
+        """
+        if len(event) > self._settings.event_bytes_max:
+            raise InvalidRequestError(
+                f"event is too large for write_nowait; await write() length={len(event)} "
+                f"length_max={self._settings.event_bytes_max}"
+            )
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._accept(
+            PendingEvent(
+                frame_event(event), position=self._position(key), acknowledged=acknowledged
+            )
+        )
+        return acknowledged
+
+    async def flush(self) -> None:
+        """Wait until nothing is outstanding: everything written so far is stored. Raises the writer's failure."""
+        await self._window.drained()
+
+    def released(self, events: int, length: int) -> None:
+        """An appender's acknowledgement."""
+        self._window.release(events, length)
+
+    def failed(self, error: SegmentStoreError) -> None:
+        """An appender gave up."""
+        self._fail(error)
+
+    async def segment_ended(self, appender: SegmentAppender, error: SegmentStoreError) -> None:
+        """Move on to the successors."""
+        found = [each for each, known in self._appenders.items() if known is appender]
+        try:
+            for segment_id in found:
+                await self._follow(segment_id, error)
+        except SegmentStoreError as failure:
+            self._fail(failure)
+
+    def check(self) -> None:
+        """O(unacknowledged)."""
+        self._key_space.check()
+        for appender in self._appenders.values():
+            appender.check()
+        held = sum(appender.unacknowledged for appender in self._appenders.values())
+        assert self._window.failure or held == self._window.events, (
+            f"{held} events are held, {self._window.events} are outstanding"
+        )
+
+    def _accept(self, event: PendingEvent) -> None:
+        self._window.admit(len(event.content))
+        self._appenders[self._key_space.segment_of(event.position)].append(event)
+
+    def _position(self, key: str | None) -> float:
+        if key is None:
+            return self._calls.random.random()
+        position = self._positions.get(key)
+        if position is None:
+            if len(self._positions) >= _REMEMBERED_KEYS_MAX:
+                self._positions.clear()
+            position = self._positions[key] = event_position(key)
+        return position
+
+    def _appender(self, segment_id: int) -> SegmentAppender:
+        appender = self._appenders.get(segment_id)
+        if appender is None:
+            appender = SegmentAppender(
+                segment=self._target.segment_name(segment_id),
+                writer_id=self._calls.random.randbytes(16),
+                calls=self._calls,
+                owner=self,
+            )
+            self._appenders[segment_id] = appender
+            self._tasks.start(appender.run(), name=f"append to {appender.segment}")
+        return appender
+
+    async def _follow(self, segment_id: int, error: SegmentStoreError) -> None:
+        successors = await self._target.successors(segment_id, error)
+        if segment_id not in self._appenders:
+            return  # a large event met the end of the segment at the same time as its appender
+        if not successors:
+            raise StreamSealedError(self._target.name)
+        # From here to the end without an await: an event written in between could overtake those that are moved.
+        self._key_space.replace(segment_id, [each.range for each in successors])
+        for following in self._key_space.segment_ids:
+            self._appender(following)
+        for event in self._appenders.pop(segment_id).take_all():
+            self._appenders[self._key_space.segment_of(event.position)].append(event)
+
+    async def _write_large(self, content: bytes, position: float) -> None:
+        # Everything of its key has to be stored before, because a large event takes another way.
+        await self._window.drained()
+        while True:
+            segment_id = self._key_space.segment_of(position)
+            try:
+                await append_large_event(
+                    self._calls, self._target.segment_name(segment_id), content
+                )
+            except (SegmentSealedError, SegmentNotFoundError) as error:
+                if segment_id in self._key_space.segment_ids:
+                    await self._follow(segment_id, error)
+            else:
+                return
+
+    def _fail(self, error: SegmentStoreError) -> None:
+        self._window.fail(error)
+        for appender in self._appenders.values():
+            for event in appender.take_all():
+                if event.acknowledged is not None and not event.acknowledged.done():
+                    event.acknowledged.set_exception(error)
+                    # The failure is told by flush and by every call; a future nobody awaits need not tell it again.
+                    event.acknowledged.exception()
+
+    def _crashed(self, error: BaseException) -> None:
+        self._fail(ClientError(f"writer failed name={self._target.name!r}: {error!r}"))

@@ -1,0 +1,340 @@
+"""Appends to one segment: pipelined, in order, each exactly once, through any number of lost connections.
+
+Invariants:
+
+- Events carry numbers 1, 2, 3, ... under a writer id that no other appender uses. `_in_flight` then `_waiting`, read as
+  one list, are all events that are not acknowledged, in the order of their numbers.
+- On a new connection the server says the number of the last event it stored under the writer id. Events up to it are
+  acknowledged, those above it are sent again: nothing is lost and nothing is stored twice.
+- A block is sent in the turn of the loop in which its first event came, or when it is full, whichever is first;
+  no time is spent waiting for more. With `blocks_in_flight_max` blocks under way events gather meanwhile.
+- A sealed segment keeps what it acknowledged; the owner takes all the rest, in order, to the successors (H75).
+- Nothing is sent again after a failure that leaves the outcome open for good: the owner hears of it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from segmentstore.client.backoff import Backoff
+from segmentstore.client.errors import (
+    ClientError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    OutcomeUnknownError,
+    ServiceUnavailableError,
+)
+from segmentstore.client.refusals import error_of
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.wire_connection import WireConnection
+from segmentstore.codec.wire_protocol.appends import (
+    AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
+    InvalidEventNumber,
+    SetupAppend,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.contracts.errors import (
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+
+
+class PendingEvent:
+    """Bytes on their way into a segment."""
+
+    __slots__ = ("acknowledged", "content", "number", "position")
+
+    def __init__(
+        self,
+        content: bytes,
+        *,
+        position: float = 0.0,
+        acknowledged: asyncio.Future[None] | None = None,
+    ) -> None:
+        self.content = content
+        self.position = position
+        """Of its routing key, for when it has to find another segment."""
+        self.number = 0
+        self.acknowledged = acknowledged
+
+
+class AppenderOwner(Protocol):
+    """What an appender tells its writer."""
+
+    def released(self, events: int, length: int) -> None:
+        """So many events and bytes were acknowledged."""
+
+    async def segment_ended(self, appender: "SegmentAppender", error: SegmentStoreError) -> None:
+        """The segment is sealed or gone: take `appender.take_all()` elsewhere, or fail."""
+
+    def failed(self, error: SegmentStoreError) -> None:
+        """The appender gave up."""
+
+
+class SegmentAppender:
+    """`append` is synchronous; `run` is its owner's task."""
+
+    def __init__(
+        self, *, segment: str, writer_id: bytes, calls: SegmentCalls, owner: AppenderOwner
+    ) -> None:
+        self.segment = segment
+        self._writer_id = writer_id
+        self._calls = calls
+        self._settings = calls.settings
+        self._owner = owner
+        self._in_flight: deque[PendingEvent] = deque()
+        self._waiting: deque[PendingEvent] = deque()
+        self._waiting_bytes = 0
+        self._block_ends: deque[int] = deque()
+        """Numbers of the last events of the blocks in flight."""
+        self._last_number = 0
+        self._sent_number = 0
+        self._acknowledged_number = 0
+        self._has_work = asyncio.Event()
+        self._session: _AppendSession | None = None
+        self._is_send_scheduled = False
+
+    @property
+    def unacknowledged(self) -> int:
+        """Events."""
+        return len(self._in_flight) + len(self._waiting)
+
+    def append(self, event: PendingEvent) -> None:
+        """Take an event behind all others."""
+        self._last_number += 1
+        event.number = self._last_number
+        self._waiting.append(event)
+        self._waiting_bytes += len(event.content)
+        if self._session is None:
+            self._has_work.set()
+        elif self._waiting_bytes >= self._settings.block_bytes_max:
+            self._send()
+        elif not self._is_send_scheduled:
+            self._is_send_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_scheduled)
+
+    def take_all(self) -> Sequence[PendingEvent]:
+        """Every event that is not acknowledged, in order; the appender has none any more."""
+        events = [*self._in_flight, *self._waiting]
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._block_ends.clear()
+        return events
+
+    async def run(self) -> None:
+        """Connect when there is something to append, and again after each loss, until the segment ends."""
+        backoff = Backoff(self._settings, self._calls.random)
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_work.wait()
+            progress, progress_at = self._acknowledged_number, loop.time()
+            while self.unacknowledged:
+                error = await self._append_until_lost()
+                if isinstance(error, SegmentSealedError | SegmentNotFoundError):
+                    await self._owner.segment_ended(self, error)
+                    return
+                if not isinstance(
+                    error, ConnectionLostError | ServiceUnavailableError | DeadlineExceededError
+                ):
+                    self._owner.failed(error)
+                    return
+                self._calls.locator.forget(self.segment)
+                if self._acknowledged_number != progress:
+                    progress, progress_at = self._acknowledged_number, loop.time()
+                    backoff.reset()
+                elif loop.time() - progress_at > self._settings.append_seconds:
+                    self._owner.failed(
+                        OutcomeUnknownError(f"gave up appending segment={self.segment!r}: {error}")
+                    )
+                    return
+                await asyncio.sleep(backoff.next_seconds())
+            self._has_work.clear()
+
+    def check(self) -> None:
+        """O(unacknowledged)."""
+        events = [*self._in_flight, *self._waiting]
+        numbers = [event.number for event in events]
+        expected = list(range(self._last_number - len(events) + 1, self._last_number + 1))
+        assert numbers == expected, f"numbers have a gap {numbers[:5]} expected={expected[:5]}"
+        waiting_bytes = sum(len(event.content) for event in self._waiting)
+        assert self._waiting_bytes == waiting_bytes, f"{self._waiting_bytes} != {waiting_bytes}"
+
+    async def _append_until_lost(self) -> SegmentStoreError:
+        """One session; why it ended."""
+        try:
+            connection = await self._calls.connection(self.segment)
+            session = _AppendSession(self, connection)
+            try:
+                last_number = await session.set_up(
+                    segment=self.segment,
+                    writer_id=self._writer_id,
+                    seconds=self._settings.request_seconds,
+                )
+                self._resume(session, last_number)
+                return await self._watch(session)
+            finally:
+                self._session = None
+                session.close()
+        except SegmentStoreError as error:
+            return error
+
+    async def _watch(self, session: "_AppendSession") -> SegmentStoreError:
+        """Wait for the session's end; end it if acknowledgements stay away."""
+        while True:
+            seen = self._acknowledged_number
+            try:
+                async with asyncio.timeout(self._settings.acknowledge_seconds):
+                    return await asyncio.shield(session.ended)
+            except TimeoutError:
+                if self._in_flight and self._acknowledged_number == seen:
+                    session.connection.abort()
+                    return DeadlineExceededError(
+                        f"no acknowledgement in time segment={self.segment!r}"
+                    )
+
+    def _resume(self, session: "_AppendSession", last_number: int) -> None:
+        """Go on behind what is stored. Raises ClientError if that is more than was ever sent."""
+        if last_number > self._sent_number:
+            # Taking somebody else's events for ours would acknowledge events that are nowhere.
+            raise ClientError(
+                f"another writer has the same id segment={self.segment!r} "
+                f"stored={last_number} sent={self._sent_number}"
+            )
+        self._waiting.extendleft(reversed(self._in_flight))
+        self._waiting_bytes += sum(len(event.content) for event in self._in_flight)
+        self._in_flight.clear()
+        self._block_ends.clear()
+        self._session = session
+        stored: list[PendingEvent] = []
+        while self._waiting and self._waiting[0].number <= last_number:
+            event = self._waiting.popleft()
+            self._waiting_bytes -= len(event.content)
+            stored.append(event)
+        self._acknowledge(stored)
+        self._send()
+
+    def appended(self, session: "_AppendSession", number: int) -> None:
+        """Everything up to the number is stored."""
+        if session is not self._session:
+            return
+        stored: list[PendingEvent] = []
+        while self._in_flight and self._in_flight[0].number <= number:
+            stored.append(self._in_flight.popleft())
+        while self._block_ends and self._block_ends[0] <= number:
+            self._block_ends.popleft()
+        self._acknowledge(stored)
+        self._send()
+
+    def session_ended(self, session: "_AppendSession") -> None:
+        """Nothing more can be sent in it."""
+        if session is self._session:
+            self._session = None
+
+    def _acknowledge(self, events: Sequence[PendingEvent]) -> None:
+        if not events:
+            return
+        self._acknowledged_number = events[-1].number
+        length = 0
+        for event in events:
+            length += len(event.content)
+            if event.acknowledged is not None and not event.acknowledged.done():
+                event.acknowledged.set_result(None)
+        self._owner.released(len(events), length)
+
+    def _send_scheduled(self) -> None:
+        self._is_send_scheduled = False
+        self._send()
+
+    def _send(self) -> None:
+        session = self._session
+        while (
+            session is not None
+            and self._waiting
+            and len(self._block_ends) < self._settings.blocks_in_flight_max
+        ):
+            block = [self._waiting.popleft()]
+            length = len(block[0].content)
+            while (
+                self._waiting
+                and length + len(self._waiting[0].content) <= self._settings.block_bytes_max
+            ):
+                event = self._waiting.popleft()
+                length += len(event.content)
+                block.append(event)
+            self._waiting_bytes -= length
+            self._in_flight.extend(block)
+            self._block_ends.append(block[-1].number)
+            self._sent_number = max(self._sent_number, block[-1].number)
+            session.send(
+                self._writer_id,
+                b"".join([event.content for event in block]),
+                events=len(block),
+                last_number=block[-1].number,
+            )
+            session = self._session
+
+
+class _AppendSession:
+    """A writer id on one connection, from set-up to the first trouble."""
+
+    def __init__(self, appender: SegmentAppender, connection: WireConnection) -> None:
+        loop = asyncio.get_running_loop()
+        self.connection = connection
+        self.ended: asyncio.Future[SegmentStoreError] = loop.create_future()
+        self._appender = appender
+        self._request_id = connection.next_request_id()
+        self._last_number: asyncio.Future[int] = loop.create_future()
+
+    async def set_up(self, *, segment: str, writer_id: bytes, seconds: float) -> int:
+        """The number of the last stored event, or lower than any if there is none. Raises the refusal."""
+        self.connection.subscribe(self._request_id, self)
+        self.connection.send(SetupAppend(self._request_id, writer_id, segment, ""))
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._last_number
+        except TimeoutError as error:
+            self.connection.abort()
+            raise DeadlineExceededError(
+                f"writer is not set up in time segment={segment!r}"
+            ) from error
+
+    def send(self, writer_id: bytes, data: bytes, *, events: int, last_number: int) -> None:
+        try:
+            self.connection.send(
+                AppendBlockEnd(writer_id, len(data), data, events, last_number, self._request_id)
+            )
+        except ConnectionLostError as error:
+            self._end(error)
+
+    def received(self, reply: Command) -> None:
+        match reply:
+            case DataAppended(event_number=number):
+                self._appender.appended(self, number)
+            case AppendSetup(last_event_number=number):
+                if not self._last_number.done():
+                    self._last_number.set_result(number)
+            case InvalidEventNumber():
+                # Our own older connection may still be stored from; the next set-up tells.
+                self.connection.abort()
+                self._end(ConnectionLostError("writer's events are stored over another connection"))
+            case _:
+                self._end(error_of(reply))
+
+    def lost(self, error: ConnectionLostError) -> None:
+        self._end(error)
+
+    def close(self) -> None:
+        self.connection.unsubscribe(self._request_id)
+        self._last_number.cancel()
+
+    def _end(self, error: SegmentStoreError) -> None:
+        self._appender.session_ended(self)
+        if not self._last_number.done():
+            self._last_number.set_exception(error)
+        if not self.ended.done():
+            self.ended.set_result(error)

@@ -1,0 +1,50 @@
+"""Values that a user of the client may tune. Every bound and every deadline of the room has its name here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Sizes in bytes, times in seconds. The defaults suit one process on a local network."""
+
+    connect_seconds: float = 10.0
+    request_seconds: float = 30.0
+    """From asking to the answer, all retries included; DeadlineExceededError afterwards."""
+    long_poll_seconds: float = 90.0
+    """A read at the tail that is not answered for so long breaks its connection; servers answer empty before that."""
+    retry_seconds_first: float = 0.02
+    retry_seconds_max: float = 2.0
+    """Pauses between attempts double from the first to the largest, each shortened by a random part."""
+
+    event_bytes_max: int = 8 << 20
+    """Larger events travel through a segment of their own and are merged in."""
+    block_bytes_max: int = 1 << 20
+    """Events of a segment that are written together; one larger event still is one block."""
+    blocks_in_flight_max: int = 16
+    """Blocks of one segment that wait for acknowledgements; at the bound events gather for larger blocks."""
+    unacknowledged_bytes_max: int = 32 << 20
+    unacknowledged_events_max: int = 50_000
+    """What a writer holds until it is acknowledged; `write` waits at either bound."""
+    acknowledge_seconds: float = 30.0
+    """Without any progress for so long a writer reconnects."""
+    append_seconds: float = 120.0
+    """Without a connection for so long a writer gives up: the outcome of what it holds is unknown."""
+
+    read_bytes: int = 1 << 20
+    """Asked for at once from a segment."""
+    pieces_ahead_max: int = 4
+    """Answers of up to `read_bytes` that a reader holds before its user has asked for them."""
+
+    commit_seconds: float = 1.0
+    """How often a group's reader stores its positions and shows that it lives."""
+    reader_timeout_seconds: float = 15.0
+    """A reader that shows no life for so long loses its segments."""
+    state_attempts_max: int = 50
+    """Conditional updates of a group's state that may be lost to others in a row."""
+
+    transaction_lease_seconds: float = 30.0
+    transaction_poll_seconds: float = 0.05
+    """How often the end of a commit is asked for."""
+
+    page_size: int = 500
+    """Table entries fetched at once by an iteration."""

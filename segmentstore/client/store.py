@@ -1,0 +1,126 @@
+"""The way in: one object for a store, from which scopes, streams, segments, groups and tables are made.
+
+```python
+async with connect("tcp://127.0.0.1:9090") as store:
+    await store.scope("plant").create()
+    stream = store.stream("plant/readings")
+    await stream.create(StreamConfig(ScalingPolicy.fixed(2)))
+    async with stream.writer() as writer:
+        await writer.write(b"21.5", key="sensor-7")
+```
+"""
+
+from collections.abc import Sequence
+from random import Random
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from segmentstore.client.byte_segment import ByteSegment
+from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.controller import Controller, StreamName
+from segmentstore.client.controller_channel import ControllerChannel
+from segmentstore.client.controller_tables import TableCalls
+from segmentstore.client.reader_group import ReaderGroup
+from segmentstore.client.scope import Scope
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_locator import FixedLocator, RememberingLocator, SegmentLocator
+from segmentstore.client.settings import ClientSettings
+from segmentstore.client.stream import Stream
+from segmentstore.client.table import Table
+from segmentstore.client.wire_connection import Endpoint
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.runtime.entropy import system_random
+
+
+class Store:
+    """Made by `connect`; everything made from it works until the end of its `async with`."""
+
+    def __init__(self, *, controller: Controller, calls: SegmentCalls) -> None:
+        """`calls` are for the store's own short requests; writers and readers have connections of their own."""
+        self._controller = controller
+        self._calls = calls
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._calls.close()
+        await self._controller.close()
+
+    async def scopes(self) -> Sequence[str]:
+        """Names of all scopes, in order."""
+        return sorted(await self._controller.list_scopes())
+
+    def scope(self, name: str) -> Scope:
+        return Scope(name, controller=self._controller)
+
+    def stream(self, name: str) -> Stream:
+        """`scope/stream`. Raises InvalidRequestError."""
+        scope, stream = _two_parts(name, "stream")
+        return Stream(StreamName(scope, stream), controller=self._controller, calls=self._calls)
+
+    def segment(self, name: str) -> ByteSegment:
+        """One segment by its qualified name, `scope/stream/0.#epoch.0`."""
+        return ByteSegment(name, self._calls)
+
+    def reader_group(self, name: str) -> ReaderGroup:
+        """`scope/group`. Raises InvalidRequestError."""
+        scope, group = _two_parts(name, "reader group")
+        return ReaderGroup(scope, group, controller=self._controller, calls=self._calls)
+
+    def table(self, name: str) -> Table:
+        """`scope/table`. Raises InvalidRequestError."""
+        scope, table = _two_parts(name, "table")
+        return Table(scope, table, tables=TableCalls(self._controller, scope), calls=self._calls)
+
+
+def connect(
+    controller: str,
+    *,
+    settings: ClientSettings | None = None,
+    segment_store: str | None = None,
+    random: Random | None = None,
+) -> Store:
+    """A store by the address of its controller, `tcp://HOST:PORT`. Connections are made when they are needed.
+
+    With `segment_store` (`tcp://HOST:PORT` as well) every segment is looked for there instead of where the controller
+    says. `random` makes ids and pauses; it is the system's if left out. Raises InvalidRequestError for an address.
+    """
+    settings = settings or ClientSettings()
+    random = random or system_random()
+    channel = ControllerChannel(str(_endpoint(controller)), settings=settings, random=random)
+    client = Controller(channel)
+    locator: SegmentLocator = (
+        RememberingLocator(client)
+        if segment_store is None
+        else FixedLocator(_endpoint(segment_store))
+    )
+    calls = SegmentCalls(
+        locator=locator, pool=ConnectionPool(settings), settings=settings, random=random
+    )
+    return Store(controller=client, calls=calls)
+
+
+def _endpoint(address: str) -> Endpoint:
+    try:
+        parts = urlsplit(address if "//" in address else f"tcp://{address}")
+        if parts.scheme != "tcp" or not parts.hostname or not parts.port:
+            raise ValueError
+        return Endpoint(parts.hostname, parts.port)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"an address looks like tcp://127.0.0.1:9090 given={address!r}"
+        ) from error
+
+
+def _two_parts(name: str, what: str) -> tuple[str, str]:
+    first, slash, second = name.partition("/")
+    if not slash or not first or not second or "/" in second:
+        raise InvalidRequestError(f"a {what} is named scope/name given={name!r}")
+    return first, second

@@ -1,0 +1,183 @@
+"""The client for code without a loop: the same objects, every call waits.
+
+```python
+with connect("tcp://127.0.0.1:9090") as store:
+    with store.writer("plant/readings") as writer:
+        writer.write(b"21.5", key="sensor-7")
+    with store.read("plant/readings") as events:
+        for event in events:
+            print(event.data)
+```
+
+Invariants:
+
+- A store has one loop of its own, an `asyncio.Runner` in the calling thread, which turns only during calls. There is
+  no thread behind it: nothing happens at the same time as the caller's code, so nothing needs a lock, and a fork or an
+  exit of the interpreter meets no hidden work.
+- The price: what works in the background elsewhere (acknowledgements, the lease of a transaction, the beat of a group's
+  reader) moves on only during calls. Between two calls less time may pass than `transaction_lease_seconds` and
+  `reader_timeout_seconds`; programs that compute for longer use the asyncio client.
+- A store belongs to one thread, and cannot be used inside a running loop.
+
+The other choice, a loop in a thread of its own, would keep leases alive; it also would hand every event and every error
+over between threads, which costs more than the event for small ones.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import Self, TypeVar
+
+from segmentstore.client import store as asynchronous
+from segmentstore.client.event import Event
+from segmentstore.client.event_writer import EventWriter
+from segmentstore.client.group_reader import GroupReader
+from segmentstore.client.settings import ClientSettings
+from segmentstore.client.stream_cut import StreamCut
+from segmentstore.client.stream_reader import StreamReader
+from segmentstore.client.transaction import Transaction
+
+Result = TypeVar("Result")
+Held = TypeVar("Held")
+
+
+class SyncWriter:
+    """As EventWriter, or as the transaction it writes to."""
+
+    def __init__(self, writer: EventWriter | Transaction, runner: asyncio.Runner) -> None:
+        self._writer = writer
+        self._runner = runner
+
+    def write(self, event: bytes, *, key: str | None = None) -> None:
+        """Let an event in; it is stored some time before `flush` returns."""
+        self._runner.run(self._writer.write(event, key=key))
+
+    def write_all(self, events: Iterator[tuple[str | None, bytes]]) -> None:
+        """Keys and events in one call, which is many times faster than one call an event."""
+
+        async def write() -> None:
+            for key, event in events:
+                await self._writer.write(event, key=key)
+
+        self._runner.run(write())
+
+    def flush(self) -> None:
+        """Wait until everything is stored."""
+        self._runner.run(self._writer.flush())
+
+
+class SyncReader:
+    """Iterates over events; `take` has a deadline."""
+
+    def __init__(self, reader: StreamReader | GroupReader, runner: asyncio.Runner) -> None:
+        self._reader = reader
+        self._runner = runner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        event = self._runner.run(self._next())
+        if event is None:
+            raise StopIteration
+        return event
+
+    def take(self, seconds: float) -> Event | None:
+        """The next event if it comes in time; None otherwise, and at the end of a sealed stream."""
+
+        async def take() -> Event | None:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._next()
+            except TimeoutError:
+                return None
+
+        return self._runner.run(take())
+
+    def checkpoint(self) -> None:
+        """Of a group's reader: see there."""
+        assert isinstance(self._reader, GroupReader), "only a reader of a group has checkpoints"
+        self._runner.run(self._reader.checkpoint())
+
+    async def _next(self) -> Event | None:
+        # StopAsyncIteration cannot leave a coroutine.
+        try:
+            return await anext(self._reader)
+        except StopAsyncIteration:
+            return None
+
+
+class SyncStore:
+    """Made by `connect`; hold it in `with`."""
+
+    def __init__(self, store: asynchronous.Store, runner: asyncio.Runner) -> None:
+        self._store = store
+        self._runner = runner
+
+    def run(self, work: Callable[[asynchronous.Store], Coroutine[None, None, Result]]) -> Result:
+        """Anything the asyncio client can do: `store.run(lambda store: store.stream("s/t").create())`."""
+        return self._runner.run(work(self._store))
+
+    def writer(self, stream: str) -> AbstractContextManager[SyncWriter]:
+        """Writes events; leaving the `with` stores them all."""
+        return self._held(
+            self._store.stream(stream).writer, lambda writer: SyncWriter(writer, self._runner)
+        )
+
+    def transaction(
+        self, stream: str, *, lease_seconds: float | None = None
+    ) -> AbstractContextManager[SyncWriter]:
+        """Commits at the end of the `with`, aborts if its body raises."""
+        return self._held(
+            lambda: self._store.stream(stream).transaction(lease_seconds=lease_seconds),
+            lambda transaction: SyncWriter(transaction, self._runner),
+        )
+
+    def read(
+        self, stream: str, start: StreamCut | None = None, *, stop_at: StreamCut | None = None
+    ) -> AbstractContextManager[SyncReader]:
+        """Reads a stream alone."""
+        return self._held(
+            lambda: self._store.stream(stream).read(start, stop_at=stop_at),
+            lambda reader: SyncReader(reader, self._runner),
+        )
+
+    def group_reader(self, group: str, reader_id: str) -> AbstractContextManager[SyncReader]:
+        """Reads a share of a group's streams."""
+        return self._held(
+            lambda: self._store.reader_group(group).reader(reader_id),
+            lambda reader: SyncReader(reader, self._runner),
+        )
+
+    @contextmanager
+    def _held(
+        self,
+        make: Callable[[], AbstractAsyncContextManager[Held]],
+        wrap: Callable[[Held], Result],
+    ) -> Iterator[Result]:
+        held = make()
+        entered = self._runner.run(_awaited(held.__aenter__()))
+        try:
+            yield wrap(entered)
+        except BaseException as error:
+            self._runner.run(_awaited(held.__aexit__(type(error), error, error.__traceback__)))
+            raise
+        self._runner.run(_awaited(held.__aexit__(None, None, None)))
+
+
+@contextmanager
+def connect(
+    controller: str, *, settings: ClientSettings | None = None, segment_store: str | None = None
+) -> Iterator[SyncStore]:
+    """As the asyncio client's `connect`."""
+    with asyncio.Runner() as runner:
+        store = asynchronous.connect(controller, settings=settings, segment_store=segment_store)
+        runner.run(_awaited(store.__aenter__()))
+        try:
+            yield SyncStore(store, runner)
+        finally:
+            runner.run(_awaited(store.__aexit__(None, None, None)))
+
+
+async def _awaited(work: Awaitable[Result]) -> Result:
+    return await work

@@ -1,0 +1,211 @@
+"""Key-value tables: fixed-length keys, values, versions, conditional updates, iteration in key order.
+
+Invariants:
+
+- Every entry has a version that changes with each update; `insert`, `replace` and `remove(version=...)` succeed only if
+  the entry is still as the caller saw it.
+- Several updates in one call are all done or none; they must be in one partition, that is, share the primary part of
+  their keys (or the table has a single partition).
+- Unconditional updates are repeated when a connection breaks, because the last value wins anyway; conditional ones are
+  not, and fail with OutcomeUnknownError.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from segmentstore.client.controller_tables import TableCalls, TableConfig
+from segmentstore.client.errors import NotFoundError
+from segmentstore.client.key_space import KeySpace
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.codec.routing_hash import table_position
+from segmentstore.codec.stream_names import number_of, table_segment
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.table_entries import IteratorArguments
+from segmentstore.codec.wire_protocol.tables import (
+    ReadTable,
+    ReadTableEntries,
+    RemoveTableKeys,
+    TableEntriesRead,
+    TableEntriesUpdated,
+    TableKeysRemoved,
+    TableRead,
+    UpdateTableEntries,
+)
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One entry to set. Without an expected version whatever is there is overwritten."""
+
+    key: bytes
+    value: bytes
+    version: int = NO_VERSION
+    """NOT_EXISTS: only if there is no such key."""
+
+
+class Table:
+    """Cheap to make; nothing to close."""
+
+    def __init__(self, scope: str, name: str, *, tables: TableCalls, calls: SegmentCalls) -> None:
+        self.scope = scope
+        self.name = name
+        self._tables = tables
+        self._calls = calls
+        self._shape: tuple[TableConfig, KeySpace] | None = None
+
+    async def create(
+        self, *, key_length: int, secondary_key_length: int = 0, partitions: int = 1
+    ) -> None:
+        """Make an empty table; lengths in bytes, each key has both parts. Raises AlreadyExistsError, NotFoundError."""
+        await self._tables.create(
+            self.name,
+            TableConfig(
+                primary_key_length=key_length,
+                secondary_key_length=secondary_key_length,
+                partitions=partitions,
+            ),
+        )
+
+    async def delete(self) -> None:
+        """Remove the table and all it holds. Raises NotFoundError."""
+        await self._tables.delete(self.name)
+        self._shape = None
+
+    async def config(self) -> TableConfig:
+        """Raises NotFoundError."""
+        return (await self._known_shape())[0]
+
+    async def get(self, key: bytes) -> TableEntry | None:
+        """The entry with its version, or None."""
+        return (await self.get_all([key]))[0]
+
+    async def get_all(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        """An entry, or None, for each key in order; keys of several partitions are read one partition after another."""
+        config, space = await self._known_shape()
+        found: dict[bytes, TableEntry | None] = {}
+        partitions: dict[str, list[bytes]] = {}
+        for key in keys:
+            partitions.setdefault(self._partition(key, config, space), []).append(key)
+        for segment, part in partitions.items():
+            wanted = [TableKey(key) for key in part]
+            answer = await self._calls.ask(
+                segment,
+                partial(_read_table, segment, wanted),
+                TableRead,
+            )
+            for key, entry in zip(part, answer.entries, strict=True):
+                found[key] = None if entry.version == NOT_EXISTS else entry
+        return [found[key] for key in keys]
+
+    async def put(self, key: bytes, value: bytes) -> int:
+        """Set a value whatever was there; the new version."""
+        return (await self.update([Update(key, value)]))[0]
+
+    async def insert(self, key: bytes, value: bytes) -> int:
+        """Set a value if there is none; the version. Raises TableConditionError."""
+        return (await self.update([Update(key, value, NOT_EXISTS)]))[0]
+
+    async def replace(self, key: bytes, value: bytes, *, version: int) -> int:
+        """Set a value if the entry still has this version; the new one. Raises TableConditionError."""
+        return (await self.update([Update(key, value, version)]))[0]
+
+    async def update(self, updates: Sequence[Update]) -> Sequence[int]:
+        """Do all of the updates or none; their new versions.
+
+        Raises TableConditionError, InvalidRequestError for keys of several partitions.
+        """
+        segment = await self._only_partition([each.key for each in updates])
+        entries = [TableEntry(each.key, each.value, each.version) for each in updates]
+        answer = await self._calls.ask(
+            segment,
+            lambda request_id: UpdateTableEntries(request_id, segment, "", entries),
+            TableEntriesUpdated,
+            repeatable=all(each.version == NO_VERSION for each in updates),
+        )
+        return answer.versions
+
+    async def remove(self, key: bytes, *, version: int | None = None) -> None:
+        """Remove an entry; without a version a missing one is no error. Raises TableConditionError."""
+        await self.remove_all([TableKey(key, NO_VERSION if version is None else version)])
+
+    async def remove_all(self, keys: Sequence[TableKey]) -> None:
+        """Remove all of the entries or none. Raises as `update`."""
+        segment = await self._only_partition([each.key for each in keys])
+        await self._calls.ask(
+            segment,
+            lambda request_id: RemoveTableKeys(request_id, segment, "", keys),
+            TableKeysRemoved,
+            repeatable=all(each.version == NO_VERSION for each in keys),
+        )
+
+    async def entries(
+        self, first: bytes | None = None, last: bytes | None = None
+    ) -> AsyncGenerator[TableEntry, None]:
+        """The entries from `first` to `last`, both included, in key order within each partition.
+
+        Hold it in `contextlib.aclosing`. Entries that change meanwhile are seen as before or as after the change.
+        """
+        config, space = await self._known_shape()
+        lowest, highest = b"\0" * config.key_length, b"\xff" * config.key_length
+        for segment_id in space.segment_ids:
+            segment = table_segment(self.scope, self.name, number=number_of(segment_id))
+            begin: bytes | None = first if first is not None else lowest
+            while begin is not None:
+                page = await self._page(segment, begin, last if last is not None else highest)
+                for entry in page:
+                    yield entry
+                begin = _key_behind(page[-1].key) if page else None
+
+    async def _page(self, segment: str, first: bytes, last: bytes) -> Sequence[TableEntry]:
+        answer = await self._calls.ask(
+            segment,
+            lambda request_id: ReadTableEntries(
+                request_id,
+                segment,
+                "",
+                self._calls.settings.page_size,
+                IteratorArguments(b"", b"", first, last),
+            ),
+            TableEntriesRead,
+        )
+        return answer.entries
+
+    async def _known_shape(self) -> tuple[TableConfig, KeySpace]:
+        if self._shape is None:
+            config = await self._tables.config(self.name)
+            ranges = await self._tables.segments(self.name)
+            if not ranges:
+                raise NotFoundError("table", f"{self.scope}/{self.name}")
+            self._shape = config, KeySpace(ranges)
+        return self._shape
+
+    async def _only_partition(self, keys: Sequence[bytes]) -> str:
+        config, space = await self._known_shape()
+        found = {self._partition(key, config, space): None for key in keys}
+        if len(found) != 1:
+            raise InvalidRequestError(
+                f"one update takes the keys of one partition keys={len(keys)} partitions={len(found)}"
+            )
+        return next(iter(found))
+
+    def _partition(self, key: bytes, config: TableConfig, space: KeySpace) -> str:
+        if len(key) != config.key_length:
+            raise InvalidRequestError(
+                f"key has another length than the table's keys length={len(key)} "
+                f"key_length={config.key_length}"
+            )
+        segment_id = space.segment_of(table_position(key[: config.primary_key_length]))
+        return table_segment(self.scope, self.name, number=number_of(segment_id))
+
+
+def _read_table(segment: str, keys: Sequence[TableKey], request_id: int) -> Command:
+    return ReadTable(request_id, segment, "", keys)
+
+
+def _key_behind(key: bytes) -> bytes | None:
+    """The next key of the same length in byte order; None behind the last one."""
+    number = int.from_bytes(key, "big") + 1
+    return None if number >> 8 * len(key) else number.to_bytes(len(key), "big")

@@ -1,0 +1,204 @@
+"""One connection to a segment store: many requests at once, each answer to whoever asked.
+
+Invariants:
+
+- Every request has an id of its own on its connection; an answer goes to the sink of its id and to nobody else.
+  Answers to ids that nobody waits for any more (a cancelled request) are dropped.
+- A sink hears of each answer in the order of arrival, and of the end of the connection exactly once, last.
+- The first frame in both directions is Hello; before the server's Hello is read, no connection is handed out.
+- There is no task here: the transport calls, and the sinks act at once or hand over to their own tasks.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from segmentstore.client.errors import ConnectionLostError
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.frame_splitter import FrameSplitter
+from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.session import (
+    OLDEST_WIRE_VERSION,
+    WIRE_VERSION,
+    Hello,
+    KeepAlive,
+)
+
+Reply = TypeVar("Reply", bound=Command)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a segment store listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ReplySink(Protocol):
+    """Whoever waits for the answers of one request id."""
+
+    def received(self, reply: Command) -> None:
+        """An answer arrived. Must not raise."""
+
+    def lost(self, error: ConnectionLostError) -> None:
+        """No more answers will come."""
+
+
+class _OneReply:
+    """The sink of a request that has exactly one answer."""
+
+    __slots__ = ("_connection", "_request_id", "future")
+
+    def __init__(self, connection: "WireConnection", request_id: int) -> None:
+        self._connection = connection
+        self._request_id = request_id
+        self.future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+
+    def received(self, reply: Command) -> None:
+        self._connection.unsubscribe(self._request_id)
+        if not self.future.done():
+            self.future.set_result(reply)
+
+    def lost(self, error: ConnectionLostError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class WireConnection(asyncio.Protocol):
+    """Made by `open_connection`; `close()` ends it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._splitter = FrameSplitter()
+        self._transport: asyncio.Transport | None = None
+        self._sinks: dict[int, ReplySink] = {}
+        self._last_request_id = 0
+        self._received_at = asyncio.get_running_loop().time()
+        self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago the server was last heard of."""
+        return asyncio.get_running_loop().time() - self._received_at
+
+    async def greeted(self) -> None:
+        """Wait for the server's Hello. Raises ConnectionLostError."""
+        await self._hello
+
+    async def request(self, command: Callable[[int], Command]) -> Command:
+        """Send what `command` makes of a new request id and wait for its one answer.
+
+        Cancelling abandons the answer. Raises ConnectionLostError, ProtocolError.
+        """
+        request_id = self.next_request_id()
+        sink = _OneReply(self, request_id)
+        self.subscribe(request_id, sink)
+        try:
+            self.send(command(request_id))
+            return await sink.future
+        finally:
+            self.unsubscribe(request_id)
+
+    def next_request_id(self) -> int:
+        self._last_request_id += 1
+        return self._last_request_id
+
+    def subscribe(self, request_id: int, sink: ReplySink) -> None:
+        """Give the sink every answer with this id. Raises ConnectionLostError if the connection has ended."""
+        if not self.is_open:
+            raise ConnectionLostError(f"connection is closed endpoint={self.endpoint}")
+        self._sinks[request_id] = sink
+
+    def unsubscribe(self, request_id: int) -> None:
+        self._sinks.pop(request_id, None)
+
+    def send(self, command: Command) -> None:
+        """Queue a frame. The callers bound what they have outstanding, and so the queue. Raises ConnectionLostError."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLostError(f"connection is closed endpoint={self.endpoint}")
+        self._transport.write(command.encode())
+
+    def abort(self) -> None:
+        """End the connection at once; the sinks hear of it through the loop."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """End the connection and wait until it has ended."""
+        if self._transport is None:
+            return
+        self._transport.abort()
+        await asyncio.shield(self._ended)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), f"not a stream transport {transport!r}"
+        self._transport = transport
+        transport.write(Hello(WIRE_VERSION, OLDEST_WIRE_VERSION).encode())
+
+    def data_received(self, data: bytes) -> None:
+        self._received_at = asyncio.get_running_loop().time()
+        try:
+            for command in self._splitter.feed_commands(data):
+                self._dispatch(command)
+        except ProtocolError as error:
+            self._end(ConnectionLostError(f"server speaks no protocol of ours: {error}"))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = str(exc) if exc is not None else "closed"
+        self._end(ConnectionLostError(f"connection ended: {reason} endpoint={self.endpoint}"))
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _dispatch(self, command: Command) -> None:
+        if isinstance(command, Hello):
+            if not command.speaks(high_version=WIRE_VERSION, low_version=OLDEST_WIRE_VERSION):
+                raise ProtocolError(
+                    f"no common version high={command.high_version} low={command.low_version}"
+                )
+            if not self._hello.done():
+                self._hello.set_result(None)
+            return
+        if isinstance(command, KeepAlive):
+            return
+        request_id: object = getattr(command, "request_id", None)
+        sink = self._sinks.get(request_id) if isinstance(request_id, int) else None
+        if sink is not None:
+            sink.received(command)
+
+    def _end(self, error: ConnectionLostError) -> None:
+        if not self._hello.done():
+            self._hello.set_exception(error)
+        sinks, self._sinks = self._sinks, {}
+        for sink in sinks.values():
+            sink.lost(error)
+
+
+async def open_connection(endpoint: Endpoint) -> WireConnection:
+    """A greeted connection. Raises ConnectionLostError."""
+    loop = asyncio.get_running_loop()
+    try:
+        transport, connection = await loop.create_connection(
+            partial(WireConnection, endpoint), endpoint.host, endpoint.port
+        )
+    except OSError as error:
+        raise ConnectionLostError(
+            f"no segment store answers endpoint={endpoint}: {error}"
+        ) from error
+    try:
+        await connection.greeted()
+    except BaseException:
+        transport.abort()
+        raise
+    return connection

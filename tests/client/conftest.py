@@ -1,0 +1,31 @@
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from segmentstore.client import ClientSettings, Store, connect
+from tests.client.fake_controller import FakeController
+from tests.client.fake_store import FakeStore
+
+SETTINGS = ClientSettings(retry_seconds_max=0.02, transaction_poll_seconds=0.001)
+
+
+@pytest.fixture
+async def fake_store() -> AsyncIterator[FakeStore]:
+    async with FakeStore().serving() as store:
+        yield store
+        assert store.complaints == []
+
+
+@pytest.fixture
+async def controller(fake_store: FakeStore) -> AsyncIterator[FakeController]:
+    async with FakeController(fake_store).serving() as controller:
+        yield controller
+
+
+@pytest.fixture
+async def store(controller: FakeController) -> AsyncIterator[Store]:
+    """A client of both fakes, with the scope `s`."""
+    async with connect(controller.address, settings=SETTINGS, random=Random(3)) as store:
+        await store.scope("s").create()
+        yield store

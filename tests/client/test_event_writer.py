@@ -1,0 +1,338 @@
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.errors import (
+    ClientError,
+    OutcomeUnknownError,
+    StreamSealedError,
+    WriterFullError,
+)
+from segmentstore.client.event_writer import EventWriter, WriteTarget
+from segmentstore.client.key_space import SegmentRange, Successor
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_locator import FixedLocator
+from segmentstore.client.settings import ClientSettings
+from segmentstore.codec.stream_names import segment_name
+from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, SetupAppend
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.refusals import WrongHost
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from tests.client.fake_store import FakeStore
+
+
+class Stream:
+    """A stream in a fake store, and how it scales."""
+
+    def __init__(self, store: FakeStore, segments: int) -> None:
+        self.store = store
+        self.ranges = [
+            SegmentRange(number, number / segments, (number + 1) / segments)
+            for number in range(segments)
+        ]
+        self.following: dict[int, Sequence[Successor]] = {}
+        for each in self.ranges:
+            store.create(self.name(each.segment_id))
+
+    @staticmethod
+    def name(segment_id: int) -> str:
+        return segment_name("scope", "stream", segment_id)
+
+    def writer(self, settings: ClientSettings | None = None) -> EventWriter:
+        settings = settings or ClientSettings(retry_seconds_max=0.02)
+        calls = SegmentCalls(
+            locator=FixedLocator(self.store.endpoint),
+            pool=ConnectionPool(settings),
+            settings=settings,
+            random=Random(1),
+        )
+
+        async def ranges() -> Sequence[SegmentRange]:
+            return self.ranges
+
+        async def successors(segment_id: int, _: SegmentStoreError) -> Sequence[Successor]:
+            await asyncio.sleep(0)
+            return self.following.get(segment_id, ())
+
+        target = WriteTarget(
+            name="scope/stream", ranges=ranges, segment_name=self.name, successors=successors
+        )
+        return EventWriter(target=target, calls=calls)
+
+    def replace(self, sealed: Sequence[int], bounds: Sequence[float]) -> None:
+        """One scale: `sealed` segments, neighbours, are replaced by the ranges between `bounds`."""
+        epoch = max(each.segment_id >> 32 for each in self.ranges) + 1
+        number = max(each.segment_id & 0xFFFFFFFF for each in self.ranges) + 1
+        new = [
+            SegmentRange(epoch << 32 | number + index, low, high)
+            for index, (low, high) in enumerate(pairwise(bounds))
+        ]
+        for each in new:
+            self.store.create(self.name(each.segment_id))
+        for segment_id in sealed:
+            self.following[segment_id] = [Successor(each, tuple(sealed)) for each in new]
+            self.store.seal(self.name(segment_id))
+        kept = [each for each in self.ranges if each.segment_id not in sealed]
+        self.ranges = [*kept, *new]
+
+    def events(self) -> list[bytes]:
+        """Everything, segments in the order of their ids: predecessors come first."""
+        ids = sorted({each.segment_id for each in self.ranges} | set(self.following))
+        return [event for segment in ids for event in self.store.events(self.name(segment))]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[FakeStore]:
+    async with FakeStore().serving() as store:
+        yield store
+        assert store.complaints == []
+
+
+def numbered(key: int, number: int) -> bytes:
+    return f"{key}:{number}".encode()
+
+
+def assert_each_key_in_order(events: Sequence[bytes], *, keys: int, count: int) -> None:
+    found = defaultdict(list)
+    for event in events:
+        key, number = event.decode().split(":")
+        found[int(key)].append(int(number))
+    assert dict(found) == {key: list(range(count)) for key in range(keys)}
+
+
+async def test_what_is_written_is_stored_when_the_writer_closes(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+        await writer.write(b"one")
+        await writer.write(b"")
+        await writer.write(b"three", key="k")
+    assert stream.events() == [b"one", b"", b"three"]
+
+
+async def test_events_of_one_turn_travel_in_one_block(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+        await writer.write_and_wait(b"connects")
+        for number in range(100):
+            await writer.write(numbered(0, number))
+        await writer.flush()
+        writer.check()
+    assert store.blocks == [1, 100]
+
+
+async def test_an_acknowledgement_arrives_when_the_event_is_stored(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+        acknowledged = writer.write_nowait(b"event")
+        assert not acknowledged.done()
+        await acknowledged
+        assert stream.events() == [b"event"]
+
+
+async def test_a_key_always_goes_to_the_segment_of_its_range(store: FakeStore) -> None:
+    stream = Stream(store, 2)
+    async with stream.writer() as writer:
+        for number in range(3):
+            await writer.write(b"low %d" % number, key="abcd")  # 0.0089
+            await writer.write(b"high %d" % number, key="hello")  # 0.6587
+    assert store.events(stream.name(0)) == [b"low 0", b"low 1", b"low 2"]
+    assert store.events(stream.name(1)) == [b"high 0", b"high 1", b"high 2"]
+
+
+@pytest.mark.parametrize("what", ["drop before", "drop after"])
+async def test_h25_every_event_is_stored_once_though_connections_break(
+    store: FakeStore, what: str
+) -> None:
+    """Every fifth block ends its connection, just before or just after it is stored, and before the answer."""
+    stream = Stream(store, 3)
+    seen = 0
+
+    def breaking(_: AppendBlockEnd) -> str:
+        nonlocal seen
+        seen += 1
+        return what if seen % 5 == 0 else "store and answer"
+
+    store.on_append = breaking
+    settings = ClientSettings(retry_seconds_max=0.02, block_bytes_max=150)
+    async with stream.writer(settings) as writer:
+        for number in range(200):
+            for key in range(5):
+                await writer.write(numbered(key, number), key=str(key))
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            writer.check()
+    assert store.connections > 10
+    assert_each_key_in_order(stream.events(), keys=5, count=200)
+
+
+async def test_h75_order_of_a_key_survives_scales_and_broken_connections(store: FakeStore) -> None:
+    """Splits and merges happen under a writer whose connections break as well."""
+    stream = Stream(store, 2)
+    seen = 0
+
+    def breaking(_: AppendBlockEnd) -> str:
+        nonlocal seen
+        seen += 1
+        return "drop after" if seen % 7 == 0 else "store and answer"
+
+    store.on_append = breaking
+    async with stream.writer() as writer:
+        for number in range(300):
+            for key in range(8):
+                await writer.write(numbered(key, number), key=f"key {key}")
+            if number == 50:
+                stream.replace([0], [0.0, 0.25, 0.5])
+            if number == 100:
+                stream.replace([each.segment_id for each in stream.ranges], [0.0, 1.0])
+            if number == 200:
+                stream.replace([stream.ranges[0].segment_id], [0.0, 0.1, 0.2, 1.0])
+            if number % 2 == 0:
+                await asyncio.sleep(0.001)
+            writer.check()
+    assert len(stream.following) == 5
+    assert_each_key_in_order(stream.events(), keys=8, count=300)
+
+
+async def test_writing_to_a_sealed_stream_fails(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    store.seal(stream.name(0))
+    with pytest.raises(StreamSealedError):
+        async with stream.writer() as writer:
+            await writer.write(b"event")
+
+
+async def test_a_failed_writer_fails_every_later_call_and_every_acknowledgement(
+    store: FakeStore,
+) -> None:
+    stream = Stream(store, 1)
+    writer = stream.writer()
+    await writer.open()
+    store.seal(stream.name(0))
+    acknowledged = writer.write_nowait(b"event")
+    with pytest.raises(StreamSealedError):
+        await acknowledged
+    with pytest.raises(StreamSealedError):
+        await writer.write(b"event")
+    with pytest.raises(StreamSealedError):
+        await writer.flush()
+    await writer.close()
+
+
+async def test_what_is_outstanding_is_bounded(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    settings = ClientSettings(unacknowledged_events_max=10)
+    async with stream.writer(settings) as writer:
+        for _ in range(10):
+            _ = writer.write_nowait(b"event")
+        with pytest.raises(WriterFullError):
+            _ = writer.write_nowait(b"event")
+        await writer.write(b"waits for room")
+    assert len(stream.events()) == 11
+
+
+async def test_events_gather_while_enough_blocks_are_under_way(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer(ClientSettings(blocks_in_flight_max=1)) as writer:
+        await writer.write_and_wait(b"connects")
+        for number in range(50):
+            await writer.write(numbered(0, number))
+            await asyncio.sleep(0)
+    assert sum(store.blocks) == 51
+    assert len(store.blocks) < 40
+
+
+async def test_an_error_in_the_body_is_not_hidden_and_does_not_wait(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    store.on_append = lambda _: "ignore"
+    with pytest.raises(ZeroDivisionError):
+        async with stream.writer() as writer:
+            await writer.write(b"%d" % (1 // 0))
+
+
+async def test_a_store_that_does_not_serve_the_segment_yet_is_asked_again(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    refused = 0
+
+    def not_yet(command: Command) -> Command | None:
+        nonlocal refused
+        if isinstance(command, SetupAppend) and refused < 3:
+            refused += 1
+            return WrongHost(command.request_id, command.segment, "")
+        return None
+
+    store.on_request = not_yet
+    async with stream.writer() as writer:
+        await writer.write(b"event")
+    assert refused == 3
+    assert stream.events() == [b"event"]
+
+
+async def test_a_writer_that_finds_events_of_another_under_its_id_fails(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+        await writer.write(b"first")
+    with pytest.raises(ClientError, match="same id"):
+        async with stream.writer() as twin:
+            await twin.write(b"second")
+    assert stream.events() == [b"first"]
+
+
+async def test_a_silent_store_makes_the_writer_reconnect(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    answers = iter(["ignore"])
+    store.on_append = lambda _: next(answers, "store and answer")
+    async with stream.writer(ClientSettings(acknowledge_seconds=0.05)) as writer:
+        await writer.write(b"event")
+    assert store.connections == 2
+    assert stream.events() == [b"event"]
+
+
+async def test_without_any_progress_the_writer_gives_up_and_says_so(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    store.on_append = lambda _: "drop before"
+    settings = ClientSettings(append_seconds=0.05, retry_seconds_max=0.01)
+    with pytest.raises(OutcomeUnknownError):
+        async with stream.writer(settings) as writer:
+            await writer.write(b"event")
+
+
+async def test_a_large_event_is_merged_in_between_its_neighbours(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    large = bytes(range(256)) * 40_000
+    async with stream.writer() as writer:
+        await writer.write(b"before", key="k")
+        await writer.write(large, key="k")
+        await writer.write(b"behind", key="k")
+        with pytest.raises(InvalidRequestError):
+            _ = writer.write_nowait(large)
+    assert stream.events() == [b"before", large, b"behind"]
+    assert list(store.segments) == [stream.name(0)]
+
+
+async def test_a_large_event_survives_broken_connections_and_a_scale(store: FakeStore) -> None:
+    """Each request of a large event breaks once, before or after it is carried out; then the segment is sealed."""
+    stream = Stream(store, 1)
+    large = b"x" * (9 << 20)
+    broken: list[str] = []
+    whats = iter(["drop before", "drop after"] * 10)
+
+    def breaking(command: Command) -> str | None:
+        kind = type(command).__name__
+        breakable = {"CreateTransientSegment", "ConditionalBlockEnd", "MergeSegments"}
+        if kind not in breakable or kind in broken:
+            return None
+        broken.append(kind)
+        return next(whats)
+
+    store.on_request = breaking
+    async with stream.writer() as writer:
+        await writer.write(large, key="k")
+        stream.replace([0], [0.0, 1.0])
+        await writer.write(large[1:], key="k")
+    assert len(broken) == 3
+    assert [len(event) for event in stream.events()] == [9 << 20, (9 << 20) - 1]

@@ -1,0 +1,217 @@
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from segmentstore.client import (
+    GroupReader,
+    ReaderGroup,
+    ScalingPolicy,
+    StartAt,
+    Store,
+    Stream,
+    StreamConfig,
+    connect,
+)
+from segmentstore.client.errors import AlreadyExistsError, NotFoundError, ReaderOfflineError
+from segmentstore.contracts.errors import InvalidRequestError
+from tests.client.conftest import SETTINGS
+from tests.client.fake_controller import FakeController
+
+FAST = replace(SETTINGS, commit_seconds=0.005, reader_timeout_seconds=0.15)
+
+
+@pytest.fixture
+async def stream(store: Store) -> Stream:
+    stream = store.stream("s/t")
+    await stream.create(StreamConfig(ScalingPolicy.fixed(4)))
+    return stream
+
+
+@pytest.fixture
+async def group(store: Store, stream: Stream) -> ReaderGroup:
+    group = store.reader_group("s/g")
+    await group.create(["t"])
+    return group
+
+
+async def write(stream: Stream, numbers: Sequence[int]) -> None:
+    async with stream.writer() as writer:
+        for number in numbers:
+            for key in range(8):
+                await writer.write(b"%d:%d" % (key, number), key=f"key {key}")
+
+
+def assert_each_key_in_order(events: Sequence[bytes], count: int) -> None:
+    found = defaultdict(list)
+    for event in events:
+        key, number = event.decode().split(":")
+        found[key].append(int(number))
+    assert dict(found) == {str(key): list(range(count)) for key in range(8)}
+
+
+async def read_all(reader: GroupReader) -> list[bytes]:
+    async with reader:
+        return [event.data async for event in reader]
+
+
+async def test_one_reader_reads_everything_and_ends_with_a_sealed_stream(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    await write(stream, range(10))
+    await stream.scale_to(2)
+    await write(stream, range(10, 20))
+    await stream.seal()
+    assert_each_key_in_order(await read_all(group.reader("r")), 20)
+
+
+async def test_readers_share_segments_and_events(
+    controller: FakeController, group: ReaderGroup, stream: Stream
+) -> None:
+    await write(stream, range(100))
+    await stream.seal()
+    async with connect(controller.address, settings=FAST, random=Random(1)) as store:
+        fast = store.reader_group("s/g")
+        async with fast.reader("a") as first, fast.reader("b") as second:
+            while sorted(map(len, (await fast.info()).readers.values())) != [2, 2]:
+                await asyncio.sleep(0.005)
+            async with asyncio.TaskGroup() as tasks:
+                one = tasks.create_task(_collect(first))
+                two = tasks.create_task(_collect(second))
+    assert one.result()
+    assert two.result()
+    assert_each_key_in_order(one.result() + two.result(), 100)
+
+
+async def _collect(reader: GroupReader) -> list[bytes]:
+    return [event.data async for event in reader]
+
+
+async def test_what_was_acknowledged_is_not_read_again(group: ReaderGroup, stream: Stream) -> None:
+    await write(stream, range(10))
+    await stream.seal()
+    events: list[bytes] = []
+    for _ in range(4):
+        async with group.reader("r") as reader:
+            for _ in range(17):
+                events.append((await anext(reader)).data)  # noqa: PERF401
+    events += await read_all(group.reader("other"))
+    assert_each_key_in_order(events, 10)
+
+
+async def test_what_was_not_acknowledged_is_read_again(group: ReaderGroup, stream: Stream) -> None:
+    await write(stream, range(1))
+    with pytest.raises(ZeroDivisionError):
+        async with group.reader("r") as reader:
+            raise ZeroDivisionError((await anext(reader)).data)
+    async with group.reader("r") as reader:
+        found = [(await anext(reader)).data for _ in range(8)]
+    assert sorted(found) == sorted(b"%d:0" % key for key in range(8))
+
+
+async def test_a_checkpoint_is_where_the_next_reader_starts(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    await write(stream, range(1))
+    async with group.reader("r") as reader:
+        first = await anext(reader)
+        await reader.checkpoint()
+        cut = await group.stream_cut()
+    assert cut.offsets[first.segment_id] == first.next_offset
+    assert sum(cut.offsets.values()) == first.next_offset
+
+
+async def test_a_dead_readers_segments_go_to_the_living(
+    controller: FakeController, group: ReaderGroup, stream: Stream
+) -> None:
+    """A reader whose loop no longer turns for it is one whose tasks are gone."""
+    await write(stream, range(5))
+    await stream.seal()
+    async with connect(controller.address, settings=FAST, random=Random(1)) as store:
+        fast = store.reader_group("s/g")
+        async with fast.reader("dead") as dead:
+            await anext(dead)
+            await dead._tasks.close()
+            events = await read_all(fast.reader("living"))
+            with pytest.raises(ReaderOfflineError):
+                await dead.checkpoint()
+    assert_each_key_in_order(events, 5)
+
+
+async def test_a_second_reader_of_one_id_takes_the_place_of_the_first(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    async with group.reader("r") as first, group.reader("r") as second:
+        await write(stream, range(1))
+        found = [(await anext(second)).data for _ in range(8)]
+        assert_each_key_in_order(found, 1)
+        with pytest.raises(ReaderOfflineError):
+            await first.checkpoint()
+
+
+async def test_readers_come_and_go_while_the_stream_scales(
+    controller: FakeController, group: ReaderGroup, stream: Stream
+) -> None:
+    """Every event is read at least once; where no reader fails, exactly once, keys in order per reader."""
+    async with connect(controller.address, settings=FAST, random=Random(1)) as store:
+        fast = store.reader_group("s/g")
+        seen: list[bytes] = []
+
+        async def read(reader_id: str, pause: float) -> None:
+            async with fast.reader(reader_id) as reader:
+                async for event in reader:
+                    seen.append(event.data)
+                    if pause:
+                        await asyncio.sleep(pause)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read("a", 0))
+            tasks.create_task(read("b", 0.0001))
+            await write(stream, range(30))
+            await stream.scale_to(6)
+            await write(stream, range(30, 60))
+            tasks.create_task(read("c", 0))
+            await asyncio.sleep(0.02)
+            await stream.scale_to(1)
+            await write(stream, range(60, 90))
+            await stream.seal()
+    assert Counter(seen) == Counter({b"%d:%d" % (k, n): 1 for k in range(8) for n in range(90)})
+    assert_each_key_in_order(seen, 90)
+
+
+async def test_a_group_may_start_at_the_tail_or_at_a_cut(store: Store, stream: Stream) -> None:
+    await write(stream, range(1))
+    cut = await stream.tail()
+    tail = store.reader_group("s/tail")
+    await tail.create(["t"], start=StartAt.TAIL)
+    await write(stream, range(1, 2))
+    from_cut = store.reader_group("s/cut")
+    await from_cut.create(["s/t"], start=[cut])
+    for group in (tail, from_cut):
+        async with group.reader("r") as reader:
+            found = sorted([(await anext(reader)).data for _ in range(8)])
+        assert found == sorted(b"%d:1" % key for key in range(8))
+
+
+async def test_groups_are_made_once_listed_and_deleted(store: Store, group: ReaderGroup) -> None:
+    with pytest.raises(AlreadyExistsError):
+        await group.create(["t"])
+    with pytest.raises(InvalidRequestError):
+        await store.reader_group("s/none").create([])
+    await group.delete()
+    with pytest.raises(NotFoundError):
+        await group.info()
+    with pytest.raises(NotFoundError):
+        await group.delete()
+
+
+async def test_a_wait_may_be_cancelled_and_repeated(group: ReaderGroup, stream: Stream) -> None:
+    async with group.reader("r") as reader:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await anext(reader)
+        await write(stream, range(1))
+        assert_each_key_in_order([(await anext(reader)).data for _ in range(8)], 1)

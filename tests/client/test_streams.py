@@ -1,0 +1,257 @@
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from segmentstore.client import (
+    Event,
+    RetentionPolicy,
+    ScalingPolicy,
+    Store,
+    Stream,
+    StreamConfig,
+    StreamCut,
+    StreamReader,
+    connect,
+)
+from segmentstore.client.errors import (
+    AlreadyExistsError,
+    NotEmptyError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StateConflictError,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import ReadSegment
+from segmentstore.contracts.errors import InvalidRequestError
+from tests.client.fake_controller import FakeController
+from tests.client.fake_store import FakeStore
+
+
+@pytest.fixture
+async def stream(store: Store) -> Stream:
+    stream = store.stream("s/t")
+    await stream.create(StreamConfig(ScalingPolicy.fixed(2)))
+    return stream
+
+
+async def take(reader: StreamReader, count: int) -> list[Event]:
+    return [await anext(reader) for _ in range(count)]
+
+
+async def write(stream: Stream, events: list[bytes], key: str | None = None) -> None:
+    async with stream.writer() as writer:
+        for event in events:
+            await writer.write(event, key=key)
+
+
+async def test_scopes_are_made_listed_and_deleted(store: Store) -> None:
+    for name in ("c", "a", "b"):
+        await store.scope(name).create()
+    assert await store.scopes() == ["a", "b", "c", "s"]
+    with pytest.raises(AlreadyExistsError):
+        await store.scope("a").create()
+    await store.scope("a").delete()
+    assert await store.scopes() == ["b", "c", "s"]
+    with pytest.raises(NotFoundError):
+        await store.scope("a").delete()
+
+
+async def test_a_scope_with_streams_is_not_deleted(store: Store, stream: Stream) -> None:
+    with pytest.raises(NotEmptyError):
+        await store.scope("s").delete()
+
+
+async def test_a_stream_keeps_its_configuration(store: Store) -> None:
+    stream = store.stream("s/configured")
+    config = StreamConfig(
+        ScalingPolicy.by_event_rate(100, factor=3, segments_min=2),
+        RetentionPolicy.by_time(3600),
+        ("red", "blue"),
+    )
+    await stream.create(config)
+    assert await stream.config() == config
+    changed = StreamConfig(ScalingPolicy.by_data_rate(5), RetentionPolicy.by_size(1 << 30))
+    await stream.update(changed)
+    assert await stream.config() == changed
+    with pytest.raises(AlreadyExistsError):
+        await stream.create()
+
+
+async def test_streams_are_listed_by_tag_and_without_internal_ones(
+    store: Store, controller: FakeController
+) -> None:
+    for name in ("one", "two", "three"):
+        await store.stream(f"s/{name}").create(StreamConfig(tags=(name[0],)))
+    controller.scopes["s"]["_MARKone"] = controller.scopes["s"]["one"]
+    assert await store.scope("s").streams() == ["one", "three", "two"]
+    assert await store.scope("s").streams(tag="t") == ["three", "two"]
+
+
+async def test_a_stream_is_sealed_before_it_is_deleted(stream: Stream) -> None:
+    with pytest.raises(StateConflictError):
+        await stream.delete()
+    await stream.seal()
+    assert (await stream.info()).is_sealed
+    await stream.delete()
+    with pytest.raises(NotFoundError):
+        await stream.info()
+
+
+@pytest.mark.parametrize("name", ["", "s", "s/", "/t", "s/t/u"])
+async def test_a_name_without_two_parts_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        store.stream(name)
+
+
+@pytest.mark.parametrize("address", ["", "http://h:1", "tcp://h", "tcp://h:x"])
+def test_an_address_has_host_and_port(address: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        connect(address)
+
+
+async def test_a_controller_that_recovers_is_asked_again(
+    controller: FakeController, stream: Stream
+) -> None:
+    controller.unavailable = 3
+    assert len(await stream.segments()) == 2
+
+
+async def test_a_call_that_may_not_be_repeated_is_not(
+    controller: FakeController, store: Store
+) -> None:
+    controller.unavailable = 1
+    with pytest.raises(OutcomeUnknownError):
+        await store.scope("new").create()
+    assert controller.calls.count("createScope") == 2  # the fixture's, and one of ours
+
+
+async def test_a_reader_gets_what_was_written_and_what_is_written_later(stream: Stream) -> None:
+    await write(stream, [b"one", b"two"], key="k")
+    async with stream.read() as reader:
+        assert [event.data for event in await take(reader, 2)] == [b"one", b"two"]
+        later = asyncio.ensure_future(anext(reader))
+        await write(stream, [b"three"], key="k")
+        event = await later
+    assert (event.data, event.stream, event.offset, event.next_offset) == (b"three", "s/t", 22, 35)
+
+
+async def test_a_reader_goes_on_where_another_stopped(stream: Stream) -> None:
+    await write(stream, [b"%d" % number for number in range(20)])
+    async with stream.read() as reader:
+        first = await take(reader, 7)
+        cut = reader.cut()
+    async with stream.read(StreamCut.parse(str(cut))) as reader:
+        rest = await take(reader, 13)
+    numbers = [int(event.data) for event in first + rest]
+    assert sorted(numbers) == list(range(20))
+
+
+async def test_h75_a_reader_keeps_the_order_of_keys_through_scales(stream: Stream) -> None:
+    """Scales of both kinds, boundaries that do not match, and a reader that starts again after every event."""
+    number = 0
+
+    async def some() -> None:
+        nonlocal number
+        async with stream.writer() as writer:
+            for _ in range(10):
+                for key in range(4):
+                    await writer.write(b"%d:%d" % (key, number), key=f"key {key}")
+                number += 1
+
+    await some()
+    await stream.scale_to(3)
+    await some()
+    active = await stream.segments()
+    await stream.scale([active[0].segment_id, active[1].segment_id], [(0.0, 0.2), (0.2, 2 / 3)])
+    await some()
+    await stream.scale_to(1)
+    await some()
+    await stream.seal()
+
+    async with stream.read() as reader:
+        whole = [event.data async for event in reader]
+    restarted: list[bytes] = []
+    cut: StreamCut | None = None
+    while True:
+        async with stream.read(cut) as reader:
+            try:
+                restarted.append((await anext(reader)).data)
+            except StopAsyncIteration:
+                break
+            cut = reader.cut()
+    for events in (whole, restarted):
+        found: dict[str, list[int]] = {}
+        for event in events:
+            key, at = event.decode().split(":")
+            found.setdefault(key, []).append(int(at))
+        assert found == {str(key): list(range(40)) for key in range(4)}
+
+
+async def test_reading_stops_at_a_cut(stream: Stream) -> None:
+    await write(stream, [b"%d" % number for number in range(10)])
+    tail = await stream.tail()
+    await write(stream, [b"later"] * 10)
+    async with stream.read(stop_at=tail) as reader:
+        numbers = sorted([int(event.data) async for event in reader])
+    assert numbers == list(range(10))
+    async with stream.read(tail, stop_at=tail) as reader:
+        assert [event async for event in reader] == []
+
+
+async def test_a_truncated_stream_begins_at_its_new_head(stream: Stream) -> None:
+    await write(stream, [b"old"] * 3, key="k")
+    tail = await stream.tail()
+    await write(stream, [b"new"], key="k")
+    await stream.truncate(tail)
+    assert await stream.head() == tail
+    async with stream.read() as reader:
+        assert (await anext(reader)).data == b"new"
+    async with stream.read(StreamCut("s/t", dict.fromkeys(tail.offsets, 0))) as reader:
+        assert (await anext(reader)).data == b"new"
+
+
+async def test_a_cut_of_another_stream_is_refused(stream: Stream) -> None:
+    with pytest.raises(InvalidRequestError):
+        stream.read(StreamCut("s/other", {0: 0}))
+
+
+async def test_reads_survive_broken_connections(stream: Stream, fake_store: FakeStore) -> None:
+    seen = 0
+
+    def breaking(command: Command) -> str | None:
+        nonlocal seen
+        if not isinstance(command, ReadSegment):
+            return None
+        seen += 1
+        return "drop before" if seen % 2 else None
+
+    await write(stream, [b"%d" % number for number in range(100)], key="k")
+    fake_store.on_request = breaking
+    async with stream.read() as reader:
+        numbers = [int(event.data) for event in await take(reader, 100)]
+    assert numbers == list(range(100))
+
+
+async def test_a_wait_may_be_cancelled_and_repeated(stream: Stream) -> None:
+    async with stream.read() as reader:
+        for number in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await anext(reader)
+            await write(stream, [b"%d" % number], key="k")
+            assert (await anext(reader)).data == b"%d" % number
+
+
+async def test_a_segment_is_a_file_that_grows(store: Store, stream: Stream) -> None:
+    segment = stream.segment(0)
+    assert await segment.append(b"hello ") == 6
+    assert await segment.append(b"world", offset=6) == 11
+    assert await segment.read(0, 100) == b"hello world"
+    assert await segment.read(6, 3) == b"wor"
+    await segment.truncate(6)
+    await segment.seal()
+    info = await store.segment("s/t/0.#epoch.0").info()
+    assert (info.start_offset, info.length, info.is_sealed) == (6, 11, True)
+    async with aclosing(segment.tail(6)) as pieces:
+        assert [piece async for piece in pieces] == [b"world"]

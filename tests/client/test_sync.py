@@ -1,0 +1,54 @@
+import asyncio
+
+import pytest
+
+from segmentstore.client import ScalingPolicy, StreamConfig, sync
+from segmentstore.client.errors import AlreadyExistsError
+from tests.client.conftest import SETTINGS
+from tests.client.fake_controller import FakeController
+from tests.client.fake_store import FakeStore
+
+
+async def test_code_without_a_loop_writes_and_reads(controller: FakeController) -> None:
+    """The servers live in the test's loop, the caller in a thread without one."""
+
+    def work() -> tuple[list[bytes], list[bytes]]:
+        with sync.connect(controller.address, settings=SETTINGS) as store:
+            store.run(lambda store: store.scope("s").create())
+            with pytest.raises(AlreadyExistsError):
+                store.run(lambda store: store.scope("s").create())
+            config = StreamConfig(ScalingPolicy.fixed(1))
+            store.run(lambda store: store.stream("s/t").create(config))
+            with store.writer("s/t") as writer:
+                writer.write(b"one")
+                writer.flush()
+                writer.write_all((None, b"%d" % number) for number in range(3))
+            with pytest.raises(ZeroDivisionError), store.transaction("s/t") as transaction:
+                transaction.write(b"%d" % (1 // 0))
+            with store.transaction("s/t") as transaction:
+                transaction.write(b"together")
+            store.run(lambda store: store.reader_group("s/g").create(["t"]))
+            with store.group_reader("s/g", "r") as group_reader:
+                found = next(group_reader)
+                group_reader.checkpoint()
+            with store.read("s/t") as reader:
+                assert reader.take(5.0) is not None
+                store.run(lambda store: store.stream("s/t").seal())
+                rest = [event.data for event in reader]
+                assert reader.take(0.01) is None
+            return [found.data], rest
+
+    first, rest = await asyncio.to_thread(work)
+    assert first == [b"one"]
+    assert rest == [b"0", b"1", b"2", b"together"]
+
+
+async def test_a_wait_has_a_deadline(controller: FakeController, fake_store: FakeStore) -> None:
+    def work() -> None:
+        with sync.connect(controller.address, settings=SETTINGS) as store:
+            store.run(lambda store: store.scope("s").create())
+            store.run(lambda store: store.stream("s/t").create())
+            with store.read("s/t") as reader:
+                assert reader.take(0.02) is None
+
+    await asyncio.to_thread(work)

@@ -1,0 +1,123 @@
+from contextlib import aclosing
+
+import pytest
+
+from segmentstore.client import Store, Table, Update
+from segmentstore.client.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TableConditionError,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.tables import UpdateTableEntries
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.tables import NOT_EXISTS
+from tests.client.fake_store import FakeStore
+
+
+@pytest.fixture
+async def table(store: Store) -> Table:
+    table = store.table("s/prices")
+    await table.create(key_length=4)
+    return table
+
+
+async def test_what_is_put_is_got_with_its_version(table: Table) -> None:
+    version = await table.put(b"aaaa", b"1")
+    entry = await table.get(b"aaaa")
+    assert entry is not None
+    assert (entry.value, entry.version) == (b"1", version)
+    assert await table.put(b"aaaa", b"2") > version
+    assert await table.get(b"bbbb") is None
+
+
+async def test_insert_and_replace_are_conditional(table: Table) -> None:
+    version = await table.insert(b"aaaa", b"1")
+    with pytest.raises(TableConditionError):
+        await table.insert(b"aaaa", b"2")
+    newer = await table.replace(b"aaaa", b"2", version=version)
+    with pytest.raises(TableConditionError):
+        await table.replace(b"aaaa", b"3", version=version)
+    with pytest.raises(TableConditionError):
+        await table.replace(b"none", b"3", version=newer)
+
+
+async def test_removal_may_be_conditional(table: Table) -> None:
+    version = await table.put(b"aaaa", b"1")
+    with pytest.raises(TableConditionError):
+        await table.remove(b"aaaa", version=version + 1)
+    await table.remove(b"aaaa", version=version)
+    await table.remove(b"aaaa")
+    assert await table.get(b"aaaa") is None
+
+
+async def test_h64_a_batch_is_done_whole_or_not_at_all(table: Table) -> None:
+    await table.put(b"aaaa", b"1")
+    with pytest.raises(TableConditionError):
+        await table.update([Update(b"bbbb", b"2"), Update(b"aaaa", b"2", NOT_EXISTS)])
+    assert await table.get(b"bbbb") is None
+    await table.update([Update(b"bbbb", b"2"), Update(b"cccc", b"3", NOT_EXISTS)])
+    entries = await table.get_all([b"cccc", b"none", b"aaaa"])
+    assert [entry.value if entry else None for entry in entries] == [b"3", None, b"1"]
+
+
+async def test_entries_come_in_key_order_over_pages(store: Store) -> None:
+    table = store.table("s/long")
+    await table.create(key_length=2)
+    for number in range(1200):
+        await table.put(number.to_bytes(2, "big"), b"%d" % number)
+    async with aclosing(table.entries()) as entries:
+        assert [int(entry.value) async for entry in entries] == list(range(1200))
+    async with aclosing(table.entries(b"\0\5", b"\0\7")) as entries:
+        assert [int(entry.value) async for entry in entries] == [5, 6, 7]
+
+
+async def test_the_last_possible_key_ends_an_iteration(store: Store) -> None:
+    table = store.table("s/edge")
+    await table.create(key_length=1)
+    await table.put(b"\xff", b"last")
+    async with aclosing(table.entries()) as entries:
+        assert [entry.key async for entry in entries] == [b"\xff"]
+
+
+async def test_keys_with_one_primary_part_are_one_batch_in_any_partition(store: Store) -> None:
+    table = store.table("s/wide")
+    await table.create(key_length=4, secondary_key_length=2, partitions=8)
+    for number in range(20):
+        primary = b"%04d" % number
+        await table.update([Update(primary + b"aa", b"1"), Update(primary + b"bb", b"2")])
+    with pytest.raises(InvalidRequestError):
+        await table.update([Update(b"%04daa" % number, b"1") for number in range(20)])
+    found = await table.get_all([b"%04dbb" % number for number in range(20)])
+    assert [entry.value for entry in found if entry] == [b"2"] * 20
+    async with aclosing(table.entries()) as entries:
+        assert len([entry async for entry in entries]) == 40
+
+
+async def test_a_key_of_another_length_is_refused(table: Table) -> None:
+    with pytest.raises(InvalidRequestError):
+        await table.put(b"short"[:3], b"1")
+
+
+async def test_tables_are_listed_and_deleted(store: Store, table: Table) -> None:
+    with pytest.raises(AlreadyExistsError):
+        await table.create(key_length=1)
+    assert await store.scope("s").tables() == ["prices"]
+    await table.delete()
+    assert await store.scope("s").tables() == []
+    with pytest.raises(NotFoundError):
+        await table.put(b"aaaa", b"1")
+
+
+async def test_only_unconditional_updates_are_repeated(table: Table, fake_store: FakeStore) -> None:
+    await table.config()
+    whats = iter(["drop after", None, "drop after"])
+
+    def breaking(command: Command) -> str | None:
+        return next(whats) if isinstance(command, UpdateTableEntries) else None
+
+    fake_store.on_request = breaking
+    await table.put(b"aaaa", b"1")
+    with pytest.raises(OutcomeUnknownError):
+        await table.insert(b"bbbb", b"1")

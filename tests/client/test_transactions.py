@@ -1,0 +1,113 @@
+import asyncio
+
+import pytest
+
+from segmentstore.client import Store, Stream, Transaction, TransactionState
+from segmentstore.client.errors import NotFoundError, TransactionClosedError
+from segmentstore.codec.stream_names import transaction_id_of
+from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
+from tests.client.fake_controller import FakeController
+from tests.client.fake_store import FakeStore
+
+
+@pytest.fixture
+async def stream(store: Store) -> Stream:
+    stream = store.stream("s/t")
+    await stream.create()
+    return stream
+
+
+async def test_what_is_written_appears_with_the_commit(
+    stream: Stream, fake_store: FakeStore
+) -> None:
+    async with stream.transaction() as transaction:
+        for number in range(100):
+            await transaction.write(b"%d" % number, key="k")
+        await transaction.flush()
+        assert fake_store.events("s/t/0.#epoch.0") == []
+        assert await transaction.state() is TransactionState.OPEN
+    assert fake_store.events("s/t/0.#epoch.0") == [b"%d" % number for number in range(100)]
+    assert await transaction.state() is TransactionState.COMMITTED
+
+
+async def test_an_error_in_the_body_aborts_and_goes_on(
+    stream: Stream, fake_store: FakeStore
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with stream.transaction() as transaction:
+            await transaction.write(b"%d" % (1 // 0))
+    assert fake_store.events("s/t/0.#epoch.0") == []
+    assert await transaction.state() is TransactionState.ABORTED
+
+
+async def test_a_transaction_ends_once(stream: Stream) -> None:
+    async with stream.transaction() as transaction:
+        await transaction.commit()
+        with pytest.raises(TransactionClosedError):
+            await transaction.write(b"late")
+        with pytest.raises(TransactionClosedError):
+            await transaction.abort()
+
+
+async def test_a_transaction_is_resumed_by_its_id(stream: Stream, fake_store: FakeStore) -> None:
+    async with stream.transaction() as transaction:
+        await transaction.write(b"first")
+        await transaction.flush()
+        await transaction.detach()
+    assert await stream.transaction_state(transaction.id) is TransactionState.OPEN
+    async with await stream.resume_transaction(transaction.id) as resumed:
+        await resumed.write(b"second")
+    assert fake_store.events("s/t/0.#epoch.0") == [b"first", b"second"]
+    with pytest.raises(TransactionClosedError):
+        await stream.resume_transaction(transaction.id)
+    with pytest.raises(NotFoundError):
+        await stream.resume_transaction(f"{transaction_id_of(high=0, low=99):032x}")
+
+
+async def test_the_lease_is_extended_while_the_body_runs(
+    stream: Stream, controller: FakeController
+) -> None:
+    async with stream.transaction(lease_seconds=0.03):
+        while controller.pings < 3:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_transaction_that_was_aborted_elsewhere_says_so(stream: Stream) -> None:
+    async with stream.transaction() as transaction:
+        await stream.abort_transaction(transaction.id)
+        await transaction.write(b"event")
+        with pytest.raises(TransactionClosedError):
+            await transaction.flush()
+        await transaction.detach()
+
+
+async def test_a_lease_that_ended_is_noticed(stream: Stream) -> None:
+    async with stream.transaction(lease_seconds=0.003) as transaction:
+        await stream.abort_transaction(transaction.id)
+        with pytest.raises(TransactionClosedError, match="aborted"):
+            await _write_for_ever(transaction)
+        await transaction.detach()
+
+
+async def _write_for_ever(transaction: Transaction) -> None:
+    while True:
+        await transaction.write(b"event")
+        await asyncio.sleep(0.001)
+
+
+async def test_broken_connections_do_not_double_events(
+    stream: Stream, fake_store: FakeStore
+) -> None:
+    seen = 0
+
+    def breaking(_: AppendBlockEnd) -> str:
+        nonlocal seen
+        seen += 1
+        return "drop after" if seen % 2 else "store and answer"
+
+    fake_store.on_append = breaking
+    async with stream.transaction() as transaction:
+        for number in range(20):
+            await transaction.write(b"%d" % number, key="k")
+            await transaction.flush()
+    assert fake_store.events("s/t/0.#epoch.0") == [b"%d" % number for number in range(20)]

@@ -1,0 +1,196 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from random import Random
+
+import pytest
+
+from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    OutcomeUnknownError,
+    RefusedError,
+    ServiceUnavailableError,
+)
+from segmentstore.client.refusals import WrongHostError, error_of
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_locator import FixedLocator, RememberingLocator
+from segmentstore.client.settings import ClientSettings
+from segmentstore.client.wire_connection import Endpoint, open_connection
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import GetStreamSegmentInfo, StreamSegmentInfo
+from segmentstore.codec.wire_protocol.refusals import (
+    AuthTokenCheckFailed,
+    ErrorMessage,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    WrongHost,
+)
+from segmentstore.codec.wire_protocol.session import Hello
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from tests.client.fake_store import FakeStore
+
+
+def info_of(segment: str) -> Callable[[int], Command]:
+    return lambda request_id: GetStreamSegmentInfo(request_id, segment, "")
+
+
+def calls(endpoint: Endpoint, settings: ClientSettings) -> SegmentCalls:
+    return SegmentCalls(
+        locator=FixedLocator(endpoint),
+        pool=ConnectionPool(settings),
+        settings=settings,
+        random=Random(1),
+    )
+
+
+@asynccontextmanager
+async def saying(content: bytes) -> AsyncIterator[Endpoint]:
+    """A server that says something and then nothing."""
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(content)
+        await reader.read()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield Endpoint(*server.sockets[0].getsockname())
+    for writer in writers:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_many_requests_share_a_connection(fake_store: FakeStore) -> None:
+    for number in range(50):
+        fake_store.create(f"segment {number}").content += b"x" * number
+    client = calls(fake_store.endpoint, ClientSettings())
+    answers = await asyncio.gather(
+        *(client.ask(f"segment {n}", info_of(f"segment {n}"), StreamSegmentInfo) for n in range(50))
+    )
+    assert [answer.write_offset for answer in answers] == list(range(50))
+    assert fake_store.connections == 1
+    await client.close()
+
+
+async def test_a_server_of_another_version_is_refused() -> None:
+    async with saying(Hello(4, 1).encode()) as endpoint:
+        with pytest.raises(ConnectionLostError):
+            await open_connection(endpoint)
+
+
+async def test_a_server_that_speaks_something_else_is_refused() -> None:
+    async with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as endpoint:
+        with pytest.raises(ConnectionLostError):
+            await open_connection(endpoint)
+
+
+async def test_a_silent_server_is_given_up_in_time() -> None:
+    async with saying(b"") as endpoint:
+        pool = ConnectionPool(ClientSettings(connect_seconds=0.02))
+        with pytest.raises(ConnectionLostError, match="too long"):
+            await pool.connection(endpoint)
+        await pool.close()
+
+
+async def test_an_answer_that_stays_away_is_a_missed_deadline_and_ends_the_connection() -> None:
+    async with saying(Hello(16, 5).encode()) as endpoint:
+        client = calls(endpoint, ClientSettings(request_seconds=0.05))
+        connection = await client.pool.connection(endpoint)
+        await asyncio.sleep(0)
+        with pytest.raises(DeadlineExceededError):
+            await client.ask("segment", info_of("segment"), StreamSegmentInfo)
+        assert not connection.is_open
+        await client.close()
+
+
+async def test_nobody_listens(fake_store: FakeStore) -> None:
+    async with saying(b"") as endpoint:
+        pass
+    client = calls(endpoint, ClientSettings(request_seconds=0.05, retry_seconds_max=0.01))
+    with pytest.raises(DeadlineExceededError):
+        await client.ask("segment", info_of("segment"), StreamSegmentInfo)
+    await client.close()
+
+
+async def test_what_may_not_be_repeated_has_an_unknown_outcome(fake_store: FakeStore) -> None:
+    fake_store.create("segment")
+    fake_store.on_request = lambda command: (
+        "drop before" if isinstance(command, GetStreamSegmentInfo) else None
+    )
+    client = calls(fake_store.endpoint, ClientSettings())
+    with pytest.raises(OutcomeUnknownError):
+        await client.ask("segment", info_of("segment"), StreamSegmentInfo, repeatable=False)
+    await client.close()
+
+
+async def test_a_closed_pool_opens_nothing(fake_store: FakeStore) -> None:
+    pool = ConnectionPool(ClientSettings())
+    await pool.connection(fake_store.endpoint)
+    await pool.close()
+    await pool.close()
+    with pytest.raises(ConnectionLostError):
+        await pool.connection(fake_store.endpoint)
+
+
+async def test_concurrent_users_open_one_connection(fake_store: FakeStore) -> None:
+    pool = ConnectionPool(ClientSettings())
+    found = await asyncio.gather(*(pool.connection(fake_store.endpoint) for _ in range(10)))
+    assert all(each is found[0] for each in found)
+    await pool.close()
+
+
+class Source:
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, int]] = []
+
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint:
+        self.asked.append((scope, stream, segment_id))
+        return Endpoint("127.0.0.1", len(self.asked))
+
+
+async def test_a_location_is_remembered_until_it_is_found_wrong() -> None:
+    source = Source()
+    locator = RememberingLocator(source)
+    name = "s/t/1.#epoch.2"
+    transaction = f"{name}#transaction.{'0' * 32}"
+    first = await locator.endpoint(name)
+    assert await locator.endpoint(transaction) == first
+    locator.forget(transaction)
+    assert await locator.endpoint(name) != first
+    assert source.asked == [("s", "t", 2 << 32 | 1)] * 2
+    with pytest.raises(InvalidRequestError):
+        await locator.endpoint("not a stream's segment")
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (WrongHost(1, "n", "elsewhere"), WrongHostError),
+        (SegmentIsSealed(1, "n"), SegmentSealedError),
+        (NoSuchSegment(1, "n"), SegmentNotFoundError),
+        (SegmentIsTruncated(1, "n", 5), SegmentTruncatedError),
+        (SegmentAlreadyExists(1, "n"), SegmentExistsError),
+        (OperationUnsupported(1, "fly"), RefusedError),
+        (AuthTokenCheckFailed(1, ""), RefusedError),
+        (ErrorMessage(1, "n", "no", 0), InvalidRequestError),
+        (ErrorMessage(1, "n", "no", -1), ServiceUnavailableError),
+    ],
+)
+def test_every_refusal_has_its_error(reply: Command, error: type[Exception]) -> None:
+    assert type(error_of(reply)) is error
