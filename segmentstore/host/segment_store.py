@@ -53,7 +53,14 @@ class SegmentStore:
     async def truncate(self, name: str, offset: int) -> None:
         await self._container(name).truncate(name, offset)
 
-    async def merge(self, target: str, source: str) -> int:
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal_source: bool = False,
+    ) -> int:
         check_segment_name(target)
         check_segment_name(source)
         count = self._registry.container_count
@@ -65,7 +72,12 @@ class SegmentStore:
                 f"'{target}#transaction.<32 hex digits>' lives with its target "
                 f"target_container={target_container} source_container={source_container}"
             )
-        return await self._registry.get(target_container).merge(target, source)
+        return await self._registry.get(target_container).merge(
+            target, source, attribute_updates=attribute_updates, seal_source=seal_source
+        )
+
+    async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
+        await self._container(target).forget_merged(target, sources)
 
     async def delete(self, name: str) -> None:
         await self._container(name).delete(name)

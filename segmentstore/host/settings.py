@@ -86,6 +86,33 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WireSettings:
+    """The segment store protocol, spoken by Pravega's clients."""
+
+    address: str = _text(
+        "127.0.0.1:12345", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
+    )
+    advertised_address: str = _text(
+        "", "HOST:PORT that clients are sent to, if not the address listened on."
+    )
+    unacknowledged_bytes_max: int = _count(
+        8 * MIB,
+        "Bytes of appends without an answer at which one connection is not read further.",
+        minimum=64 * 1024,
+        maximum=GIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """The controller's gRPC service: scopes, streams, transactions, reader groups."""
+
+    address: str = _text(
+        "127.0.0.1:9090", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Tier1Settings:
     """The durable log."""
 
@@ -104,8 +131,9 @@ class Tier1Settings:
 class Tier2Settings:
     """Long-term storage."""
 
-    kind: str = _text(
-        "filesystem", "Where flushed chunks are kept; memory loses them.", "filesystem", "memory"
+    place: str = _text(
+        "volumes",
+        "Where flushed chunks are kept: volumes, filesystem, s3://BUCKET/PREFIX, or memory, which loses them.",
     )
     codec: str = _text("lz4", "Compression of the blocks of a chunk.", "lz4", "zstd", "none")
     worker_thread_count: int = _count(
@@ -119,6 +147,22 @@ class Tier2Settings:
         "How long an object stays after the last reference to it is gone.",
         minimum=0,
         maximum=30 * 86400,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class S3StoreSettings:
+    """Tier 2 in a bucket. Credentials come by the usual chain of AWS: environment, shared files, roles."""
+
+    endpoint_url: str = _text("", "http(s)://HOST:PORT of a server of S3's protocol; empty: AWS.")
+    region: str = _text("us-east-1", "Region of the bucket.")
+    storage_class: str = _text("", "Storage class of new objects; empty: the bucket's default.")
+    server_side_encryption: str = _text(
+        "", "Encryption of new objects; empty: the bucket's default.", "", "AES256", "aws:kms"
+    )
+    kms_key_id: str = _text("", "Key for aws:kms; empty: the account's default.")
+    sign_payload: str = _text(
+        "false", "Sign a hash of every body; bodies have a CRC32C in either case.", "false", "true"
     )
 
 
@@ -203,8 +247,11 @@ class ServiceSettings:
 
     store: StoreSettings = field(default_factory=StoreSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
+    wire: WireSettings = field(default_factory=WireSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
     tier1: Tier1Settings = field(default_factory=Tier1Settings)
     tier2: Tier2Settings = field(default_factory=Tier2Settings)
+    s3: S3StoreSettings = field(default_factory=S3StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     writer: WriterSettings = field(default_factory=WriterSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
@@ -215,8 +262,11 @@ class ServiceSettings:
 SECTIONS: tuple[type, ...] = (
     StoreSettings,
     HttpSettings,
+    WireSettings,
+    ControllerSettings,
     Tier1Settings,
     Tier2Settings,
+    S3StoreSettings,
     CacheSettings,
     WriterSettings,
     RestartSettings,
@@ -284,7 +334,40 @@ def check_relations(settings: ServiceSettings) -> list[str]:
     problems = []
     if settings.restart.delay_initial_seconds > settings.restart.delay_max_seconds:
         problems.append("restart.delay_initial_seconds must not be above restart.delay_max_seconds")
-    host, _, port = settings.http.address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        problems.append(f"http.address must be HOST:PORT, not {settings.http.address!r}")
+    addresses = {
+        "http.address": settings.http.address,
+        "wire.address": settings.wire.address,
+        "wire.advertised_address": settings.wire.advertised_address,
+        "controller.address": settings.controller.address,
+    }
+    for name, address in addresses.items():
+        if not _is_address(address) and address not in _NO_ADDRESS.get(name, ()):
+            problems.append(f"{name} must be HOST:PORT, not {address!r}")
+    place = settings.tier2.place
+    if place not in ("volumes", "filesystem", "memory") and not place.startswith("s3://"):
+        problems.append(
+            f"tier2.place must be volumes, filesystem, memory or s3://BUCKET/PREFIX, not {place!r}"
+        )
+    if settings.wire.address == "off" and settings.controller.address != "off":
+        problems.append(
+            "the controller sends clients to the wire: set controller.address=off as well"
+        )
     return problems
+
+
+_NO_ADDRESS = {
+    "wire.address": ("off",),
+    "wire.advertised_address": ("",),
+    "controller.address": ("off",),
+}
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and int(port) <= 65535
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of a checked address; an IPv6 address is bracketed where a port follows it."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,6 +1,7 @@
 """The whole store in one process: start, say so, work, stop when told.
 
-    stdout   one line: `ready http://HOST:PORT ...`, or `partial http://...` if some container could not recover
+    stdout   one line: `ready http://HOST:PORT wire=HOST:PORT controller=HOST:PORT ...`, or `partial http://...` if some
+             container could not recover
     stderr   the log
     exit     0 after SIGTERM or SIGINT; 1 if it broke or did not stop in time; 2 for settings that cannot work;
              4 if another process has the data directory; 130 for a second signal while stopping
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _SAME_SIGNAL_SECONDS = 1.0
 """Supervisors send a signal to a process and to its group: one wish, not two."""
+_FACES_SECONDS_MAX = 5.0
+"""A controller that has not recovered by then goes on trying; the rest is announced without it."""
 _EXIT_AT_ONCE = 130
 _EXIT_BROKEN = 1
 
@@ -59,36 +62,47 @@ async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> 
         try:
             async with asyncio.TaskGroup() as group:
                 managing = group.create_task(service.manager.run(), name="container manager")
+                facing = group.create_task(service.faces.run(), name="faces")
                 announcing = group.create_task(_announce_when_ready(service, announce))
                 await stopping.wait()
                 logger.info("stopping")
                 announcing.cancel()
-                await service.http_server.close()
+                facing.cancel()
+                await service.faces.close()
                 managing.cancel()
         finally:
-            await service.http_server.close()
+            await service.faces.close()
     logger.info("stopped")
 
 
 async def _listen(service: Service) -> None:
     try:
-        await service.http_server.start()
+        await service.faces.start()
     except OSError as error:
         raise StandaloneRefusedError(f"cannot listen: {error.strerror or error}") from error
+    except InvalidRequestError as error:
+        raise StandaloneRefusedError(f"cannot listen: {error}") from error
 
 
 async def _announce_when_ready(service: Service, announce: Callable[[str], None]) -> None:
     started = asyncio.get_running_loop().time()
     await service.manager.wait_until_settled()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FACES_SECONDS_MAX):
+            await service.faces.wait_until_ready()
     seconds = asyncio.get_running_loop().time() - started
     tune_for_serving()
     containers = service.registry.health()
     running = [each for each in containers if each.state is ContainerState.RUNNING]
-    host, port = service.http_server.address
-    shown_host = f"[{host}]" if ":" in host else host
+    addresses = service.faces.addresses()
+    faces = "".join(
+        f" {name}={address}"
+        for name, address in (("wire", addresses.wire), ("controller", addresses.controller))
+        if address
+    )
     word = "ready" if len(running) == len(containers) else "partial"
     announce(
-        f"{word} http://{shown_host}:{port} containers={len(running)}/{len(containers)} "
+        f"{word} http://{addresses.http}{faces} containers={len(running)}/{len(containers)} "
         f"active_segments={sum(each.active_segments for each in running)} "
         f"unflushed={sum(each.unflushed_bytes for each in running) / 1e6:.1f}MB "
         f"recovered_in={seconds:.2f}s data={service.data_directory or 'memory'}"

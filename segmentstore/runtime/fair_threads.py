@@ -11,6 +11,8 @@ Invariants:
 """
 
 import asyncio
+import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -31,9 +33,15 @@ class _Job:
 class FairThreads:
     """A pool of threads with lanes."""
 
-    def __init__(self, *, thread_count: int, name: str) -> None:
+    def __init__(self, *, thread_count: int, name: str, niceness: int = 0) -> None:
+        """`niceness` is added to that of the process: threads that compress must not hold up those that sync."""
         self._thread_count = thread_count
-        self._pool = ThreadPoolExecutor(max_workers=thread_count, thread_name_prefix=name)
+        self._pool = ThreadPoolExecutor(
+            max_workers=thread_count,
+            thread_name_prefix=name,
+            initializer=_step_back,
+            initargs=(niceness,),
+        )
         self._turns: deque[Lane] = deque()
         self._running = 0
 
@@ -114,6 +122,12 @@ class Lane(Executor):
         """None of the waiting jobs will start."""
         while self._waiting:
             self._waiting.popleft().future.cancel()
+
+
+def _step_back(niceness: int) -> None:
+    """In a new thread. On Linux niceness is a thread's own; elsewhere it is the whole process's, so it stays."""
+    if niceness and sys.platform == "linux":
+        os.nice(niceness)
 
 
 def _run(job: _Job, report: Callable[[], object]) -> None:

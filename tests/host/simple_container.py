@@ -6,7 +6,7 @@ It can be told to fail: at start (`fail_at_start`) or while it runs (`fail()`).
 import asyncio
 from asyncio import Future
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
@@ -25,6 +25,8 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
 )
 from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntry, SegmentProperties
+from segmentstore.contracts.tables import Table
+from tests.reference.memory_tables import MemoryTables
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class SimpleSegment:
     start_offset: int = 0
     sealed: bool = False
     values: dict[AttributeKey, AttributeValue] = field(default_factory=dict)
+    merged: dict[str, int] = field(default_factory=dict)
+    """Sources merged into it -> its length behind the merge."""
 
     def info(self) -> SegmentProperties:
         return SegmentProperties(
@@ -60,6 +64,7 @@ class SimpleSegment:
         offset: int | None = None,
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal: bool = False,
+        events: int | None = None,
     ) -> "Future[int]":
         done: Future[int] = asyncio.get_running_loop().create_future()
         if self.sealed:
@@ -85,6 +90,12 @@ class SimpleSegment:
     ) -> Mapping[AttributeKey, AttributeValue]:
         return {key: self.values[key] for key in keys if key in self.values}
 
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        raise NotImplementedError("the host does not read")
+
+    def readable(self, offset: int) -> "Future[None]":
+        raise NotImplementedError("the host does not read")
+
     def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         raise NotImplementedError("the host does not read")
 
@@ -100,6 +111,7 @@ class SimpleContainer:
         self._failure: Future[None] | None = None
         self._state = ContainerState.CREATED
         self.segments: dict[str, SimpleSegment] = {}
+        self.tables = MemoryTables()
         self.flushes = 0
         self.start_seconds = 0.0
         self.close_seconds = 0.0
@@ -159,6 +171,15 @@ class SimpleContainer:
             cause="",
         )
 
+    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
+        return self.tables.open_table(name)
+
+    async def create_table(self, name: str, *, key_length: int = 0) -> None:
+        await self.tables.create_table(name, key_length=key_length)
+
+    async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
+        await self.tables.delete_table(name, must_be_empty=must_be_empty)
+
     def metrics(self) -> dict[str, float]:
         return {"segments_count": float(len(self.segments))}
 
@@ -192,11 +213,27 @@ class SimpleContainer:
     async def truncate(self, name: str, offset: int) -> None:
         self._find(name).start_offset = offset
 
-    async def merge(self, target: str, source: str) -> int:
-        if not self._find(source).sealed:
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal_source: bool = False,
+    ) -> int:
+        into = self._find(target)
+        if source not in self.segments and source in into.merged:
+            return into.merged[source]
+        if not (self._find(source).sealed or seal_source):
             raise SegmentNotSealedError(source)
-        self._find(target).content += self.segments.pop(source).content
-        return len(self._find(target).content)
+        await self.update_attributes(target, attribute_updates)
+        into.content += self.segments.pop(source).content
+        into.merged[source] = len(into.content)
+        return len(into.content)
+
+    async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
+        for source in sources:
+            self._find(target).merged.pop(source, None)
 
     async def delete(self, name: str) -> None:
         self._find(name)

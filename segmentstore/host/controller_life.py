@@ -1,0 +1,71 @@
+"""Keeps one controller working over the store: recover, serve, and recover again if its background work breaks.
+
+Invariants:
+
+- The socket listens from the start; until the controller has recovered every call is answered UNAVAILABLE.
+- The controller never ends the process: what breaks it is logged, and it recovers again after a pause that grows. All
+  that it knows is in table segments, so nothing is lost by that.
+"""
+
+import asyncio
+import logging
+
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.controller.api.controller_server import ControllerServer
+from segmentstore.controller.controller import Controller
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS_FIRST = 0.1
+_PAUSE_SECONDS_MAX = 10.0
+_PAUSE_SECONDS_WORTH_A_LINE = 1.0
+"""Shorter waits are those for the containers of this process to recover."""
+
+
+class ControllerLife:
+    """start() the socket, run() until cancelled, close()."""
+
+    def __init__(self, *, controller: Controller, server: ControllerServer) -> None:
+        self._controller = controller
+        self._server = server
+        self._recovered = asyncio.Event()
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def start(self) -> None:
+        """Listen. Raises InvalidRequestError if the address is taken."""
+        await self._server.start()
+
+    async def wait_until_recovered(self) -> None:
+        """Until calls are answered for the first time."""
+        await self._recovered.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause = _PAUSE_SECONDS_FIRST
+        while True:
+            try:
+                await self._controller.start()
+                self._recovered.set()
+                pause = _PAUSE_SECONDS_FIRST
+                await self._controller.run()
+            except SegmentStoreError as error:
+                self._log(error, pause)
+            except ExceptionGroup as group:
+                logger.error("the controller's background work broke", exc_info=group)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    def _log(self, error: SegmentStoreError, pause: float) -> None:
+        waits = error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL)
+        if waits and pause < _PAUSE_SECONDS_WORTH_A_LINE:
+            return
+        logger.log(
+            logging.INFO if waits else logging.ERROR, "the controller cannot recover yet: %s", error
+        )
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._server.close()

@@ -1,0 +1,123 @@
+"""The object stores of Tier 2, by what the settings call its place.
+
+    volumes      the embedded engine under DIR/tier2: the default
+    filesystem   one file per object under DIR/tier2
+    s3://...     a bucket
+    memory       forgotten with the process
+
+Invariants:
+
+- A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone.
+- A store need not answer when the process starts (H41); what outlives one life of a container is made once, here.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.host.data_directory import DataDirectory, DataDirectoryError
+from segmentstore.host.late_object_store import LateObjectStore
+from segmentstore.host.setting_sources import ResolvedSettings
+from segmentstore.host.settings import S3StoreSettings, ServiceSettings
+from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.fair_threads import FairThreads, Lane
+from segmentstore.runtime.files import FileSystem
+from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.object_stores.volumes.late_volumes import LateVolumes
+from tier2.volumes.opening import is_engine_directory
+from tier2.volumes.settings import VolumeSettings
+
+S3_SCHEME = "s3://"
+
+
+def tier2_place(
+    resolved: ResolvedSettings, directory: DataDirectory | None, files: FileSystem
+) -> str:
+    """The place to use: what was asked for, or what the directory has. Raises DataDirectoryError if they differ."""
+    asked = resolved.settings.tier2.place
+    if directory is None or asked == "memory" or asked.startswith(S3_SCHEME):
+        return asked
+    path = directory.tier2_path
+    if not files.is_directory(path) or not files.list(path):
+        return asked
+    found = "volumes" if is_engine_directory(path, files) else "filesystem"
+    if asked != found and resolved.source_of("tier2.place") != "default":
+        raise DataDirectoryError(
+            f"Tier 2 of this data directory is kept as {found}, not as {asked}: leave --tier2 out, or name {found} "
+            f"path={path}"
+        )
+    return found
+
+
+class Tier2Stores:
+    """One object store per container, or one for all of them."""
+
+    def __init__(
+        self,
+        *,
+        place: str,
+        settings: ServiceSettings,
+        directory: DataDirectory | None,
+        files: FileSystem,
+        wall_clock: WallClock,
+        random: Random,
+        threads: FairThreads,
+        lanes: Sequence[Lane],
+    ) -> None:
+        self._stores: list[ObjectStore]
+        if place == "memory":
+            self._stores = [MemoryObjectStore()] * len(lanes)
+        elif place.startswith(S3_SCHEME):
+            self._stores = [_bucket(place, settings.s3, random)] * len(lanes)
+        else:
+            assert directory is not None, "tier 2 in files without a data directory"
+            path = directory.tier2_path
+            if place == "volumes":
+                volumes = LateVolumes(
+                    path,
+                    files=files,
+                    executor=threads.lane(),
+                    wall_clock=wall_clock,
+                    random=random,
+                    settings=VolumeSettings(),
+                )
+                self._stores = [LateObjectStore(volumes)] * len(lanes)
+            else:
+                self._stores = [
+                    LateObjectStore(
+                        FilesystemObjectStore(path, files=files, executor=lane, random=random)
+                    )
+                    for lane in lanes
+                ]
+
+    def of(self, container_id: ContainerId) -> ObjectStore:
+        return self._stores[container_id]
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+def _bucket(place: str, settings: S3StoreSettings, random: Random) -> ObjectStore:
+    # Only those who use S3 need its client library.
+    from tier2.object_stores.s3.s3_object_store import S3ObjectStore
+    from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
+
+    bucket, prefix = parse_s3_url(place)
+    return LateObjectStore(
+        S3ObjectStore(
+            settings=S3Settings(
+                bucket=bucket,
+                prefix=prefix,
+                endpoint_url=settings.endpoint_url,
+                region=settings.region,
+                storage_class=settings.storage_class,
+                server_side_encryption=settings.server_side_encryption,
+                kms_key_id=settings.kms_key_id,
+                sign_payload=settings.sign_payload == "true",
+            ),
+            random=random,
+        )
+    )
