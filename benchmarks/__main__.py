@@ -27,7 +27,7 @@ BENCHMARKS = (
 )
 """What `make bench` runs, in this order."""
 
-LONG_BENCHMARKS = ("many_segments", "slow_tier2")
+LONG_BENCHMARKS = ("many_segments", "slow_tier2", "tables")
 """Minutes each: run by name, or with --all."""
 
 _CHILD = "import json, sys; from benchmarks.{name} import main; rows = main(); print('ROWS ' + json.dumps(rows))"

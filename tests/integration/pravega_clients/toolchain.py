@@ -1,0 +1,136 @@
+"""The real clients, fetched once into a cache directory outside the checkout, and our programs compiled for them.
+
+    <cache>/segmentstore/pravega-java-<digest of pom.xml>.txt        the class path, from Maven
+    <cache>/segmentstore/pravega-java-<digest of pom and sources>/   our classes
+    <cache>/segmentstore/pravega-wheel-<version>/                    a venv with the wheel
+
+<cache> is $XDG_CACHE_HOME or ~/.cache. A name is given last, so that an interrupted preparation is done again.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+HERE = Path(__file__).parent
+JAVA = HERE / "java"
+WHEEL = HERE / "wheel"
+WHEEL_VERSION = "0.3.8"
+_FETCH_SECONDS = 600
+
+
+def cache_directory() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "segmentstore"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def missing(sentence: str) -> None:
+    """Nothing is proven without the client: said by name, and in CI it is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def require_java() -> None:
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            missing(
+                f"{tool} is missing: Pravega's Java client was not run; install a JDK of release 17 or later and Maven"
+            )
+
+
+def java_command() -> list[str]:
+    """Starts a JVM that finds the client and our programs; the class to run comes next."""
+    path = class_path(JAVA / "pom.xml")
+    classes = compiled(JAVA / "pom.xml", JAVA / "src")
+    return [
+        "java",
+        "-Xms128m",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        "-classpath",
+        f"{classes}:{path}",
+    ]
+
+
+def class_path(pom: Path) -> str:
+    """Of a pom's dependencies, downloaded if need be."""
+    kept = cache_directory() / f"pravega-java-{digest([pom])}.txt"
+    if not kept.exists():
+        with TemporaryDirectory() as directory:
+            found = Path(directory) / "path"
+            goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
+            run(["mvn", "--quiet", "--batch-mode", "--file", str(pom), *goal])
+            kept.with_suffix(".new").write_text(found.read_text())
+        kept.with_suffix(".new").rename(kept)
+    return kept.read_text().strip()
+
+
+def compiled(pom: Path, sources: Path) -> Path:
+    """Where the classes of these sources are."""
+    files = sorted(sources.rglob("*.java"))
+    kept = cache_directory() / f"pravega-java-{digest([pom, *files])}"
+    if not kept.exists():
+        with TemporaryDirectory(dir=cache_directory()) as directory:
+            command = ["javac", "-nowarn", "-proc:none", "-d", f"{directory}/classes"]
+            run([*command, "-classpath", class_path(pom), *map(str, files)])
+            try:
+                Path(directory, "classes").rename(kept)
+            except OSError:
+                assert kept.exists(), "another run was faster"
+    return kept
+
+
+def wheel_python() -> Path:
+    """An interpreter that has the wheel."""
+    directory = cache_directory() / f"pravega-wheel-{WHEEL_VERSION}-{sys.version_info.minor}"
+    if not directory.exists():
+        # A venv knows its own path, so it is made in place; the marker says that it is whole.
+        run([sys.executable, "-m", "venv", str(directory)])
+    python = directory / "bin" / "python"
+    marker = directory / "installed"
+    if not marker.exists():
+        only_wheels = ["--only-binary", ":all:", f"pravega=={WHEEL_VERSION}"]
+        command = [str(python), "-m", "pip", "install", "--quiet", *only_wheels]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS)
+        if done.returncode != 0:
+            missing(
+                f"the wheel pravega {WHEEL_VERSION} cannot be installed for Python {sys.version_info.major}."
+                f"{sys.version_info.minor}, so the Python client was not run; it exists for Python 3.11 on Linux: "
+                f"{done.stderr.strip()[-200:]}"
+            )
+        marker.touch()
+    return python
+
+
+def scenario_names() -> list[str]:
+    """Of the wheel's scenarios, without the wheel: each is a key of one literal."""
+    text = (WHEEL / "scenarios.py").read_text()
+    table = text.partition("SCENARIOS: ")[2].partition("\n}\n")[0]
+    return [line.split('"')[1] for line in table.splitlines() if line.startswith('    "')]
+
+
+def java_scenario_names() -> list[str]:
+    """The same of the Java program: `new Scenario("name", ...)`."""
+    texts = [file.read_text() for file in sorted((JAVA / "src").rglob("*Scenarios.java"))]
+    return [name for text in texts for name in re.findall(r'new Scenario\("(\w+)"', text)]
+
+
+def digest(files: Sequence[Path]) -> str:
+    content = b"".join(file.read_bytes() for file in files)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS)
+    assert done.returncode == 0, f"{command[0]} failed: {(done.stdout + done.stderr)[-2000:]}"
