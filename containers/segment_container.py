@@ -287,6 +287,7 @@ class StreamSegmentContainer:
 
     async def truncate(self, name: str, offset: int) -> None:
         async with self.open_segment(name) as handle:
+            handle.require_no_table()
             await asyncio.shield(self._processor.truncate(handle.metadata, offset))
 
     async def merge(
@@ -299,8 +300,10 @@ class StreamSegmentContainer:
     ) -> int:
         validate_updates(attribute_updates)
         async with self.open_segment(target) as target_handle:
+            target_handle.require_no_table()
             try:
                 async with self.open_segment(source) as source_handle:
+                    source_handle.require_no_table()
                     return await asyncio.shield(
                         target_handle.merge(
                             source_handle,

@@ -9,8 +9,13 @@ from containers.log.operation_processor import OperationProcessor
 from containers.metadata.merged_sources import merged_source_key, merged_source_keys
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.segment_mapper import SegmentMapper
-from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    NotATableError,
+    SegmentNotFoundError,
+)
 from segmentstore.contracts.identifiers import (
+    TABLE_KEY_LENGTH,
     AttributeKey,
     AttributeValue,
     BufferView,
@@ -70,6 +75,7 @@ class SegmentHandle:
         events: int | None = None,
     ) -> "Future[int]":
         """Also raises InvalidRequestError for updates that can never be accepted, and for events that cannot be."""
+        self.require_no_table()
         if attribute_updates:
             validate_updates(attribute_updates)
         if events is not None and not (0 < events * EVENT_BYTES_MIN <= len(data)):
@@ -85,7 +91,15 @@ class SegmentHandle:
             events=events,
         )
 
+    def require_no_table(self) -> None:
+        """Raises NotATableError: a segment verb would break the records or the index of a table."""
+        if TABLE_KEY_LENGTH in self._metadata.attributes.core_values:
+            raise NotATableError(
+                f"the segment is a table: change it by the verbs of tables name={self._metadata.name!r}"
+            )
+
     def update_attributes(self, updates: Sequence[AttributeUpdate]) -> "Future[int]":
+        self.require_no_table()
         validate_updates(updates)
         return self._processor.update_attributes(self._metadata, updates)
 

@@ -66,6 +66,20 @@ class ControllerLife:
             logging.INFO if waits else logging.ERROR, "the controller cannot recover yet: %s", error
         )
 
+    def complaints(self) -> list[str]:
+        """What a person should know, in sentences, for `/health`."""
+        rooms = self._controller.rooms
+        stuck = [
+            f"transactions of stream {scope}/{stream} are not finished: {why}"
+            for (scope, stream), why in rooms.transactions.complaints().items()
+        ]
+        clock = rooms.retention.clock_watch.complaint()
+        return [*stuck, clock] if clock else stuck
+
+    def settle_clocks(self) -> None:
+        """A person says that the present time is right (H77)."""
+        self._controller.rooms.retention.clock_watch.settle()
+
     async def close(self) -> None:
         """Idempotent."""
         await self._server.close()

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -57,7 +57,8 @@ class Faces:
         random: Random,
     ) -> None:
         self._settings = settings
-        self._http = _http_server(settings, store, registry, wall_clock, random, self._metrics)
+        self._registry = registry
+        self._http = self._http_server(store, wall_clock, random)
         self._wire: WireServer | None = None
         self._controller: ControllerLife | None = None
         if settings.wire.address != _OFF:
@@ -136,6 +137,37 @@ class Faces:
         host, port = self._wire.address
         return Endpoint(_EVERYWHERE.get(host, host), port)
 
+    def _http_server(
+        self, store: SegmentStore, wall_clock: WallClock, random: Random
+    ) -> HttpServer:
+        host, port = split_address(self._settings.http.address)
+        settings = HttpSettings(
+            host=host, port=port, append_bytes_max=self._settings.http.append_bytes_max
+        )
+        application = build_application(
+            segments=store,
+            health=self._health,
+            metrics=self._registry.metrics,
+            node_metrics=self._metrics,
+            settle_clocks=self._settle_clocks,
+            wall_clock=wall_clock,
+            random=random,
+            settings=settings,
+        )
+        return HttpServer(application=application, settings=settings)
+
+    def _health(self) -> NodeHealth:
+        complaints = [] if self._controller is None else self._controller.complaints()
+        return NodeHealth(
+            containers=self._registry.health(),
+            containers_expected=self._registry.container_count,
+            complaints=complaints,
+        )
+
+    def _settle_clocks(self) -> None:
+        if self._controller is not None:
+            self._controller.settle_clocks()
+
     def _metrics(self) -> Mapping[str, float]:
         """Numbers of the wire for `/metrics`."""
         if self._wire is None:
@@ -162,33 +194,3 @@ class Faces:
 
 def _text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _http_server(
-    settings: ServiceSettings,
-    store: SegmentStore,
-    registry: ContainerRegistry,
-    wall_clock: WallClock,
-    random: Random,
-    node_metrics: Callable[[], Mapping[str, float]],
-) -> HttpServer:
-    host, port = split_address(settings.http.address)
-    http_settings = HttpSettings(
-        host=host, port=port, append_bytes_max=settings.http.append_bytes_max
-    )
-
-    def health() -> NodeHealth:
-        return NodeHealth(
-            containers=registry.health(), containers_expected=registry.container_count
-        )
-
-    application = build_application(
-        segments=store,
-        health=health,
-        metrics=registry.metrics,
-        node_metrics=node_metrics,
-        wall_clock=wall_clock,
-        random=random,
-        settings=http_settings,
-    )
-    return HttpServer(application=application, settings=http_settings)

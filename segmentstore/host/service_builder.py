@@ -214,7 +214,8 @@ class ContainerFactory:
         processor = self._processor_settings()
         # Whatever is accepted when the disk turns out to be full is written into the reserve (H52): the queue before
         # the log, one append that took it over its bound, one half written; what frees space has to fit beside them.
-        accepted_bytes = processor.pipeline.queued_bytes_max + 2 * processor.append_bytes_max
+        largest = max(processor.append_bytes_max, processor.table_batch_bytes_max)
+        accepted_bytes = processor.pipeline.queued_bytes_max + 2 * largest
         return FileLogSettings(
             journal_bytes_max=self._settings.tier1.journal_bytes_max,
             reserve_bytes=accepted_bytes + _FREEING_BYTES,

@@ -17,7 +17,6 @@ from aiohttp import web
 
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.http.bodies import BodyBudget, BodyReader
-from segmentstore.http.clock_watch import ClockWatch
 from segmentstore.http.dispatch import STREAM_PREFIX, Dispatch
 from segmentstore.http.fork_registry import ForkRegistry
 from segmentstore.http.metrics_exposition import ContainerMetrics, MetricsExposition
@@ -38,6 +37,7 @@ from segmentstore.http.stream_read import StreamRead
 from segmentstore.http.upkeep import Upkeep
 from segmentstore.http.waiters import Waiters
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.clock_watch import ClockWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ def build_application(
     health: Callable[[], NodeHealth],
     metrics: Callable[[], ContainerMetrics],
     node_metrics: Callable[[], Mapping[str, float]] = dict,
+    settle_clocks: Callable[[], None] = lambda: None,
     wall_clock: WallClock,
     random: Random,
     settings: HttpSettings | None = None,
@@ -115,6 +116,7 @@ def build_application(
     """An application for HttpServer.
 
     `health`, `metrics` and `node_metrics` (of the process's other faces) give snapshots, taken when asked for.
+    `settle_clocks` tells the rest of the process when a person says that the present time is right (H77).
     `executor` splits large JSON bodies (None: the loop's own). Does no I/O.
     """
     shared = _shared_parts(segments, wall_clock, settings or HttpSettings())
@@ -147,6 +149,7 @@ def build_application(
         ),
         statistics=shared.statistics,
         clock_watch=shared.clock_watch,
+        settle_clocks=settle_clocks,
         upkeep=upkeep,
         cross_origin=shared.cross_origin,
         settings=settings,

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.http import header_names
-from segmentstore.http.clock_watch import ClockWatch
 from segmentstore.http.metrics_exposition import CONTENT_TYPE, MetricsExposition
 from segmentstore.http.names import is_reserved, name_of_path
 from segmentstore.http.node_health import NodeHealth, health_as_json
@@ -38,6 +37,7 @@ from segmentstore.http.stream_create import StreamCreate
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_read import StreamRead
 from segmentstore.http.upkeep import Upkeep
+from segmentstore.runtime.clock_watch import ClockWatch
 
 STREAM_PREFIX = "/v1/stream/"
 _SEGMENTS_PATH = "/v1/segments"
@@ -65,6 +65,7 @@ class Dispatch:
         exposition: MetricsExposition,
         statistics: RequestStatistics,
         clock_watch: ClockWatch,
+        settle_clocks: Callable[[], None],
         upkeep: Upkeep,
         cross_origin: CrossOrigin,
         settings: HttpSettings,
@@ -78,6 +79,7 @@ class Dispatch:
         self._exposition = exposition
         self._statistics = statistics
         self._clock_watch = clock_watch
+        self._settle_elsewhere = settle_clocks
         self._upkeep = upkeep
         self._cross_origin = cross_origin
         self._settings = settings
@@ -196,4 +198,5 @@ class Dispatch:
 
     async def _settle_clocks(self, _request: web.BaseRequest) -> web.StreamResponse:
         self._clock_watch.settle()
+        self._settle_elsewhere()
         return json_response(200, {"trusted": True})

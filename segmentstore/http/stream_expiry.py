@@ -9,9 +9,9 @@ import asyncio
 from collections import OrderedDict
 
 from segmentstore.contracts.segments import SegmentProperties
-from segmentstore.http.clock_watch import ClockWatch
 from segmentstore.http.stream_attributes import StreamConfiguration
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.clock_watch import ClockWatch
 
 
 class StreamExpiry:

@@ -8,11 +8,11 @@ import asyncio
 import logging
 
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.http.clock_watch import ClockWatch
 from segmentstore.http.pins import SegmentPins
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.waiters import Waiters
+from segmentstore.runtime.clock_watch import ClockWatch
 
 logger = logging.getLogger(__name__)
 

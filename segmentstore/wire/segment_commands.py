@@ -58,6 +58,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
+    EVENT_COUNT,
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
     AttributeKey,
@@ -210,11 +211,12 @@ class SegmentCommands:
             )
             for change in command.attribute_changes
         ]
+        is_transient = TRANSIENT_MARK in command.source
+        if is_transient:
+            # One large event: its pieces were counted one by one as they came.
+            updates.append(AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE))
         length = await self._segments.merge(
-            command.target,
-            command.source,
-            attribute_updates=updates,
-            seal_source=TRANSIENT_MARK in command.source,
+            command.target, command.source, attribute_updates=updates, seal_source=is_transient
         )
         return SegmentsMerged(command.request_id, command.target, command.source, length)
 

@@ -8,6 +8,9 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from tests.cli.command_line import CommandLine
 
+NO_STREAMS = ["--controller", "off", "--wire", "off"]
+"""The controller's own tables would be found as well."""
+
 pytestmark = pytest.mark.integration
 
 CONTENT = {f"r/{number}": bytes([number]) * (number * 1000 + 1) for number in range(10)}
@@ -16,7 +19,7 @@ CONTENT = {f"r/{number}": bytes([number]) * (number * 1000 + 1) for number in ra
 @pytest.fixture
 def flushed(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[ServerProcess]:
     """A running server whose segments are in Tier 2."""
-    with ServerProcess(tmp_path / "data") as server:
+    with ServerProcess(tmp_path / "data", NO_STREAMS) as server:
         cli = CommandLine(capfdbinary, server.address)
         for name, content in CONTENT.items():
             (tmp_path / "content").write_bytes(content)
@@ -66,7 +69,7 @@ def test_h7_logs_that_were_begun_anew_are_set_aside_and_logs_that_belong_are_kep
     assert flushed.terminate() == 0
     data = flushed.data_directory
     shutil.rmtree(data / "tier1" / "container-0002")
-    partial = ServerProcess(data, accept=("partial",))
+    partial = ServerProcess(data, NO_STREAMS, accept=("partial",))
     with partial:
         assert "containers=3/4" in partial.ready_line
     cli = CommandLine(capfdbinary)

@@ -1,3 +1,4 @@
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,8 +67,9 @@ def test_lines_become_events_and_lines_again(run: ControllerCommands) -> None:
     assert run("stream", "read", "s/t", "--limit", "1").content == b"one\n"
     rows = run("stream", "read", "s/t", "-o", "json").rows
     assert [row["data"] for row in rows] == ["one", "", "three"]
-    cut = f"s/t:0={rows[0]['next_offset']}"
-    assert run("stream", "read", "s/t", "--from", cut).content == b"\nthree\n"
+    cut = f"s/t:{rows[0]['segment']}={rows[0]['next_offset']}"
+    later = run("stream", "read", "s/t", "--from", cut)
+    assert (later.content, later.errors) == (b"\nthree\n", "")
 
 
 def test_what_stands_before_the_separator_is_the_key(run: ControllerCommands) -> None:
@@ -95,18 +97,28 @@ def test_a_tail_ends_with_the_stream(run: ControllerCommands) -> None:
 def test_a_tail_shows_a_line_as_soon_as_it_is_written(run: ControllerCommands) -> None:
     run("stream", "create", "s/t")
     command = [sys.executable, "-m", "segmentstore.cli", "stream", "tail", "s/t", "--from-head"]
-    with subprocess.Popen(
-        [*command, "--controller", run.address], stdout=subprocess.PIPE
-    ) as following:
+    writing = [*command[:4], "write", "s/t", "--controller", run.address]
+    pipe = subprocess.PIPE
+    following = subprocess.Popen([*command, "--controller", run.address], stdout=pipe)
+    writer = subprocess.Popen(writing, stdin=pipe, stdout=subprocess.DEVNULL)
+    try:
         assert following.stdout is not None
-        writing = [*command[:4], "write", "s/t", "--controller", run.address]
-        with subprocess.Popen(writing, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as writer:
-            assert writer.stdin is not None
-            writer.stdin.write(b"now\n")
-            writer.stdin.flush()
-            assert following.stdout.readline() == b"now\n"
+        assert writer.stdin is not None
+        writer.stdin.write(b"now\n")
+        writer.stdin.flush()
+        assert select.select([following.stdout], [], [], 30)[0], "the line is held back"
+        assert following.stdout.readline() == b"now\n"
+        writer.stdin.close()
+        assert writer.wait(30) == ExitCode.OK
         run("stream", "seal", "s/t")
         assert following.wait(30) == ExitCode.OK
+    finally:
+        for process in (following, writer):
+            process.kill()
+            process.wait()
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    end.close()
 
 
 def test_a_stream_is_scaled_and_truncated(run: ControllerCommands) -> None:

@@ -12,6 +12,8 @@ from tests.cli.command_line import CommandLine
 pytestmark = pytest.mark.integration
 
 CONTENT = {f"t/{number}": bytes([number]) * (number * 10_000 + 1) for number in range(12)}
+NO_STREAMS = ["--controller", "off", "--wire", "off"]
+"""The controller's own tables would be listed as well."""
 INCOMPRESSIBLE = Random(1).randbytes(60_000)
 CONTENT["random"] = INCOMPRESSIBLE
 
@@ -20,7 +22,7 @@ CONTENT["random"] = INCOMPRESSIBLE
 def data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store with some segments, flushed and stopped."""
     directory = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context(), ServerProcess(directory / "data") as server:
+    with pytest.MonkeyPatch.context(), ServerProcess(directory / "data", NO_STREAMS) as server:
         for name, content in CONTENT.items():
             (directory / "content").write_bytes(content)
             for command in (["create", name], ["append", name, str(directory / "content")]):

@@ -213,5 +213,3 @@ class MemoryReadEntry:
             state.waiters.append(waiter)
             await waiter
         return bytes(state.content[self.offset : self.offset + self.length])
-
-

@@ -316,5 +316,3 @@ class MemorySegments:
         if name not in self._segments:
             raise SegmentNotFoundError(name)
         return self._segments[name]
-
-

@@ -1,0 +1,32 @@
+"""Segment verbs that would break a table are refused, and break nothing."""
+
+import pytest
+
+from segmentstore.contracts.errors import NotATableError
+from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.segments import AttributeUpdate
+from tests.containers.node import MemoryTiers, running
+from tests.contracts.table_suite import all_entries, entry
+
+UPDATE = AttributeUpdate(AttributeKey(b"k"), 1)
+
+
+async def test_a_table_takes_no_segment_verb_that_changes_its_bytes_or_index() -> None:
+    async with running(MemoryTiers()) as container:
+        await container.create_table("table")
+        await container.create("segment")
+        async with container.open_table("table") as table:
+            await table.update([entry(b"key", b"value")])
+        async with container.open_segment("table") as handle:
+            with pytest.raises(NotATableError, match="by the verbs of tables"):
+                await handle.append(b"not a record")
+        with pytest.raises(NotATableError):
+            await container.update_attributes("table", [UPDATE])
+        with pytest.raises(NotATableError):
+            await container.truncate("table", 5)
+        with pytest.raises(NotATableError):
+            await container.merge("table", "segment", seal_source=True)
+        with pytest.raises(NotATableError):
+            await container.merge("segment", "table", seal_source=True)
+        async with container.open_table("table") as table:
+            assert [found.value for found in await all_entries(table)] == [b"value"]
