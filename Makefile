@@ -8,8 +8,10 @@ PACKAGES := segmentstore containers tier1 tier2
 SEEDS ?= 1000
 DATA ?= data
 HTTP ?= 127.0.0.1:9091
+WIRE ?= 127.0.0.1:12345
+CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration demo bench sim replay clean
+.PHONY: help setup run test lint types unit simulation integration demo bench bench-peers sim replay clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
@@ -17,6 +19,7 @@ help:
 	@echo "make demo               a demonstration that checks itself"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
 	@echo "make bench BENCHMARKS=slow_tier2     one of them; --all adds those that take minutes"
+	@echo "make bench-peers        the same Java client against this store, Pravega and Kafka"
 	@echo "make sim SEEDS=1000     so many seeds of the simulation"
 	@echo "make replay SEED=7      one seed again, with its trace"
 
@@ -36,7 +39,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 run: setup
-	@$(BIN)/segmentstore standalone --data $(DATA) --http $(HTTP)
+	@$(BIN)/segmentstore standalone --data $(DATA) --http $(HTTP) --wire $(WIRE) --controller $(CONTROLLER)
 
 test: setup
 	@$(BIN)/python .ci/stages.py
@@ -61,6 +64,9 @@ demo: setup
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(BENCHMARKS)
+
+bench-peers: setup
+	@$(BIN)/python -m benchmarks.peers $(PEERS)
 
 sim: setup
 	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/sim/test_seeds.py

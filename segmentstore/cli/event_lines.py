@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 key_separator_option = click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What stands before it in a line is the routing key; without it events have no key.",
+    help="What stands before it in a line is the routing key (\\t is a tab); without it events have no key.",
 )
 
 
@@ -31,7 +31,7 @@ async def write_lines(
 ) -> int:
     """Write each line as an event; how many. Raises UsageError for a line without the separator."""
     count = 0
-    separator = key_separator.encode() if key_separator else None
+    separator = key_separator.replace("\\t", "\t").encode() if key_separator else None
     async with aclosing(arriving_lines(source)) as lines:
         async for line in lines:
             key: str | None = None

@@ -1,14 +1,12 @@
 """`segmentstore segment ...`: the verbs of a segment, one command each."""
 
-import asyncio
-import os
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from segmentstore.cli.input_lines import arriving_pieces
 from segmentstore.cli.output import (
     flush_bytes,
     output_option,
@@ -70,7 +68,7 @@ def append(
 
     async def work(client: "HttpClient") -> int:
         length = offset
-        async with aclosing(_arriving(source, piece_bytes)) as pieces:
+        async with aclosing(arriving_pieces(source, piece_bytes)) as pieces:
             async for piece in pieces:
                 # With --offset every piece is conditional on the end of the one before it.
                 length = await client.append(
@@ -222,27 +220,3 @@ def flush(name: str | None, server: str) -> None:
                     flushed.add(each.container)
 
     with_client(server, work)
-
-
-async def _arriving(source: BinaryIO, piece_bytes: int) -> AsyncGenerator[bytes, None]:
-    """What the source has, as it comes: a pipe's bytes are not held back until a piece is full."""
-    loop = asyncio.get_running_loop()
-    descriptor = source.fileno()
-    readable = asyncio.Event()
-    try:
-        loop.add_reader(descriptor, readable.set)
-    except PermissionError:
-        # A regular file: it cannot be waited for, and never needs to be.
-        while piece := os.read(descriptor, piece_bytes):
-            yield piece
-        return
-    try:
-        while True:
-            await readable.wait()
-            piece = os.read(descriptor, piece_bytes)
-            readable.clear()
-            if not piece:
-                return
-            yield piece
-    finally:
-        loop.remove_reader(descriptor)
