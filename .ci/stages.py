@@ -56,9 +56,14 @@ STAGES = (
     Stage("integration", pytest("-m", "integration"), tests=True),
 )
 
+_DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"
+_JAVA_CLIENT = "the Java client of Pravega (tests/integration/pravega_clients)"
 TOOLS = {
-    "node": "the conformance suite of Durable Streams (tests/integration/durable_streams)",
-    "npm": "the conformance suite of Durable Streams (tests/integration/durable_streams)",
+    "node": _DURABLE_STREAMS,
+    "npm": _DURABLE_STREAMS,
+    "javac": _JAVA_CLIENT,
+    "mvn": _JAVA_CLIENT,
+    "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py)",
 }
 
 
