@@ -81,11 +81,6 @@ class InProcessAssignmentSource:
         for failure in failed:
             self._take_out(failure, now)
 
-    def restart_due(self, container_id: ContainerId) -> float | None:
-        """Loop time at which a failed container is assigned again; None if it is assigned now, inf for never."""
-        placement = self._placements[container_id]
-        return None if placement.assigned else placement.due
-
     def _take_out(self, failure: ContainerFailure, now: float) -> None:
         placement = self._placements[failure.container_id]
         if now - placement.running_since >= self._settings.forgive_after_seconds:

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -55,8 +55,10 @@ class Faces:
         registry: ContainerRegistry,
         wall_clock: WallClock,
         random: Random,
+        tier2_metrics: Callable[[], Mapping[str, float]],
     ) -> None:
         self._settings = settings
+        self._tier2_metrics = tier2_metrics
         self._registry = registry
         self._http = self._http_server(store, wall_clock, random)
         self._wire: WireServer | None = None
@@ -169,7 +171,10 @@ class Faces:
             self._controller.settle_clocks()
 
     def _metrics(self) -> Mapping[str, float]:
-        """Numbers of the wire for `/metrics`."""
+        """What `/metrics` shows beside containers and HTTP."""
+        return {**self._tier2_metrics(), **self._wire_metrics()}
+
+    def _wire_metrics(self) -> Mapping[str, float]:
         if self._wire is None:
             return {}
         numbers = self._wire.statistics()

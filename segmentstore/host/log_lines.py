@@ -22,7 +22,8 @@ def configure_logging(settings: LogSettings, stream: TextIO | None = None) -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for chatty in ("asyncio", "aiobotocore", "botocore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     # One line per request is the business of metrics; at DEBUG it drowns everything else.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 

@@ -93,6 +93,16 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         )
         stack.callback(storage_threads.close)
         storage_lanes = [storage_threads.lane() for _ in range(count)]
+        object_stores = Tier2Stores(
+            place=tier2_place(resolved, directory, files),
+            settings=settings,
+            directory=directory,
+            files=files,
+            wall_clock=wall_clock,
+            random=random,
+            threads=storage_threads,
+            lanes=storage_lanes,
+        )
         containers = ContainerFactory(
             settings=settings,
             directory=directory,
@@ -102,16 +112,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             random=random,
             log_lanes=[log_threads.lane() for _ in range(count)],
             storage_lanes=storage_lanes,
-            object_stores=Tier2Stores(
-                place=tier2_place(resolved, directory, files),
-                settings=settings,
-                directory=directory,
-                files=files,
-                wall_clock=wall_clock,
-                random=random,
-                threads=storage_threads,
-                lanes=storage_lanes,
-            ),
+            object_stores=object_stores,
         )
         stack.push_async_callback(containers.close)
         registry = ContainerRegistry(container_count=count)
@@ -129,6 +130,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             registry=registry,
             wall_clock=wall_clock,
             random=random,
+            tier2_metrics=object_stores.metrics,
         )
         yield Service(
             store=store,

@@ -11,7 +11,7 @@ Invariants:
 - A store need not answer when the process starts (H41); what outlives one life of a container is made once, here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from segmentstore.contracts.identifiers import ContainerId
@@ -67,10 +67,12 @@ class Tier2Stores:
         lanes: Sequence[Lane],
     ) -> None:
         self._stores: list[ObjectStore]
+        self._metrics: Callable[[], Mapping[str, float]] = dict
         if place == "memory":
             self._stores = [MemoryObjectStore()] * len(lanes)
         elif place.startswith(S3_SCHEME):
-            self._stores = [_bucket(place, settings.s3, random)] * len(lanes)
+            bucket, self._metrics = _bucket(place, settings.s3, random)
+            self._stores = [bucket] * len(lanes)
         else:
             assert directory is not None, "tier 2 in files without a data directory"
             path = directory.tier2_path
@@ -95,29 +97,48 @@ class Tier2Stores:
     def of(self, container_id: ContainerId) -> ObjectStore:
         return self._stores[container_id]
 
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers for `/metrics` that belong to no single container: the requests to a bucket, and what they cost."""
+        return self._metrics()
+
     async def close(self) -> None:
         for store in self._stores:
             await store.close()
 
 
-def _bucket(place: str, settings: S3StoreSettings, random: Random) -> ObjectStore:
+def _bucket(
+    place: str, settings: S3StoreSettings, random: Random
+) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
     # Only those who use S3 need its client library.
     from tier2.object_stores.s3.s3_object_store import S3ObjectStore
     from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
 
     bucket, prefix = parse_s3_url(place)
-    return LateObjectStore(
-        S3ObjectStore(
-            settings=S3Settings(
-                bucket=bucket,
-                prefix=prefix,
-                endpoint_url=settings.endpoint_url,
-                region=settings.region,
-                storage_class=settings.storage_class,
-                server_side_encryption=settings.server_side_encryption,
-                kms_key_id=settings.kms_key_id,
-                sign_payload=settings.sign_payload == "true",
-            ),
-            random=random,
-        )
+    store = S3ObjectStore(
+        settings=S3Settings(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint_url=settings.endpoint_url,
+            region=settings.region,
+            storage_class=settings.storage_class,
+            server_side_encryption=settings.server_side_encryption,
+            kms_key_id=settings.kms_key_id,
+            sign_payload=settings.sign_payload == "true",
+        ),
+        random=random,
     )
+
+    def metrics() -> Mapping[str, float]:
+        numbers = store.statistics
+        requests = {f"s3_{name}_requests_total": count for name, count in numbers.requests.items()}
+        failures = {f"s3_{name}_failures_total": count for name, count in numbers.failures.items()}
+        return {
+            **requests,
+            **failures,
+            "s3_retries_total": numbers.retries,
+            "s3_sent_bytes_total": numbers.sent_bytes,
+            "s3_received_bytes_total": numbers.received_bytes,
+            "s3_estimated_cost_usd_total": numbers.total_cost_usd(),
+        }
+
+    return LateObjectStore(store), metrics

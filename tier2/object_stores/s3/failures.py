@@ -36,6 +36,9 @@ from segmentstore.contracts.errors import (
 FOREIGN_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, asyncio.TimeoutError)
 """Everything that a call of the client library raises when the other side, or the way to it, fails."""
 
+NO_STATE = "ok"
+"""An answer that is no trouble: no such object, or a condition that does not hold."""
+
 _STATES = {
     "SlowDown": "throttled",
     "Throttling": "throttled",
@@ -93,10 +96,10 @@ def _of_answer(cause: ClientError, where: str) -> Failure:
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     text = str(answer.get("Error", {}).get("Message", ""))
     if code in _NOT_FOUND:
-        return Failure(ObjectNotFoundError(f"object does not exist {where}"), "ok", False)
+        return Failure(ObjectNotFoundError(f"object does not exist {where}"), NO_STATE, False)
     if code in _PRECONDITION or status == 412:
         error = StorageUnavailableError(f"s3: the condition failed {where}", state="unavailable")
-        return Failure(error, "ok", may_repeat=False, condition_failed=True)
+        return Failure(error, NO_STATE, may_repeat=False, condition_failed=True)
     if code in _FULL:
         return Failure(StorageFullError(f"s3 has no room left: {text} {where}"), "full", False)
     state = _STATES.get(code, "throttled" if status == 503 else "unavailable")

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-from tier2.object_stores.s3.failures import FOREIGN_ERRORS, Failure, classify
+from tier2.object_stores.s3.failures import FOREIGN_ERRORS, NO_STATE, Failure, classify
 from tier2.object_stores.s3.request_statistics import RequestStatistics
 from tier2.object_stores.s3.settings import S3Settings
 
@@ -69,7 +69,8 @@ class RequestLine:
             except FOREIGN_ERRORS as error:
                 failure = classify(error, operation=operation, key=key)
                 failure.error.__cause__ = error
-                self.statistics.failures[failure.state] += 1
+                if failure.state != NO_STATE:
+                    self.statistics.failures[failure.state] += 1
                 return failure
 
 

@@ -34,6 +34,7 @@ class RequestStatistics:
         return self.requests[operation] * price
 
     def total_cost_usd(self) -> float:
+        """What all requests have cost so far."""
         return sum(self.cost_usd(operation) for operation in self.requests)
 
     def total_requests(self) -> int:
