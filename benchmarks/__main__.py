@@ -24,10 +24,11 @@ BENCHMARKS = (
     "recovery",
     "http_append",
     "sorted_index",
+    "volumes",
 )
 """What `make bench` runs, in this order."""
 
-LONG_BENCHMARKS = ("many_segments", "slow_tier2", "tables")
+LONG_BENCHMARKS = ("tier2_care", "s3_endpoint", "many_segments", "slow_tier2", "tables")
 """Minutes each: run by name, or with --all."""
 
 _CHILD = "import json, sys; from benchmarks.{name} import main; rows = main(); print('ROWS ' + json.dumps(rows))"

@@ -8,6 +8,7 @@ from containers.log.checkpoint_policy import CheckpointSettings
 from containers.log.processor_settings import OperationProcessorSettings
 from containers.log.throttler import ThrottlerSettings
 from containers.reading.container_read_index import ReadIndexSettings
+from containers.segment_expiry import ExpirySettings
 from containers.segment_mapper import SegmentMapperSettings
 from containers.tables.settings import TableSettings
 from containers.writer.settings import WriterSettings
@@ -26,6 +27,7 @@ class ContainerSettings:
     attribute_memory: AttributeMemorySettings = field(default_factory=AttributeMemorySettings)
     attribute_fetches: AttributeFetchSettings = field(default_factory=AttributeFetchSettings)
     tables: TableSettings = field(default_factory=TableSettings)
+    expiry: ExpirySettings = field(default_factory=ExpirySettings)
     claim_retry_seconds: float = 2.0
     """Between two attempts to claim a root that did not answer at start (H41)."""
     housekeeping_seconds: float = 0.5

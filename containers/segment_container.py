@@ -19,6 +19,7 @@ from random import Random
 
 from containers.attributes.judgement import validate_updates
 from containers.cache.cache_manager import CacheManager
+from containers.container_backups import ContainerBackups
 from containers.container_health import container_health
 from containers.container_life import ContainerLife, first_cause
 from containers.container_metrics import container_metrics
@@ -33,6 +34,7 @@ from containers.log.replayed_overlap import ReplayedOverlap
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.reading.container_read_index import ContainerReadIndex
+from containers.segment_expiry import SegmentExpiry
 from containers.segment_handle import SegmentHandle, properties_of
 from containers.segment_mapper import SegmentMapper
 from containers.segment_queries import SegmentQueries
@@ -52,7 +54,6 @@ from segmentstore.contracts.identifiers import (
     AttributeKey,
     AttributeValue,
     ContainerId,
-    SequenceNumber,
 )
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.contracts.storage import Storage
@@ -102,6 +103,7 @@ class StreamSegmentContainer:
         self._writer: StorageWriter
         self._housekeeping: Housekeeping
         self._tables: ContainerTables
+        self.expiry: SegmentExpiry
         self._beside: Sequence[Callable[[], Coroutine[None, None, None]]] = ()
         self._stop_listening: Callable[[], None] = lambda: None
         self.recovered: RecoverySummary | None = None
@@ -155,7 +157,18 @@ class StreamSegmentContainer:
         self._writer, self._mapper = parts.writer, parts.mapper
         self._housekeeping = parts.housekeeping
         self._tables = parts.tables
-        self._beside = (parts.attribute_fetches.run, parts.attribute_memory.run, parts.tables.run)
+        self.expiry = SegmentExpiry(
+            storage=self._storage,
+            truncate=self.truncate,
+            wall_clock=self._wall_clock,
+            settings=self._settings.expiry,
+        )
+        self._beside = (
+            parts.attribute_fetches.run,
+            parts.attribute_memory.run,
+            parts.tables.run,
+            self.expiry.run,
+        )
         self._queries = SegmentQueries(
             metadata=self._metadata, storage=self._storage, mapper=parts.mapper
         )
@@ -359,6 +372,12 @@ class StreamSegmentContainer:
         self._require_running()
         await self._tables.delete_table(name, must_be_empty=must_be_empty)
 
+    @property
+    def backups(self) -> ContainerBackups:
+        """Root versions that are kept. Raises ContainerNotFoundError."""
+        self._require_running()
+        return ContainerBackups(storage=self._storage, flush=self._housekeeping.flush)
+
     # --- for people ------------------------------------------------------------------------------
 
     def health(self) -> ContainerHealth:
@@ -388,10 +407,6 @@ class StreamSegmentContainer:
         self._memory_log.check()
         for segment in self._metadata.by_id.values():
             segment.read_index.check()
-
-    @property
-    def acknowledged_sequence_number(self) -> SequenceNumber:
-        return self._source.acknowledged
 
     @property
     def container_metadata(self) -> ContainerMetadata:

@@ -68,8 +68,12 @@ class SegmentQueries:
         taken = 0
         async with aclosing(self._storage.list_segments(prefix, start_after)) as records:
             async for record in records:
-                if metadata.last_of_name(record.name) is None and record.segment_id not in gone:
+                active = metadata.last_of_name(record.name)
+                if active is None and record.segment_id not in gone:
                     found[record.name] = self._inactive_properties(record)
+                elif active is not None and self._is_listed(active):
+                    # It may have become active since the active ones were looked at.
+                    found[record.name] = properties_of(active, metadata.container_id)
                 taken += 1
                 if taken >= limit + len(metadata.by_id):
                     break
@@ -86,11 +90,14 @@ class SegmentQueries:
         for name in names:
             segment = metadata.last_of_name(name)
             assert segment is not None, f"a name without a segment {name!r}"
-            if not segment.is_gone() and not self._mapper.is_unborn(name):
+            if self._is_listed(segment):
                 found[name] = properties_of(segment, metadata.container_id)
                 if len(found) == limit:
                     break
         return found
+
+    def _is_listed(self, segment: SegmentMetadata) -> bool:
+        return not segment.is_gone() and not self._mapper.is_unborn(segment.name)
 
     def _inactive_properties(self, record: SegmentRecord) -> SegmentProperties:
         return SegmentProperties(

@@ -59,6 +59,12 @@ class ContainerWriterSource:
     def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
         return self._metadata.by_id[segment_id].read_index.views(offset, length)
 
+    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
+        segment = self._metadata.by_id.get(segment_id)
+        if segment is None or end > segment.length:
+            return None
+        return segment.read_index.read_cached(start, end - start)
+
     def published(
         self,
         segment_id: SegmentId,

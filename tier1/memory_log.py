@@ -5,6 +5,7 @@ The store outlives the log objects that write it, as a disk outlives processes. 
 Invariants:
 - Entries of the store are in address order; addresses never return, also not after truncation.
 - The writer whose epoch is not the store's completes nothing (L4).
+- An entry is a copy of its own that nothing changes: it is given back as it was (L7) without a checksum.
 """
 
 import asyncio

@@ -21,6 +21,8 @@ class Case:
     quick: Mapping[str, int] = field(default_factory=lambda: {"seconds": 3, "warm": 2})
     needs: str | None = None
     """A case that has to run just before, because it makes the stream that this one reads."""
+    client_heap: str = "1g"
+    """Each connection of the Java client takes more than a megabyte of it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,12 @@ CASES: Sequence[Case] = (
     Case("byte stream", "bytes", {"megabytes": 1000, "seconds": 20}, quick={"megabytes": 300}),
     Case("table", "tables", {"inflight": 200, "warm": 4, "seconds": 6}),
     Case("transactions", "transactions", {"count": 40, "warm": 10}, quick={"count": 15, "warm": 5}),
-    Case("1,000 writers", "crowd", {"writers": 1000, "warm": 10, "seconds": 10}),
+    Case(
+        "1,000 writers",
+        "crowd",
+        {"writers": 1000, "segments": 1, "warm": 10, "seconds": 10},
+        client_heap="4g",
+    ),
 )
 
 COLD_CASE = Case("catch-up 1 KB, cold", "read", {"stream": "full-1k", "seconds": 30}, quick={})

@@ -22,7 +22,7 @@ def run_case(case: Case, server: Server, *, quick: bool) -> Figures:
     """Raises CaseFailedError."""
     options: Mapping[str, int | str] = {**case.options, **(case.quick if quick else {})}
     command = [
-        *java_command("-Xms256m", "-Xmx1g"),
+        *java_command("-Xms256m", f"-Xmx{case.client_heap}"),
         "peers.Bench",
         f"tcp://{server.controller}",
         case.mode,

@@ -3,9 +3,9 @@
 The records of a container form one stream of bytes; a frame is a slice of it. Little-endian:
 
     u16 magic = 0x4644 ("DF")
-    u8  version = 1
+    u8  version = 2
     u8  zero
-    u32 checksum               CRC32C of the header behind this field, and of the payload
+    u32 checksum               CRC32C of the header behind this field; in version 1 of the payload, too
     u32 payload_length
     u32 leading_bytes          bytes at the start of the payload that continue a record of earlier frames
     u64 frame_number           +1 from frame to frame within an epoch
@@ -19,6 +19,8 @@ A record may begin in one frame, fill several and end in a later one; nothing is
 - the first frame of an epoch has leading_bytes = 0: a record that was cut by the end of its epoch was never
   acknowledged and is dropped;
 - within an epoch frame numbers have no gap from the first frame that is still there.
+
+The payload has no checksum of its own: the log gives an entry back as it was, or says that it is damaged (L7).
 """
 
 import struct
@@ -34,7 +36,7 @@ _BEFORE_CHECKSUM = struct.Struct("<HBBI")
 _CHECKED = struct.Struct("<IIQQQ")
 FRAME_HEADER_BYTES = _BEFORE_CHECKSUM.size + _CHECKED.size
 _MAGIC = 0x4644
-_VERSION = 1
+_CHECKED_PAYLOAD_VERSION, _VERSION = 1, 2
 
 
 @dataclass(slots=True)
@@ -59,10 +61,7 @@ def encode_frame(
 ) -> list[BufferView]:
     """Header and payload as buffers; the payload's buffers are not copied."""
     checked = _CHECKED.pack(payload_length, leading_bytes, frame_number, epoch, last_started)
-    checksum = crc32c(checked)
-    for buffer in payload:
-        checksum = crc32c(buffer, checksum)
-    return [_BEFORE_CHECKSUM.pack(_MAGIC, _VERSION, 0, checksum) + checked, *payload]
+    return [_BEFORE_CHECKSUM.pack(_MAGIC, _VERSION, 0, crc32c(checked)) + checked, *payload]
 
 
 def decode_frame(entry: memoryview) -> DataFrame:
@@ -70,9 +69,10 @@ def decode_frame(entry: memoryview) -> DataFrame:
     if len(entry) < FRAME_HEADER_BYTES:
         raise DataCorruptionError(f"data frame is too short length={len(entry)}")
     magic, version, zero, checksum = _BEFORE_CHECKSUM.unpack_from(entry)
-    if magic != _MAGIC or version != _VERSION or zero != 0:
+    if magic != _MAGIC or version not in (_CHECKED_PAYLOAD_VERSION, _VERSION) or zero != 0:
         raise DataCorruptionError(f"not a data frame magic={magic:#x} version={version}")
-    if crc32c(entry[_BEFORE_CHECKSUM.size :]) != checksum:
+    end = FRAME_HEADER_BYTES if version == _VERSION else len(entry)
+    if crc32c(entry[_BEFORE_CHECKSUM.size : end]) != checksum:
         raise DataCorruptionError(f"data frame fails its checksum length={len(entry)}")
     length, leading, number, epoch, last_started = _CHECKED.unpack_from(
         entry, _BEFORE_CHECKSUM.size

@@ -1,13 +1,12 @@
 """The records of a table segment in the order in which they were written, a stretch at a time."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from containers.tables.table_reader import TableReader
 from containers.tables.table_record import RECORD_HEADER_BYTES, decode_header
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedRecord:
+class ScannedRecord(NamedTuple):
     """One record as it was written."""
 
     offset: int

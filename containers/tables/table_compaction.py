@@ -66,7 +66,12 @@ class TableCompaction:
         self, segment: SegmentMetadata, reader: TableReader, records: list[ScannedRecord]
     ) -> None:
         """Returns when no committed place is among the records any more."""
-        updates = [record for record in records if not record.removed]
+        # Most have been overwritten long ago: no need to ask Tier 2, or to make a batch, for those.
+        updates = [
+            record
+            for record in records
+            if not record.removed and not _is_known_to_be_dead(segment, record)
+        ]
         while True:
             await reader.places([record.key for record in updates])
             batch = _live_batch(segment, updates)
@@ -84,6 +89,15 @@ class TableCompaction:
                 continue
             self.moved_bytes += len(batch.data)
             return
+
+
+def _is_known_to_be_dead(segment: SegmentMetadata, record: ScannedRecord) -> bool:
+    """Memory says that something newer is accepted; what is dead once stays so."""
+    key = index_key(record.key)
+    if not segment.attributes.is_known(key):
+        return False
+    value = segment.attributes.pending_value(key)
+    return value is None or decode_place(value).offset != record.offset
 
 
 def _live_batch(segment: SegmentMetadata, records: list[ScannedRecord]) -> CopyBatch | None:

@@ -13,7 +13,7 @@ A record is as long as its header says, and the next one stands behind it.
 """
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.tables import KEY_BYTES_MAX
@@ -28,8 +28,7 @@ RECORD_HEADER_BYTES = _HEADER.size
 _pack_header = _HEADER.pack
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """What a record's header says; `version` is resolved: an offset."""
 
     key_length: int

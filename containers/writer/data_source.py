@@ -38,6 +38,9 @@ class WriterDataSource(Protocol):
         """Views of committed bytes not yet in Tier 2. They stay valid and unchanged until
         `published` moved the storage length past them."""
 
+    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
+        """A copy of committed bytes, flushed ones included, if all of [start, end) is in memory; None otherwise."""
+
     def published(
         self,
         segment_id: SegmentId,

@@ -363,6 +363,7 @@ class StorageWriter:
         self._maintained_at = asyncio.get_running_loop().time()
         await self._storage.maintain()
         await self._storage.collect_garbage()
+        await self._storage.scrub(self._source.kept)
         if self._health.state is StorageState.UNAVAILABLE:
             self._health.succeeded()
 

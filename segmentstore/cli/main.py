@@ -11,6 +11,7 @@ import sys
 
 import click
 
+from segmentstore.cli.backup import backup
 from segmentstore.cli.bench import bench
 from segmentstore.cli.config import config
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of
@@ -18,6 +19,7 @@ from segmentstore.cli.load import load
 from segmentstore.cli.log import log
 from segmentstore.cli.reader_group import reader_group
 from segmentstore.cli.recover import recover
+from segmentstore.cli.s3 import s3
 from segmentstore.cli.scope import scope
 from segmentstore.cli.segment import segment
 from segmentstore.cli.standalone import standalone
@@ -41,6 +43,7 @@ def cli() -> None:
 
 for command in (
     standalone,
+    s3,
     segment,
     scope,
     stream,
@@ -51,6 +54,7 @@ for command in (
     log,
     tier2,
     recover,
+    backup,
     bench,
     config,
 ):

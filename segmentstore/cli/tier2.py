@@ -3,12 +3,16 @@
 import asyncio
 import sys
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import click
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, flush_bytes, output_option, print_rows, write_bytes
 from segmentstore.contracts.storage import SegmentRecord
+
+if TYPE_CHECKING:
+    from tier2.volumes.verification import VerificationReport
 
 place_argument = click.argument("place", metavar="DIR|URL")
 
@@ -43,14 +47,25 @@ def cat(place: str, name: str, offset: int | None, length: int | None) -> None:
 
 @tier2.command()
 @place_argument
+@click.option("--deep", is_flag=True, help="Read and decompress every block as well.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @output_option
-def verify(place: str, quiet: bool, output: str) -> int:
-    """Read everything and prove checksums, layouts, catalog and references; 7 if anything is damaged.
+def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
+    """Prove runs, layouts, catalog and references, and that every object is there; 7 if anything is damaged.
 
-    Orphans (objects that no root names, left by a crash) are shown and are no damage: the owner sweeps them.
+    With --deep every chunk is read too, and every record of the volumes below, if there are any. Nothing is repaired:
+    that is for the store itself, which may still have the bytes (see the settings of its scrubber). Orphans (objects
+    that no root names, left by a crash) are shown and are no damage: the owner sweeps them.
     """
-    rows, damages = asyncio.run(_verify(place, quiet=quiet))
+    rows, damages = asyncio.run(_verify(place, deep=deep, quiet=quiet))
+    volumes = asyncio.run(_verify_volumes(place, deep=deep))
+    if volumes is not None:
+        damages += volumes.problems
+        click.echo(
+            f"volumes: {volumes.volumes} with {volumes.bytes_of_volumes} bytes, {volumes.objects} objects,"
+            f" {len(volumes.problems)} problems",
+            err=True,
+        )
     print_rows(rows, output)
     for damage in damages:
         click.echo(f"error: {damage}", err=True)
@@ -95,7 +110,13 @@ async def _write_segment(place: str, name: str, offset: int | None, length: int 
     flush_bytes()
 
 
-async def _verify(place: str, *, quiet: bool) -> tuple[list[Row], list[str]]:
+async def _verify_volumes(place: str, *, deep: bool) -> "VerificationReport | None":
+    from segmentstore.cli.tier2_reading import verify_volumes
+
+    return await verify_volumes(place, deep=deep)
+
+
+async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], list[str]]:
     from tqdm import tqdm
 
     from segmentstore.cli.tier2_reading import open_tier2
@@ -112,7 +133,7 @@ async def _verify(place: str, *, quiet: bool) -> tuple[list[Row], list[str]]:
                     bar.total = total
                     bar.update(done - bar.n)
 
-                report = await verify_container(container, progress=progress)
+                report = await verify_container(container, progress=progress, deep=deep)
             damages += report.damages
             rows.append(
                 {

@@ -3,14 +3,25 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
+from segmentstore.cli.setting_options import resolve
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    SegmentNotFoundError,
+    StorageUnavailableError,
+)
+from segmentstore.host.settings import S3StoreSettings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.places import open_place
+from tier2.places import object_directory, open_place
 from tier2.storage.reader import ContainerReader, StoreReader
 from tier2.storage.settings import StorageSettings
+from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.opening import is_engine_directory, open_engine, open_engine_for_reading
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.verification import VerificationReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +38,44 @@ class Tier2:
         raise SegmentNotFoundError(name)
 
 
+async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None:
+    """What the engine says of its volumes; None if Tier 2 is not in volumes. Raises StorageError, OSError."""
+    files = SystemFileSystem()
+    if place.startswith("s3://") or not is_engine_directory(object_directory(place), files):
+        return None
+    directory = object_directory(place)
+    open_it = partial(
+        open_engine,
+        directory,
+        files=files,
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        settings=VolumeSettings(),
+    )
+    read_it = partial(open_engine_for_reading, *open_it.args, **open_it.keywords)
+    try:
+        opened = await open_it(open_index=LmdbIndex)
+    except StorageUnavailableError:
+        # Another process has them: look beside it.
+        opened = await read_it(open_index=lambda path: LmdbIndex(path, read_only=True))
+    try:
+        return await opened.engine.verify(deep=deep)
+    finally:
+        await opened.close()
+
+
 @asynccontextmanager
 async def open_tier2(place: str, *, endpoint_url: str = "") -> AsyncIterator[Tier2]:
     """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
 
     Raises InvalidRequestError if there is no Tier 2, StorageError.
     """
+    region = S3StoreSettings().region
+    if place.startswith("s3://"):
+        # The same words that the service takes: SEGMENTSTORE_S3_ENDPOINT_URL and the like.
+        s3 = resolve(None, ()).settings.s3
+        endpoint_url, region = endpoint_url or s3.endpoint_url, s3.region
     async with open_place(
         place,
         files=SystemFileSystem(),
@@ -40,6 +83,7 @@ async def open_tier2(place: str, *, endpoint_url: str = "") -> AsyncIterator[Tie
         wall_clock=SystemWallClock(),
         random=system_random(),
         endpoint_url=endpoint_url,
+        region=region,
     ) as store:
         reader = StoreReader(object_store=store, settings=StorageSettings(), executor=None)
         ids = await reader.containers()

@@ -1,4 +1,4 @@
-"""Makes a data directory whose Tier 1 is lost usable again, from Tier 2 alone (H7).
+"""Gives a data directory an identity and logs again that belong to the roots in Tier 2 (H7).
 
 Everything that Tier 2 holds is there afterwards; what was acknowledged and not yet flushed went with Tier 1.
 
@@ -11,10 +11,10 @@ Invariants:
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmentstore.cli.tier2_reading import open_tier2
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.host.data_directory import DataDirectory, DirectoryIdentity
 from segmentstore.runtime.clock import SystemWallClock
@@ -40,18 +40,19 @@ class RecoveredLog:
 
 
 class Tier2Recovery:
-    """One recovery of one data directory."""
+    """One recovery of one data directory from the roots of its containers."""
 
-    def __init__(self, data_directory: Path) -> None:
+    def __init__(self, data_directory: Path, roots: Sequence[Root]) -> None:
+        """Raises InvalidRequestError if the roots are not those of one store."""
+        check_one_store(roots)
         self._path = data_directory.absolute()
+        self._roots = roots
         self._files = SystemFileSystem()
         self._random = system_random()
 
     async def run(self) -> list[RecoveredLog]:
-        """Raises InvalidRequestError, DataDirectoryInUseError, DataDirectoryError, StorageError."""
-        async with open_tier2(str(self._path)) as tier2:
-            roots = [container.root for container in tier2.containers]
-        _check_one_store(roots)
+        """Raises DataDirectoryInUseError, DataDirectoryError."""
+        first = self._roots[0]
         directory = DataDirectory(
             str(self._path),
             files=self._files,
@@ -62,18 +63,30 @@ class Tier2Recovery:
         )
         await directory.restore(
             DirectoryIdentity(
-                store_id=roots[0].store_id,
-                container_count=roots[0].container_count,
+                store_id=first.store_id,
+                container_count=first.container_count,
                 created_ms=SystemWallClock().now_ms(),
             )
         )
         try:
             return [
                 await self._recover_log(root, directory.log_path(root.container_id))
-                for root in roots
+                for root in self._roots
             ]
         finally:
             await directory.close()
+
+    def preview(self) -> list[RecoveredLog]:
+        """What run() would do; nothing is changed."""
+        logs: list[RecoveredLog] = []
+        for root in self._roots:
+            path = f"{self._path}/tier1/container-{root.container_id:04d}"
+            exists = self._files.exists(path)
+            kept = exists and self._log_id(path) == root.log_id
+            action = "kept" if kept else "made"
+            set_aside = path if exists and not kept else ""
+            logs.append(RecoveredLog(root.container_id, action, root.epoch, set_aside))
+        return logs
 
     async def _recover_log(self, root: Root, path: str) -> RecoveredLog:
         set_aside = ""
@@ -118,7 +131,8 @@ class Tier2Recovery:
         self._files.sync_directory(str(Path(path).parent))
 
 
-def _check_one_store(roots: list[Root]) -> None:
+def check_one_store(roots: Sequence[Root]) -> None:
+    """Raises InvalidRequestError."""
     first = roots[0]
     for root in roots:
         if (root.store_id, root.container_count) != (first.store_id, first.container_count):

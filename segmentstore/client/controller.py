@@ -260,7 +260,7 @@ class Controller:
         return epoch
 
     async def is_scale_finished(self, stream: StreamName, epoch: int) -> bool:
-        """Whether the scale that `scale` began in this epoch is over."""
+        """Whether the scale that `scale` began in this epoch is over. Raises ClientError if it failed."""
         answer = await self.channel.ask(
             "checkScale",
             messages.ScaleStatusRequest(streamInfo=stream.message(), epoch=epoch),

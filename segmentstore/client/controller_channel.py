@@ -63,7 +63,10 @@ class ControllerChannel:
         name: str,
         repeatable: bool = True,
     ) -> Answer:
-        """The answer, its status not looked at. `what` and `name` are for messages. Raises the refusal."""
+        """The answer, its status not looked at. `what` and `name` are for messages.
+
+        Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer.
+        """
         call = self._call(method, request, answer)
         backoff = Backoff(self._settings, self._random)
         loop = asyncio.get_running_loop()

@@ -51,7 +51,7 @@ class ReaderGroup:
     ) -> None:
         """Begin to read streams of the group's scope (or `scope/stream`) at their heads, tails, or at cuts.
 
-        Raises AlreadyExistsError, NotFoundError.
+        Raises AlreadyExistsError, NotFoundError, InvalidRequestError (no stream, or a name that none may have).
         """
         check_user_name(self.name, what="reader group")
         states = {
@@ -84,7 +84,10 @@ class ReaderGroup:
         )
 
     async def stream_cut(self, stream: str | None = None) -> StreamCut:
-        """Up to where a stream's events are acknowledged; the stream may be left out if there is only one."""
+        """Up to where a stream's events are acknowledged; the stream may be left out if there is only one.
+
+        Raises NotFoundError (no such group), InvalidRequestError (not a stream of the group, or not named).
+        """
         cuts = (await self.info()).cuts
         if stream is None:
             if len(cuts) != 1:

@@ -101,7 +101,8 @@ class Stream:
     async def scale(self, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]) -> None:
         """Replace active segments by new ones that cover the same keys, and wait until it is done.
 
-        Raises StateConflictError if the segments are not active or the ranges do not fit them.
+        Raises StateConflictError if the segments are not active or the ranges do not fit them, DeadlineExceededError if
+        the scale goes on behind `request_seconds`.
         """
         epoch = await self._controller.scale(self.name, sealed, ranges)
         settings = self._calls.settings
@@ -116,7 +117,12 @@ class Stream:
             raise DeadlineExceededError(f"scale is not finished yet stream={self.name}") from error
 
     async def scale_to(self, segments: int) -> None:
-        """Replace all active segments by so many of equal width."""
+        """Replace all active segments by so many of equal width.
+
+        Raises as `scale`, and InvalidRequestError for less than one.
+        """
+        if segments < 1:
+            raise InvalidRequestError(f"a stream has at least one segment segments={segments}")
         active = [each.segment_id for each in await self.segments()]
         bounds = [index / segments for index in range(segments + 1)]
         await self.scale(active, list(pairwise(bounds)))

@@ -39,11 +39,6 @@ def table_position(key: bytes) -> float:
     return _position(key, TABLE_SEED)
 
 
-def table_text_position(key: str) -> float:
-    """Where a textual table key belongs, in [0, 1)."""
-    return _position(key.encode("utf-16-le", "surrogatepass"), TABLE_SEED)
-
-
 def attribute_id(name: str) -> bytes:
     """The 16-byte key of a named segment attribute."""
     h1, h2 = murmur3_128(name.encode("utf-16-le", "surrogatepass"), ATTRIBUTE_SEED)

@@ -37,7 +37,6 @@ _NUMBER = (1 << 31) - 1
 """Segment numbers and epochs are 31-bit: both are signed 32-bit integers to the other clients."""
 
 _USER_NAME = re.compile(r"[A-Za-z0-9.-]+")
-_INTERNAL_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SEGMENT = re.compile(
     r"(?P<scope>[A-Za-z0-9._-]+)/(?P<stream>[A-Za-z0-9._-]+)"
     r"/(?P<number>0|[1-9][0-9]{0,9})\.#epoch\.(?P<epoch>0|[1-9][0-9]{0,9})"
@@ -171,16 +170,6 @@ def parse_segment(name: str) -> SegmentName:
 def is_user_name(name: str) -> bool:
     """Whether a user may call a scope, stream, table or group so."""
     return len(name) <= USER_NAME_LENGTH_MAX and _USER_NAME.fullmatch(name) is not None
-
-
-def is_internal_name(name: str) -> bool:
-    """Whether the name is well formed and one that only the store itself may choose."""
-    return (
-        not is_user_name(name)
-        and len(name) <= INTERNAL_NAME_LENGTH_MAX
-        and _INTERNAL_NAME.fullmatch(name) is not None
-        and "_" in name
-    )
 
 
 def check_user_name(name: str, *, what: str) -> None:

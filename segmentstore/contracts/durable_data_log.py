@@ -11,6 +11,8 @@ Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py
       completed append. It may return more: entries written but never acknowledged.
 - L6  What read() returned once, every later initialize() + read() returns as well (until truncated):
       nothing that was replayed can disappear (H39, H40).
+- L7  read() returns an entry's bytes as append() was given them, or raises LogCorruptedError: callers
+      need no checksum of their own.
 
 Priorities: entries marked `internal` may use the reserve that is kept for checkpoints, deletes and
 truncates when the disk is full (H52).

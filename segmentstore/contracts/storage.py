@@ -15,7 +15,7 @@ Guarantees (tests/contracts/storage_suite.py):
 - S5  Dropped bytes are deleted later, under H6, by collect_garbage().
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -155,6 +155,19 @@ class StorageStatistics:
     stored_bytes_before_compression: int
     stored_bytes_after_compression: int
     checksum_failures: int
+    joined_chunks: int = 0
+    """Chunks that compaction replaced by fewer."""
+    joined_bytes: int = 0
+    """Uncompressed bytes that it copied for that."""
+    scrubbed_chunks: int = 0
+    scrubbed_bytes: int = 0
+    """Stored bytes that were read to prove them."""
+    scrub_damages: int = 0
+    scrub_repairs: int = 0
+    scrub_passes: int = 0
+    """Times that every chunk was looked at."""
+    last_scrubbed_ms: int = 0
+    """Unix time at which the last pass ended; 0 if none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +200,22 @@ class StoredBlock:
     @property
     def begins_on_event(self) -> bool:
         return self.first_event_offset == self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRoot:
+    """A root version that is kept for a backup: nothing that it names is deleted."""
+
+    name: str
+    created_ms: int
+    """Unix time."""
+    epoch: int
+    version: int
+    """Of the root that is kept."""
+
+
+KeptBytes: TypeAlias = Callable[[SegmentId, int, int], bytes | None]
+"""A copy of the bytes [start, end) of a segment if all of them are in memory; None otherwise. Never reads Tier 2."""
 
 
 class ReadOnlyStorage(Protocol):
@@ -232,6 +261,15 @@ class Storage(ReadOnlyStorage, Protocol):
         again).
         """
 
+    def list_blocks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredBlock, None]:
+        """The blocks that hold published bytes of [start, end), in order, whole ones at both sides.
+
+        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
+        not published or a range past its published length.
+        """
+
     async def publish(self, publication: Publication) -> None:
         """Make a flush round durable and visible. One at a time."""
 
@@ -239,6 +277,22 @@ class Storage(ReadOnlyStorage, Protocol):
         """Delete what has been garbage for longer than the grace period (H6); returns the objects removed."""
 
     async def maintain(self) -> bool:
-        """Merge runs if that is due; True if something was done. Never runs beside publish()."""
+        """Merge runs, join chunks, if that is due; True if something was done. Never runs beside publish()."""
+
+    async def scrub(self, kept: KeptBytes) -> bool:
+        """Prove some of what is stored, as far as the settings allow now, and write damaged chunks anew whose bytes
+        are kept elsewhere; True if one was. Never runs beside publish()."""
+
+    async def pin(self, name: str) -> PinnedRoot:
+        """Keep what the root names now, under a name, until unpin(); pinning it again gives what is there already.
+
+        Raises InvalidRequestError, and as publish(). May run beside publish().
+        """
+
+    async def unpin(self, name: str) -> bool:
+        """False if there is none of that name. May run beside publish(). Raises as publish()."""
+
+    async def pins(self) -> Sequence[PinnedRoot]:
+        """By name."""
 
     async def close(self) -> None: ...

@@ -7,7 +7,8 @@
 
 Invariants:
 
-- Between a successful `start` and the end of `run` calls are answered; before and after they are told to come back.
+- Between a successful `start` and the end of `run` calls are answered; before and after they wait, or are told to
+  come back.
 - Everything that it knows stands in table segments of the store: there is nothing to close, and killing it at any
   moment is as good as ending it.
 - At most one controller works on a store at a time. Two of them damage nothing, since every change names the versions
@@ -53,24 +54,26 @@ class Controller:
             random=random,
             settings=settings,
         )
-        self._running = False
         self._started = False
+        self._ready = asyncio.Event()
         self.service = ControllerService(
             calls=self.rooms.calls(locate=locate, issue_token=issue_token, controllers=controllers),
-            is_ready=lambda: self.is_ready,
+            ready=self._ready,
         )
 
     @property
     def is_ready(self) -> bool:
         """Whether calls are answered."""
-        return self._started and self._running
+        return self._ready.is_set()
 
     async def repair(self) -> RepairReport:
         """After a recovery from Tier 2 alone, before `start`: make segments and records agree. May be repeated."""
         rooms = self.rooms
         await rooms.metadata.start()
         await rooms.scopes.resume_all()
-        return await rooms.repair.repair_all()
+        report = await rooms.repair.repair_all()
+        report.created.extend(await rooms.transactions.repair())
+        return report
 
     async def start(self) -> None:
         """Recover. Raises SegmentStoreError (the store is not there yet): start again later."""
@@ -88,7 +91,7 @@ class Controller:
         """Work until cancelled. After a successful start."""
         assert self._started, "run before start"
         rooms = self.rooms
-        self._running = True
+        self._ready.set()
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (
@@ -100,7 +103,7 @@ class Controller:
                 ):
                     group.create_task(work())
         finally:
-            self._running = False
+            self._ready.clear()
 
     async def _each_scope(self, resume: Callable[[str], Awaitable[None]]) -> None:
         after = ""

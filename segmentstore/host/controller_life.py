@@ -2,7 +2,9 @@
 
 Invariants:
 
-- The socket listens from the start; until the controller has recovered every call is answered UNAVAILABLE.
+- The socket listens from the start; calls wait for a controller that recovers, though not for ever.
+- The pauses between its attempts grow by a quarter: it is late by a fraction of the time that the containers took, and
+  clients find it ready when they first come back.
 - The controller never ends the process: what breaks it is logged, and it recovers again after a pause that grows. All
   that it knows is in table segments, so nothing is lost by that.
 """
@@ -16,7 +18,8 @@ from segmentstore.controller.controller import Controller
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_SECONDS_FIRST = 0.1
+_PAUSE_SECONDS_FIRST = 0.02
+_PAUSE_GROWTH = 1.25
 _PAUSE_SECONDS_MAX = 10.0
 _PAUSE_SECONDS_WORTH_A_LINE = 1.0
 """Shorter waits are those for the containers of this process to recover."""
@@ -56,7 +59,7 @@ class ControllerLife:
             except ExceptionGroup as group:
                 logger.error("the controller's background work broke", exc_info=group)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            pause = min(_PAUSE_GROWTH * pause, _PAUSE_SECONDS_MAX)
 
     def _log(self, error: SegmentStoreError, pause: float) -> None:
         waits = error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL)

@@ -6,7 +6,6 @@ from multidict import istr
 
 CONTENT_TYPE: Final = istr("Content-Type")
 CONTENT_ENCODING: Final = istr("Content-Encoding")
-CACHE_CONTROL: Final = istr("Cache-Control")
 EXPECT: Final = istr("Expect")
 ETAG: Final = istr("ETag")
 IF_NONE_MATCH: Final = istr("If-None-Match")

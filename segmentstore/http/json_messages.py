@@ -30,7 +30,7 @@ def _refuse_constant(text: str) -> NoReturn:
 _scan_value = cast(
     "Callable[[str, int], tuple[object, int]]",  # typeshed leaves the scanner untyped
     make_scanner(
-        json.JSONDecoder(parse_int=str, parse_constant=_refuse_constant)  # type: ignore[arg-type]
+        json.JSONDecoder(parse_int=str, parse_constant=_refuse_constant)  # type: ignore[arg-type] # it takes any decoder
     ),
 )
 

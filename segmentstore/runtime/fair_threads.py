@@ -8,6 +8,7 @@ Invariants:
 - At most `thread_count` jobs run at once.
 - A lane with a waiting job starts it after at most one further job of each other lane.
 - All state belongs to the loop: `submit` is called on it, and a finished job reports to it. There is no lock.
+- A finished job wakes the loop once: its outcome and its free thread are told together.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -26,7 +27,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(slots=True)
 class _Job:
-    future: Future[Any]  # of whatever the job returns; typed for its submitter
+    future: "asyncio.Future[Any]"  # of whatever the job returns; typed for its submitter
     call: Callable[[], object]
 
 
@@ -79,15 +80,20 @@ class FairThreads:
             job = lane.take_job()
             if lane.waiting_count:
                 self._turns.append(lane)
-            if not job.future.set_running_or_notify_cancel():
+            if job.future.cancelled():
                 continue
             self._running += 1
-            loop = asyncio.get_running_loop()
-            self._pool.submit(_run, job, partial(loop.call_soon_threadsafe, self._finished))
+            self._pool.submit(_run, job, job.future.get_loop(), self._finished)
 
-    def _finished(self) -> None:
+    def _finished(self, job: _Job, result: object, error: BaseException | None) -> None:
         self._running -= 1
         self.start_jobs()
+        if job.future.cancelled():
+            return
+        if error is not None:
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
 
 
 class Lane(Executor):
@@ -108,11 +114,13 @@ class Lane(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
-        future: Future[_Result] = Future()
+        future: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Job(future, partial(fn, *args, **kwargs)))
         if len(self._waiting) == 1:
             self._threads.enqueue(self)
-        return future
+        # run_in_executor() gives a future of the loop to its caller as it is. One of concurrent.futures it would have
+        # to chain to another, which wakes the loop a second time.
+        return cast("Future[_Result]", future)
 
     def take_job(self) -> _Job:
         """The oldest waiting job."""
@@ -130,16 +138,20 @@ def _step_back(niceness: int) -> None:
         os.nice(niceness)
 
 
-def _run(job: _Job, report: Callable[[], object]) -> None:
+def _run(
+    job: _Job,
+    loop: asyncio.AbstractEventLoop,
+    report: Callable[[_Job, object, BaseException | None], None],
+) -> None:
     """In a thread."""
+    result: object = None
+    error: BaseException | None = None
     try:
         result = job.call()
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the job
-        job.future.set_exception(error)
-    else:
-        job.future.set_result(result)
+    except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the job
+        error = raised
     try:
-        report()
+        loop.call_soon_threadsafe(report, job, result, error)
     except RuntimeError:
         # The loop is closed: nobody is left to start further jobs.
         return

@@ -35,6 +35,9 @@ class File(Protocol):
     def sync_data(self) -> None:
         """fdatasync: contents and what is needed to read them back (the size)."""
 
+    def forget_cached(self) -> None:
+        """Ask the system to drop what it caches of the synced contents: the next read is the disk's own answer."""
+
     def lock_exclusive(self) -> bool:
         """Take the advisory lock of this open file without waiting; False if another process holds it.
         It is released when the file is closed or the process ends (and not while it is merely stopped)."""
@@ -123,6 +126,9 @@ class SystemFile:
 
     def sync_data(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def forget_cached(self) -> None:
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def lock_exclusive(self) -> bool:
         try:

@@ -64,6 +64,7 @@ class ConnectionAppends:
             discharge=discharge,
             fail=fail,
             reopen=lambda writer: tasks.start(self._reopen(writer)),
+            is_alone=lambda: len(self._writers) == 1,
         )
 
     def __len__(self) -> int:

@@ -31,6 +31,7 @@ from segmentstore.codec.wire_protocol.session import (
     Hello,
     KeepAlive,
 )
+from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.segments import Segment
 from segmentstore.wire.appends import ConnectionAppends
 from segmentstore.wire.handle_pins import HandlePins
@@ -49,6 +50,8 @@ _LOGGER = logging.getLogger(__name__)
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
+_READ_TABLE: Final = ReadTable.type
+_UPDATE_TABLE: Final = UpdateTableEntries.type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +217,16 @@ class WireConnection(asyncio.BufferedProtocol):
                 _, begin, end = last
                 self._appends.append(incoming.view, block=block, end=(begin, end))
             else:
-                self._take_command(decode_command(kind, incoming.view[begin:end]))
+                self._take_payload(kind, bytes(incoming.view[begin:end]))
             incoming.consume(end)
         return True
+
+    def _take_payload(self, kind: int, payload: bytes) -> None:
+        if kind == _READ_TABLE and self._requests.look_up(payload):
+            return
+        if kind == _UPDATE_TABLE and self._requests.update(payload):
+            return
+        self._take_command(decode_command(kind, payload))
 
     def _take_command(self, command: Command) -> None:
         match command:

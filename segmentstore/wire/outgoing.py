@@ -56,10 +56,10 @@ class Outgoing:
             and self._transport.get_write_buffer_size() > self._settings.send_backlog_bytes_max
         )
 
-    def acknowledge(self, source: AckSource) -> None:
-        """It will be asked for its acknowledgement, once."""
+    def acknowledge(self, source: AckSource, *, flushes: bool = False) -> None:
+        """It will be asked for its acknowledgement, once; in this turn still if the caller `flushes` itself."""
         self._unacknowledged.append(source)
-        if not self._scheduled:
+        if not self._scheduled and not flushes:
             self._schedule()
 
     def reply(self, command: Command) -> None:

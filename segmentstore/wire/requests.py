@@ -22,6 +22,7 @@ from segmentstore.wire.request_tasks import RequestTasks
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_commands import TableCommands
+from segmentstore.wire.table_frames import read_single_update
 from segmentstore.wire.tokens import READING_TYPES, TokenVerdict, TokenVerifier
 
 _NO_REQUEST: Final = 0
@@ -59,6 +60,27 @@ class ConnectionRequests:
         self._charge(_stored_bytes(command))
         if not self._table_commands.begin(command, self):
             self.start_over(command)
+
+    def look_up(self, payload: bytes) -> bool:
+        """Whether this ReadTable is answered already; else it takes the way of all commands. Raises ProtocolError."""
+        if self._verify_token is not None:
+            return False
+        reply = self._table_commands.look_up(payload)
+        if reply is None:
+            return False
+        self._counters.requests += 1
+        self._outgoing.send(reply)
+        return True
+
+    def update(self, payload: bytes) -> bool:
+        """Whether this UpdateTableEntries is under way; else it takes the way of all commands. Raises ProtocolError."""
+        if self._verify_token is not None:
+            return False
+        command = read_single_update(payload)
+        if command is None:
+            return False
+        self.take(command)
+        return True
 
     def is_allowed(self, command: Command) -> bool:
         """Whether its token permits it; the client is told if not. Raises ProtocolError if it has none to show."""

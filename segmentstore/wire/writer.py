@@ -80,7 +80,16 @@ class InFlightAppend(NamedTuple):
 class AppendOwner:
     """What a writer needs of its connection."""
 
-    __slots__ = ("charge", "counters", "discharge", "fail", "outgoing", "pins", "reopen")
+    __slots__ = (
+        "charge",
+        "counters",
+        "discharge",
+        "fail",
+        "is_alone",
+        "outgoing",
+        "pins",
+        "reopen",
+    )
 
     def __init__(
         self,
@@ -92,6 +101,7 @@ class AppendOwner:
         discharge: Callable[[int], None],
         fail: Callable[[str], None],
         reopen: Callable[["Writer"], None],
+        is_alone: Callable[[], bool],
     ) -> None:
         self.pins = pins
         self.outgoing = outgoing
@@ -103,6 +113,8 @@ class AppendOwner:
         """Close the connection for this reason, after what was said before."""
         self.reopen = reopen
         """Open the segment again in a task, and call reopened() or reopening_failed()."""
+        self.is_alone = is_alone
+        """Whether no other writer of the connection can have something to be told in the same turn of the loop."""
 
 
 class Writer:
@@ -223,6 +235,7 @@ class Writer:
 
     def _settle(self, _: "Future[int]") -> None:
         in_flight = self._in_flight
+        alone = self._owner.is_alone()
         while in_flight and in_flight[0].future.done():
             future, append, previous = in_flight.popleft()
             error = future.exception()
@@ -238,10 +251,13 @@ class Writer:
                 self._acked_length = future.result()
                 if not self._has_acknowledgement and self._state is WriterState.LIVE:
                     self._has_acknowledgement = True
-                    self._owner.outgoing.acknowledge(self)
+                    self._owner.outgoing.acknowledge(self, flushes=alone)
             elif self._state is WriterState.LIVE:
                 self._refuse(append, previous, error)
             self._owner.discharge(len(append.data))
+        if alone:
+            # There is nothing to wait for.
+            self._owner.outgoing.flush()
         if self._state is WriterState.ENDED and not in_flight:
             self._release()
 

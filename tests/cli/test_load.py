@@ -1,20 +1,21 @@
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.http_client import HttpClient, ServerError
-from segmentstore.cli.load_plan import plan_load
+from segmentstore.cli.load_plan import SegmentPlan, plan_load
 from segmentstore.cli.loader import LoadConflictError, Loader
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from tests.cli.command_line import CommandLine
 
 
-def names(plans: object) -> list[str]:
-    return [plan.name for plan in plans]  # type: ignore[attr-defined] # plans
+def names(plans: Sequence[SegmentPlan]) -> list[str]:
+    return [plan.name for plan in plans]
 
 
 def test_a_file_goes_into_a_segment_of_its_own_name(tree: Path) -> None:

@@ -188,6 +188,12 @@ async def test_h75_a_reader_keeps_the_order_of_keys_through_scales(stream: Strea
         assert found == {str(key): list(range(40)) for key in range(4)}
 
 
+async def test_a_stream_is_not_scaled_to_nothing(stream: Stream) -> None:
+    with pytest.raises(InvalidRequestError, match="at least one segment"):
+        await stream.scale_to(0)
+    assert len(await stream.segments()) == 2
+
+
 async def test_reading_stops_at_a_cut(stream: Stream) -> None:
     await write(stream, [b"%d" % number for number in range(10)])
     tail = await stream.tail()

@@ -7,7 +7,6 @@ from segmentstore.codec.stream_names import (
     SegmentName,
     check_user_name,
     creation_epoch_of,
-    is_internal_name,
     is_user_name,
     mark_stream,
     number_of,
@@ -120,17 +119,14 @@ def test_a_transaction_id_tells_its_epoch() -> None:
 @pytest.mark.parametrize("name", ["s", "A.b-9", "x" * 250])
 def test_users_choose_letters_digits_dots_and_hyphens(name: str) -> None:
     assert is_user_name(name)
-    assert not is_internal_name(name)
     check_user_name(name, what="stream")
 
 
-@pytest.mark.parametrize("name", ["", "_RGg", "a_b", "a/b", "x" * 251, "\u00fc", "a b", "a\n"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "_RGg", "_MARKs", "t_kvtable", "_system", "a_b", "a/b", "x" * 251, "\u00fc", "a b", "a\n"],
+)
 def test_other_names_are_not_for_users(name: str) -> None:
     assert not is_user_name(name)
     with pytest.raises(InvalidRequestError, match="a scope name has 1 to 250"):
         check_user_name(name, what="scope")
-
-
-@pytest.mark.parametrize("name", ["_RGg", "_MARKs", "t_kvtable", "_system"])
-def test_the_store_itself_chooses_names_with_underscores(name: str) -> None:
-    assert is_internal_name(name)

@@ -234,7 +234,7 @@ async def test_h27_the_source_of_a_merge_that_waits_in_line_stays_active(
 
         async def load_later(*arguments: object) -> object:
             await loading.wait()
-            return await load_attributes(*arguments)  # type: ignore[arg-type]
+            return await load_attributes(*arguments)  # type: ignore[arg-type] # handed on as they came
 
         monkeypatch.setattr(storage, "load_attributes", load_later)
         async with container.open_segment("target") as target:

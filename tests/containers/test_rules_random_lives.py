@@ -5,10 +5,8 @@ turn every corner quickly: frames of one operation, checkpoints that span frames
 of fifty bytes. Whatever was acknowledged has to be there, and nothing else, before and after every end.
 """
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from random import Random
 
 import pytest
 
@@ -26,15 +24,13 @@ from segmentstore.contracts.segments import (
     AttributeUpdateType,
     SegmentProperties,
 )
-from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
+from tests.containers.node import FAST_FLUSH
+from tests.containers.random_lives import ContainerLives
 from tests.containers.test_segment_container import read_all
-from tier1.memory_log import MemoryDurableDataLog
 from tier2.storage.tiered_storage import TieredStorage
 
 NAMES = ["a", "b", "c", "d", "e", "e#transaction." + "0" * 32]
 KEYS = [AttributeKey(b"short"), AttributeKey(b"w" * 16)]
-LIVES = 5
-HANG_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -58,12 +54,13 @@ class ModelSegment:
         self.attributes[EVENT_COUNT] = self.event_count + count
 
 
-class RandomLives:
+class RandomLives(ContainerLives):
     """The model, and one container after another that has to agree with it."""
 
+    steps_max = 50
+
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.tiers = MemoryTiers()
+        super().__init__(seed)
         self.model: dict[str, ModelSegment] = {}
         self.events_seen = 0
 
@@ -93,27 +90,6 @@ class RandomLives:
             processor=replace(default.processor, pipeline=pipeline),
             housekeeping_seconds=0.01,
         )
-
-    async def live(self) -> None:
-        choose = self.random.choice
-        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=choose([80, 300, 1 << 20]))
-        container = make_container(self.tiers, settings=self.settings(), log=log)
-        await container.start()
-        run = asyncio.ensure_future(container.run())
-        try:
-            await self.compare(container)
-            for _ in range(self.random.randrange(5, 50)):
-                await self.step(container)
-                if run.done():
-                    run.result()
-            if choose([True, False]):
-                await self.compare(container)
-            if choose([True, False, False]):
-                await container.close()
-        finally:
-            await log.close()  # from here on it is as good as dead
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
 
     async def compare(self, container: StreamSegmentContainer) -> None:
         for name in NAMES:
@@ -190,16 +166,8 @@ class RandomLives:
                 elif random.random() < 0.5:
                     await container.forget_merged(name, [source])
                     del segment.merged[source]
-            case "flush":
-                await container.flush()
-            case "evict":
-                container._mapper.evict(10)
-            case "checkpoint":
-                await container._processor.checkpoint()
-            case "pause":
-                await asyncio.sleep(random.choice([0, 0.001, 0.005]))
-            case _:
-                await asyncio.sleep(0)
+            case other:
+                await self.look_after(container, other)
 
     async def append(
         self, container: StreamSegmentContainer, name: str, model: ModelSegment
@@ -255,17 +223,13 @@ REST = ["merge again", "seal", "truncate", "delete", "flush", "evict", "checkpoi
 async def test_h81_whatever_was_acknowledged_is_there_after_any_number_of_crashes(
     seed: int,
 ) -> None:
-    lives = RandomLives(seed)
-    for _ in range(LIVES):
-        async with asyncio.timeout(HANG_SECONDS):
-            await lives.live()
+    await RandomLives(seed).live_all()
 
 
 async def test_the_lives_meet_blocks_of_which_events_are_known() -> None:
     seen = 0
     for seed in range(100, 110):
         lives = RandomLives(seed)
-        for _ in range(LIVES):
-            await lives.live()
+        await lives.live_all()
         seen += lives.events_seen
     assert seen > 0

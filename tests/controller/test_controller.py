@@ -73,6 +73,10 @@ async def test_a_controller_whose_work_ended_starts_again_and_goes_on() -> None:
         answer.ParseFromString(await controller.service.answer(name, request.SerializeToString()))
 
     transaction = api.CreateTxnResponse()
+
+    def known() -> api.TxnRequest:
+        return api.TxnRequest(streamInfo=stream, txnId=transaction.txnId)
+
     for life in range(3):
         await controller.start()
         running = asyncio.create_task(controller.run())
@@ -85,8 +89,7 @@ async def test_a_controller_whose_work_ended_starts_again_and_goes_on() -> None:
             await call("createTransaction", request, transaction)
         if life == 1:
             status = api.TxnStatus()
-            ending = api.TxnRequest(streamInfo=stream, txnId=transaction.txnId)
-            await call("commitTransaction", ending, status)
+            await call("commitTransaction", known(), status)
             assert status.status == api.TxnStatus.Status.SUCCESS
             scale = api.ScaleRequest(
                 streamInfo=stream,
@@ -99,7 +102,7 @@ async def test_a_controller_whose_work_ended_starts_again_and_goes_on() -> None:
         if life == 2:
             await call("sealStream", stream, api.UpdateStreamStatus())
             state = api.TxnState()
-            await call("checkTransactionState", ending, state)
+            await call("checkTransactionState", known(), state)
             assert state.state == api.TxnState.State.COMMITTED
         running.cancel()
         with suppress(asyncio.CancelledError):

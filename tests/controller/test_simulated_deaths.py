@@ -22,7 +22,8 @@ from tests.controller.cluster import Cluster, SteppingClock
 from tests.controller.crashing_doors import CrashingSegments, CrashingTables, CrashPlan
 from tests.http.memory_segments import MemorySegments
 from tests.reference.memory_tables import MemoryTables
-from tests.sim.loop import Node, NodeDiedError, SimLoop
+from tests.sim.loop import SimLoop
+from tests.sim.node import Node, NodeDiedError
 from tests.sim.simulation import run_simulation
 
 pytestmark = pytest.mark.simulation

@@ -57,7 +57,10 @@ async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
 
     lanes = [threads.lane() for _ in range(3)]
     jobs = [asyncio.ensure_future(run(lanes[n % 3], partial(job, n))) for n in range(6)]
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        while len(entered) < 2:
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)  # a third one would come by now
     assert sorted(entered) == [0, 1]
     threads.check()
     for gate in gates:

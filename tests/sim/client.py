@@ -21,8 +21,9 @@ from segmentstore.contracts.segments import (
 )
 from tests.sim.attempts import Append, ModelBreachError
 from tests.sim.incarnation import Incarnation, Look
-from tests.sim.loop import Node, NodeDiedError, SimLoop
+from tests.sim.loop import SimLoop
 from tests.sim.model import Model, NameAttempt, Verb
+from tests.sim.node import Node, NodeDiedError
 
 Result = TypeVar("Result")
 

@@ -234,6 +234,14 @@ class SimulatedFile:
         self._inode.settle()
         self._disk.changed("sync", self._path)
 
+    def forget_cached(self) -> None:
+        """Clean pages read back as the platter has them: also those that a failed sync gave up."""
+        self._mount.enter("forget_cached", self._path)
+        inode = self._inode
+        for page in inode.pages:
+            if page not in inode.page_history:
+                inode.pages[page] = inode.durable_pages.get(page, _ZERO_PAGE)
+
     def lock_exclusive(self) -> bool:
         self._mount.enter("lock", self._path)
         if self._inode.holder not in (None, self):

@@ -28,10 +28,20 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from concurrent.futures import Executor
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any, TypeVar
+
+from tests.sim.node import (
+    CURRENT_NODE,
+    DeadlockError,
+    LivelockError,
+    Node,
+    NodeDiedError,
+    SimExecutor,
+    SimulationError,
+    current_node,
+)
 
 Result = TypeVar("Result")
 
@@ -39,71 +49,10 @@ GRAVEYARD: list[object] = []
 # One reference that nobody gives back: else interpreter shutdown would wake the dead.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(GRAVEYARD))
 
-_NODE: "ContextVar[Node | None]" = ContextVar("simulated_node", default=None)
-
 _STEPS_MAX = 5_000_000
 _STEPS_PER_INSTANT_MAX = 500_000
 _TRACE_TAIL_LINES = 400
 _LATE_JOB_PROBABILITY = 0.5
-
-
-class SimulationError(Exception):
-    """The simulated program did something that no program may do."""
-
-
-class DeadlockError(SimulationError):
-    """Nothing is ready and no timer is set: this world will never move again."""
-
-
-class LivelockError(SimulationError):
-    """More callbacks ran than a run may need, or too many without any time passing."""
-
-
-class NodeDiedError(Exception):
-    """The node that was to answer crashed: the caller knows nothing about the outcome."""
-
-
-class Node:
-    """One incarnation of one simulated process. A restart is another Node."""
-
-    def __init__(self, name: str, birth: int) -> None:
-        self.name = name
-        self.birth = birth
-        self.alive = True
-        self.paused = False
-        self.pause_count = 0
-        self.main: asyncio.Task[Any] | None = None
-        self._context: Context = copy_context()
-        self._held: list[asyncio.Handle] = []
-        self._callers: dict[asyncio.Future[Any], None] = {}
-
-    def __repr__(self) -> str:
-        state = "paused" if self.paused else "alive" if self.alive else "dead"
-        return f"<{self.name}#{self.birth} {state}>"
-
-
-def current_node() -> Node | None:
-    """The node whose code runs now, None in the world."""
-    return _NODE.get()
-
-
-class SimExecutor(Executor):
-    """A pool of `workers` simulated threads: give it wherever production code takes an executor.
-
-    None in its place means as many threads as there are jobs, so that jobs overtake one another.
-    """
-
-    def __init__(self, workers: int = 1) -> None:
-        self._free_at = [0.0] * workers
-
-    def occupy(self, now: float, seconds: float) -> float:
-        """The time at which a job that is submitted now is done."""
-        start = max(now, heapq.heappop(self._free_at))
-        heapq.heappush(self._free_at, start + seconds)
-        return start + seconds
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("only loop.run_in_executor() may use it")
 
 
 class SimTask(asyncio.Task[Any]):
@@ -182,13 +131,13 @@ class SimLoop(asyncio.BaseEventLoop):
     def _step(self, handle: asyncio.Handle) -> None:
         if handle._cancelled:
             return
-        node = handle._context.get(_NODE)
+        node = handle._context.get(CURRENT_NODE)
         if node is not None:
             if not node.alive:
                 GRAVEYARD.append(handle)
                 return
             if node.paused:
-                node._held.append(handle)
+                node.held.append(handle)
                 return
         self.steps += 1
         self._steps_now += 1
@@ -234,7 +183,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> None:
         if node is not None and node.paused and self.random.random() < _LATE_JOB_PROBABILITY:
             late = asyncio.Handle(self._run_job, [future, node, func, args], self, Context())
-            node._held.append(late)
+            node.held.append(late)
             return
         if node is not None and not node.alive:
             GRAVEYARD.append((future, func, args))
@@ -266,7 +215,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def new_node(self, name: str) -> Node:
         """A process in which nothing runs yet; invoke() gives it work."""
         node = Node(name, next(self._births))
-        node._context.run(_NODE.set, node)
+        node.context.run(CURRENT_NODE.set, node)
         return node
 
     def submit(self, node: Node, work: Coroutine[Any, Any, Result]) -> "asyncio.Future[Result]":
@@ -279,7 +228,7 @@ class SimLoop(asyncio.BaseEventLoop):
             work.close()
             answer.set_exception(NodeDiedError(node.name))
             return answer
-        node._callers[answer] = None
+        node.callers[answer] = None
         task = self._spawn(node, work)
         task.add_done_callback(lambda done: _hand_over(done, answer), context=copy_context())
         answer.add_done_callback(lambda _: self._answered(node, task, answer))
@@ -288,7 +237,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _answered(
         self, node: Node, task: "asyncio.Task[Any]", answer: "asyncio.Future[Any]"
     ) -> None:
-        node._callers.pop(answer, None)
+        node.callers.pop(answer, None)
         if answer.cancelled() and node.alive:
             task.cancel()
 
@@ -306,14 +255,14 @@ class SimLoop(asyncio.BaseEventLoop):
         tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "node", None) is node]
         for task in tasks:
             task._log_destroy_pending = False
-        timers = [timer for timer in self._scheduled if timer._context.get(_NODE) is node]
-        self._scheduled = [t for t in self._scheduled if t._context.get(_NODE) is not node]
+        timers = [timer for timer in self._scheduled if timer._context.get(CURRENT_NODE) is node]
+        self._scheduled = [t for t in self._scheduled if t._context.get(CURRENT_NODE) is not node]
         heapq.heapify(self._scheduled)
-        jobs = [handle for handle in node._held if handle._context.get(_NODE) is None]
+        jobs = [handle for handle in node.held if handle._context.get(CURRENT_NODE) is None]
         self._ready.extend(jobs)
-        GRAVEYARD.append((node, tasks, timers, node._held, node.main))
-        node._held = []
-        for caller in list(node._callers):
+        GRAVEYARD.append((node, tasks, timers, node.held, node.main))
+        node.held = []
+        for caller in list(node.callers):
             if not caller.done():
                 caller.set_exception(NodeDiedError(node.name))
         self.trace("crash", node)
@@ -330,7 +279,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if not node.paused:
             return
         node.paused = False
-        held, node._held = node._held, []
+        held, node.held = node.held, []
         self._ready.extend(held)
         self.trace("resume", node)
 
@@ -339,7 +288,7 @@ class SimLoop(asyncio.BaseEventLoop):
         GRAVEYARD.append(thing)
 
     def _spawn(self, node: Node, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        return node._context.copy().run(self.create_task, work)
+        return node.context.copy().run(self.create_task, work)
 
     def _new_task(self, loop: Any, coroutine: Any, **rest: Any) -> Any:
         return SimTask(coroutine, loop=loop, birth=next(self._births), **rest)

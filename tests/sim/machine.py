@@ -15,7 +15,8 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.late_object_store import LateObjectStore
 from tests.sim.clock import SimulatedWallClock
 from tests.sim.disk import Mount, SimulatedDisk
-from tests.sim.loop import Node, SimExecutor, SimLoop
+from tests.sim.loop import SimLoop
+from tests.sim.node import Node, SimExecutor
 from tests.sim.node_settings import (
     CACHE_BYTES,
     cache_settings,

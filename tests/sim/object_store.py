@@ -34,7 +34,8 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
-from tests.sim.loop import Node, SimLoop, SimulationError
+from tests.sim.loop import SimLoop
+from tests.sim.node import Node, SimulationError
 from tier2.object_stores.object_key import check_key, check_prefix, check_range
 
 Result = TypeVar("Result")

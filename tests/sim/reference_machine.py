@@ -3,7 +3,8 @@
 from random import Random
 
 from segmentstore.contracts.containers import SegmentContainer
-from tests.sim.loop import Node, SimLoop
+from tests.sim.loop import SimLoop
+from tests.sim.node import Node
 from tests.sim.reference_state import ReferenceDisk
 from tests.sim.reference_store import ReferenceContainer
 from tests.sim.settings import Swarm

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from segmentstore.contracts.errors import LogNotPrimaryError, SegmentNotFoundError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    ContainerId,
+    SegmentId,
+)
+from segmentstore.contracts.segments import SegmentProperties
 
 
 @dataclass(slots=True)
@@ -20,6 +26,21 @@ class SegmentState:
     merged: dict[str, int] = field(default_factory=dict)
     """Sources merged into it -> its length behind the merge."""
     attributes: dict[AttributeKey, AttributeValue] = field(default_factory=dict)
+
+    def properties(self, container_id: ContainerId) -> SegmentProperties:
+        """Tier 2 has whatever there is: this store flushes nothing."""
+        length = len(self.content)
+        return SegmentProperties(
+            name=self.name,
+            segment_id=SegmentId(self.segment_id),
+            container_id=container_id,
+            start_offset=self.start,
+            length=length,
+            storage_length=length,
+            sealed=self.sealed,
+            sealed_in_storage=self.sealed,
+            last_modified_ms=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

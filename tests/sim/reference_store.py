@@ -27,7 +27,6 @@ from segmentstore.contracts.identifiers import (
     AttributeKey,
     AttributeValue,
     ContainerId,
-    SegmentId,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -257,18 +256,7 @@ class ReferenceContainer(NoTables):
         state = self._committed.segments[segment_id]
         if state.gone:
             raise SegmentNotFoundError(state.name)
-        length = len(state.content)
-        return SegmentProperties(
-            name=state.name,
-            segment_id=SegmentId(segment_id),
-            container_id=self._id,
-            start_offset=state.start,
-            length=length,
-            storage_length=length,
-            sealed=state.sealed,
-            sealed_in_storage=state.sealed,
-            last_modified_ms=0,
-        )
+        return state.properties(self.container_id)
 
     def append(
         self,
@@ -362,9 +350,7 @@ class ReferenceContainer(NoTables):
                 raise SegmentNotFoundError(state.name)
             if state.sealed:
                 return b""
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.setdefault(state.segment_id, []).append(waiter)
-            await waiter
+            await self.readable(state.segment_id, offset)
         return bytes(state.content[offset:])
 
     # --- inside -----------------------------------------------------------------------------------

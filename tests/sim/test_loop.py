@@ -9,14 +9,8 @@ from contextlib import aclosing
 
 import pytest
 
-from tests.sim.loop import (
-    DeadlockError,
-    LivelockError,
-    NodeDiedError,
-    SimExecutor,
-    SimLoop,
-    SimulationError,
-)
+from tests.sim.loop import SimLoop
+from tests.sim.node import DeadlockError, LivelockError, NodeDiedError, SimExecutor, SimulationError
 from tests.sim.simulation import run_simulation
 
 pytestmark = pytest.mark.simulation

@@ -13,7 +13,8 @@ from segmentstore.contracts.errors import (
     StorageError,
     StorageFullError,
 )
-from tests.sim.loop import SimLoop, SimulationError
+from tests.sim.loop import SimLoop
+from tests.sim.node import SimulationError
 from tests.sim.object_store import MountedObjectStore, SimulatedObjectStore, StoreFaults
 from tests.sim.simulation import run_simulation
 

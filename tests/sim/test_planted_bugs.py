@@ -8,8 +8,9 @@ import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
 from tests.sim.attempts import ModelBreachError
-from tests.sim.loop import SimLoop, SimulationError
+from tests.sim.loop import SimLoop
 from tests.sim.machine import NodeMachine
+from tests.sim.node import SimulationError
 from tests.sim.planted_bugs import BUGS, PlantedBug
 from tests.sim.reference_bugs import BUGS as REFERENCE_BUGS
 from tests.sim.reference_machine import ReferenceMachine

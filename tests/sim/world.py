@@ -24,8 +24,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.storage import ReadOnlyStorage
 from tests.sim.attempts import ModelBreachError
-from tests.sim.loop import Node, SimLoop
+from tests.sim.loop import SimLoop
 from tests.sim.model import Model
+from tests.sim.node import Node
 from tests.sim.settings import Swarm
 
 _RESTART_SECONDS_MAX = 5.0

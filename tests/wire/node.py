@@ -42,10 +42,6 @@ class HoldingLog:
         while self._queue:
             self._pass_on(*self._queue.popleft())
 
-    @property
-    def held_count(self) -> int:
-        return len(self._queue)
-
     def _pass_on(self, payload: bytes, internal: bool, future: "Future[LogAddress]") -> None:
         def done(written: "Future[LogAddress]") -> None:
             error = written.exception()

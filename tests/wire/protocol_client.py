@@ -57,14 +57,18 @@ class ProtocolClient:
     async def receive(self) -> Command:
         """The next frame. Raises EOFError when the server has closed."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not self._received:
-                try:
-                    piece = await self._reader.read(1 << 20)
-                except ConnectionError:
-                    piece = b""
-                if not piece:
-                    raise EOFError("the server closed the connection")
-                self._received += self._splitter.feed_commands(piece)
+            return await self.receive_whenever()
+
+    async def receive_whenever(self) -> Command:
+        """The same, for a client that may have nothing to wait for."""
+        while not self._received:
+            try:
+                piece = await self._reader.read(1 << 20)
+            except ConnectionError:
+                piece = b""
+            if not piece:
+                raise EOFError("the server closed the connection")
+            self._received += self._splitter.feed_commands(piece)
         return self._received.popleft()
 
     async def expect(self, kind: type[Reply]) -> Reply:

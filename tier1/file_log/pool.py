@@ -59,11 +59,6 @@ class JournalPool:
         return self._full
 
     @property
-    def spare_bytes(self) -> int:
-        """Sizes of the spares, together."""
-        return sum(journal.size_bytes for journal in self._spares)
-
-    @property
     def spares(self) -> tuple[Journal, ...]:
         return tuple(self._spares)
 

@@ -118,7 +118,10 @@ class FrameWriter:
         address = self._next_address
         self._next_address += 1
         self._pending.add(PendingEntry(address, pieces, length, future, frame_bytes(1, length)))
-        self._work.set()
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
+            self.fail(error)
         return future
 
     async def truncate(self, up_to: int) -> list[Journal]:
@@ -202,6 +205,12 @@ class FrameWriter:
 
     # --- doing -------------------------------------------------------------------------------
 
+    def _go_on(self) -> None:
+        """Begin what is due at once: by way of run() it would wait for another turn of the loop."""
+        planned = self._plan()
+        if planned is not None:
+            self._hand_over(planned)
+
     def _hand_over(self, planned: PlannedFrame) -> None:
         if planned.pending and self._rules.acknowledges_before_sync():
             self._pending.acknowledge()
@@ -226,7 +235,9 @@ class FrameWriter:
             if not waiter.done():
                 waiter.set_result(None)
         self._arm_mark_timer(loop)
-        self._work.set()
+        self._go_on()
+        if self._stopping:
+            self._work.set()
 
     def _broke(self, error: BaseException) -> None:
         if isinstance(error, Exception) and not isinstance(error, OSError):

@@ -13,11 +13,12 @@ from collections.abc import AsyncGenerator
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import StoredBlock
-from tier2.format.chunk_index import BlockEntry, EventInformation
+from tier2.format.chunk_index import BlockEntry
+from tier2.storage.block_events import block_events
 from tier2.storage.components import Components
 from tier2.storage.object_names import ObjectKind
 from tier2.storage.published_segments import PublishedSegments
-from tier2.storage.run_values import EntryEvents, LayoutEntry
+from tier2.storage.run_values import LayoutEntry
 from tier2.storage.run_view import RunView
 from tier2.storage.view_source import with_view
 
@@ -63,7 +64,7 @@ async def list_blocks(
 
 def _stored_block(entry: LayoutEntry, block: BlockEntry, object_key: str) -> StoredBlock:
     offset = block.first_offset - entry.chunk_offset + entry.start_offset
-    events = _events(entry, block)
+    events = block_events(entry, block)
     first_event_offset = None
     number = lowest = highest = 0
     if events is not None:
@@ -84,25 +85,4 @@ def _stored_block(entry: LayoutEntry, block: BlockEntry, object_key: str) -> Sto
         position=entry.position + block.position,
         stored_length=block.stored_length,
         compression=int(block.compression),
-    )
-
-
-def _events(entry: LayoutEntry, block: BlockEntry) -> EventInformation | None:
-    if entry.events is EntryEvents.NOT_COUNTED:
-        return None
-    known = block.events
-    if entry.events is EntryEvents.BEGINS_ON_ONE and block.first_offset == entry.chunk_offset:
-        return EventInformation(
-            first_event_position=0,
-            first_event_number=entry.event_shift,
-            lowest_time_ms=known.lowest_time_ms if known else 0,
-            highest_time_ms=known.highest_time_ms if known else 0,
-        )
-    if known is None or known.first_event_position is None:
-        return known
-    return EventInformation(
-        first_event_position=known.first_event_position,
-        first_event_number=known.first_event_number + entry.event_shift,
-        lowest_time_ms=known.lowest_time_ms,
-        highest_time_ms=known.highest_time_ms,
     )

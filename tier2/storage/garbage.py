@@ -3,16 +3,18 @@
 - Garbage is recorded under the root in the same version that drops the last reference.
 - The grace runs on the loop's clock from when this process first saw the record; a restart begins it anew. No clock of
   the store is ever looked at.
+- What a pinned root version names stays while the pin does, and so does its garbage record (tier2/storage/pins.py).
 - An orphan is an object of an epoch below ours that neither the root nor a garbage record names. Objects of our own
   epoch are never orphans: somebody here may be about to publish them.
 """
 
 from asyncio import get_running_loop, sleep
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
 from tier2.storage.object_names import ObjectKind, ObjectNames
+from tier2.storage.pins import Pin, is_pinned
 from tier2.storage.root_publisher import ObjectReference
 from tier2.storage.run_keys import GARBAGE, garbage_key, garbage_of, range_of, reference_range
 from tier2.storage.run_view import RunView
@@ -36,15 +38,20 @@ class GarbageWatch:
         """Another version recorded so much garbage."""
         self._not_looked_at += count
 
-    async def due(self, view: RunView) -> list[ObjectReference]:
-        """Recorded garbage whose grace is over. Looks at a bounded number of records, oldest identities first."""
+    async def due(self, view: RunView, pins: Sequence[Pin] = ()) -> list[ObjectReference]:
+        """Recorded garbage whose grace is over and that no pin needs. Looks at a bounded number of such records,
+        oldest identities first."""
         now = get_running_loop().time()
         recorded: list[ObjectReference] = []
         start, end = range_of(GARBAGE)
         following: bytes | None = start
         while following is not None and len(recorded) < self._batch_max:
             page, following = await view.scan(following, end, limit=self._batch_max)
-            recorded += [garbage_of(key) for key, _ in page]
+            recorded += [
+                garbage_of(key)
+                for key, value in page
+                if value is not None and not is_pinned(pins, garbage_of(key)[1], value)
+            ]
         self._seen_since = {
             reference: self._seen_since.get(reference, now)
             for reference in recorded[: self._batch_max]

@@ -24,7 +24,7 @@ async def collect_garbage(*, owned: OwnedRoot, components: Components) -> int:
     owned.publisher.raise_if_ended()
     if not owned.sweep.done:
         owned.publisher.abandon(await owned.sweep.orphans(owned.view))
-    due = await owned.garbage.due(owned.view)
+    due = await owned.garbage.due(owned.view, await owned.pins())
     if not due and not owned.publisher.abandoned():
         return 0
     async with owned.lock:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.storage import MergePiece, RunEvents
+from tier2.format.chunk_format import Compression
+from tier2.format.chunk_index import EventInformation
 from tier2.storage.object_names import ObjectIdentity
 from tier2.storage.run_values import EntryEvents, LayoutEntry
 from tier2.storage.settings import StorageSettings
@@ -32,10 +34,14 @@ class NewChunk:
     offset: int
     """First offset, in the segment the bytes were written to."""
     runs: list[BufferView] = field(default_factory=list)
-    events: list[RunEvents | None] = field(default_factory=list)
-    """One for each run."""
+    events: list[EventInformation | None] = field(default_factory=list)
+    """One for each run; None where nothing is known."""
     length: int = 0
     place: ChunkPlace | None = None
+    compression: Compression | None = None
+    """None: as the settings say."""
+    crc32: int | None = None
+    """Of the bytes as they were read. If given, the encoded image is decoded and compared before it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +109,20 @@ def cut_into_chunks(
             yield chunk
             chunk = NewChunk(chunk.offset + chunk.length)
         chunk.runs.append(run)
-        chunk.events.append(described)
+        chunk.events.append(None if described is None else _event_information(described))
         chunk.length += len(run)
     if chunk.length:
         yield chunk
+
+
+def _event_information(described: RunEvents) -> EventInformation:
+    """In the words of the chunk format."""
+    return EventInformation(
+        first_event_position=None if described.first_number is None else 0,
+        first_event_number=described.first_number or 0,
+        lowest_time_ms=described.lowest_time_ms,
+        highest_time_ms=described.highest_time_ms,
+    )
 
 
 def gather_into_objects(

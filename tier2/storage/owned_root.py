@@ -13,10 +13,12 @@ from segmentstore.contracts.storage import Publication
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.entropy import random_id
 from tier2.storage.claim import Claim
+from tier2.storage.compaction_candidates import CompactionCandidates
 from tier2.storage.components import Components
 from tier2.storage.garbage import GarbageWatch, OrphanSweep
 from tier2.storage.identity_source import IdentitySource
 from tier2.storage.object_names import ObjectIdentity
+from tier2.storage.pins import Pin, read_pins
 from tier2.storage.published_segments import PublishedSegments
 from tier2.storage.root import Root, Run
 from tier2.storage.root_publisher import Attempt, ObjectReference, RootPublisher
@@ -51,6 +53,8 @@ class OwnedRoot:
         self.lock = asyncio.Lock()
         self.view = components.view(claim.root)
         self.thinned: dict[ObjectIdentity, None] = {}
+        self.candidates = CompactionCandidates(settings)
+        self._pins: list[Pin] | None = None
         self._landed_late: Publication | None = None
         self.publisher = RootPublisher(
             object_store=components.object_store,
@@ -100,6 +104,28 @@ class OwnedRoot:
         oldest = next(iter(self.thinned))
         del self.thinned[oldest]
         return oldest
+
+    async def pins(self) -> list[Pin]:
+        """Root versions that are kept for backups. Read once, and again after one of them changed."""
+        if self._pins is None:
+            self._pins = await read_pins(self.view)
+        return self._pins
+
+    def forget_pins(self) -> None:
+        """Somebody changes them."""
+        self._pins = None
+
+    def take_identity(self) -> ObjectIdentity:
+        """One that no upload of ours has or will have."""
+        return self._identities.take()
+
+    async def note_growth(self, segment_ids: Iterable[SegmentId]) -> None:
+        """A chunk was added to each of them, in the order given; one may be named many times."""
+        now = asyncio.get_running_loop().time()
+        for number, segment_id in enumerate(segment_ids):
+            self.candidates.grew(segment_id, 1, now)
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Find out what became of an open attempt, if there is one. Hold the lock."""

@@ -8,24 +8,15 @@
 - What was uploaded for a round that never became an attempt is recorded as garbage by the next version.
 """
 
-from asyncio import sleep
-from collections.abc import Iterable
-
-from segmentstore.contracts.errors import ServiceHaltError
 from segmentstore.contracts.storage import DataPiece, Publication, SegmentPublication
 from tier2.storage.components import Components
-from tier2.storage.object_names import ObjectIdentity, ObjectKind
 from tier2.storage.owned_root import OwnedRoot
 from tier2.storage.publication_facts import gather_facts
-from tier2.storage.publication_plan import Plan, make_plan
+from tier2.storage.publication_plan import make_plan
 from tier2.storage.published_segments import PublishedSegments
-from tier2.storage.root_publisher import Attempt, ObjectReference
-from tier2.storage.run_keys import reference_key, reference_range
-from tier2.storage.run_view import RunView
+from tier2.storage.references import freed_objects
+from tier2.storage.root_publisher import Attempt
 from tier2.storage.upload import Uploader
-
-_SCANS_PER_TURN = 32
-_REFERENCE_PAGE = 256
 
 
 async def publish(
@@ -69,8 +60,10 @@ async def _prepare(
     )
     await uploader.upload_chunks(plan.chunks)
     discards = owned.publisher.abandoned()
-    unreferenced = await _unreferenced(plan, view)
-    owned.add_thinned(_thinned(plan, unreferenced))
+    freed = await freed_objects(plan.dropped, plan.still_named(), view)
+    unreferenced = freed.unreferenced
+    owned.add_thinned(freed.thinned)
+    await owned.note_growth(segment_id for segment_id, _ in plan.stretches)
     garbage = owned.garbage_entries([*discards, *unreferenced])
     changes = await components.offload(plan.all_changes)
     changes.update(garbage)
@@ -92,45 +85,6 @@ async def _prepare(
         publication=publication,
         records=plan.records,
     )
-
-
-def _thinned(plan: Plan, unreferenced: Iterable[ObjectReference]) -> list[ObjectIdentity]:
-    """Objects that lose some references and keep others."""
-    gone = {identity for _, identity in unreferenced}
-    return sorted({entry.identity for _, entry in plan.dropped} - gone)
-
-
-async def _unreferenced(plan: Plan, view: RunView) -> list[ObjectReference]:
-    """Objects whose last reference the plan takes away (H12), in the order of their identities."""
-    dropped: dict[ObjectIdentity, set[bytes]] = {}
-    for segment_id, entry in plan.dropped:
-        key = reference_key(entry.identity, segment_id, entry.end_offset)
-        dropped.setdefault(entry.identity, set()).add(key)
-    still_named = plan.still_named()
-    unreferenced: list[ObjectReference] = []
-    for number, (identity, keys) in enumerate(sorted(dropped.items())):
-        if identity not in still_named and await _all_dropped(view, identity, keys):
-            unreferenced.append((ObjectKind.CHUNKS, identity))
-        if number % _SCANS_PER_TURN == _SCANS_PER_TURN - 1:
-            await sleep(0)
-    return unreferenced
-
-
-async def _all_dropped(view: RunView, identity: ObjectIdentity, dropped: set[bytes]) -> bool:
-    start, end = reference_range(identity)
-    group = start
-    found = 0
-    following: bytes | None = start
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_REFERENCE_PAGE, group=group)
-        if any(key not in dropped for key, _ in page):
-            return False
-        found += len(page)
-    if found != len(dropped):
-        raise ServiceHaltError(
-            f"layouts and references disagree object={identity} found={found} dropped={len(dropped)}"
-        )
-    return True
 
 
 def is_same(first: Publication, second: Publication) -> bool:

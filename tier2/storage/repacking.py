@@ -11,13 +11,13 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import SegmentId
-from tier2.format.chunk_reader import ChunkIdentity
-from tier2.format.chunk_verification import verify_chunk
 from tier2.storage.components import Components
+from tier2.storage.image_reading import read_images
 from tier2.storage.object_names import ObjectIdentity, ObjectKind
 from tier2.storage.owned_root import OwnedRoot
 from tier2.storage.published_segments import PublishedSegments
@@ -29,8 +29,6 @@ from tier2.storage.run_view import RunView
 from tier2.storage.upload import Uploader
 
 _LOG = logging.getLogger(__name__)
-_GAP_BYTES_MAX = 128 << 10
-_READ_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,10 @@ async def _repack(
     size = await components.objects.size(ObjectKind.CHUNKS, identity)
     if not living or living_bytes > size * components.settings.repack_living_share_max:
         return False
-    images = await _read_images(living, components)
+    images: list[bytes] = []
+    async with aclosing(read_images([one.entry for one in living], components)) as found:
+        async for some in found:
+            images += [image for _, image, _ in some]
     uploader = owned.uploader()
     committing = False
     try:
@@ -109,51 +110,17 @@ async def _living(view: RunView, identity: ObjectIdentity) -> list[_Living]:
     return sorted(living, key=lambda one: one.entry.position)
 
 
-async def _read_images(living: Sequence[_Living], components: Components) -> list[bytes]:
-    """Every image, verified. Neighbours come in one request."""
-    images: list[bytes] = []
-    at = 0
-    while at < len(living):
-        start = living[at].entry.position
-        end = at + 1
-        while (
-            end < len(living)
-            and living[end].entry.position - _end(living[end - 1].entry) <= _GAP_BYTES_MAX
-            and _end(living[end].entry) - start <= _READ_BYTES_MAX
-        ):
-            end += 1
-        group = living[at:end]
-        content = await components.objects.get_range(
-            ObjectKind.CHUNKS, group[0].entry.identity, start, _end(group[-1].entry) - start
-        )
-        images += await components.offload(_cut_and_verify, group, start, content)
-        at = end
-    return images
-
-
-def _end(entry: LayoutEntry) -> int:
-    return entry.position + entry.size
-
-
-def _cut_and_verify(group: Sequence[_Living], start: int, content: bytes) -> list[bytes]:
-    images: list[bytes] = []
-    for one in group:
-        entry = one.entry
-        image = content[entry.position - start : _end(entry) - start]
-        identity = ChunkIdentity(
-            size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset
-        )
-        report = verify_chunk(image, identity=identity, source=f"{entry.identity}+{entry.position}")
-        if not report.sound:
-            raise CorruptedDataError(report.damages[0])
-        images.append(image)
-    return images
-
-
 async def _unchanged(living: Sequence[_Living], view: RunView) -> set[bytes]:
-    """Layout keys that still have the value that was copied."""
-    values = await view.get_many([one.key for one in living])
-    return {one.key for one in living if values.get(one.key) == one.entry.encode()}
+    """Layout keys that still have the value that was copied.
+
+    The reference is asked as well: the entries of a segment that is gone lie on behind its removed record.
+    """
+    values = await view.get_many([key for one in living for key in (one.key, one.reference)])
+    return {
+        one.key
+        for one in living
+        if values.get(one.key) == one.entry.encode() and one.reference in values
+    }
 
 
 async def _attempt(

@@ -2,6 +2,7 @@
 
     "c" name (UTF-8)                             -> segment id           the catalog
     "g" kind (u8) identity (20)                  -> garbage record       dropped objects that wait for their grace
+    "p" name (ASCII)                             -> pin record           root versions kept for backups
     "r" identity (20) segment id (u64) end (u64) -> nothing              which layout entries name an object
     "s" segment id (u64) 0                       -> segment record
     "s" segment id (u64) 1 attribute key         -> attribute value
@@ -24,9 +25,10 @@ from tier2.storage.object_names import IDENTITY_BYTES, ObjectIdentity, ObjectKin
 
 CATALOG = b"c"
 GARBAGE = b"g"
+PIN = b"p"
 REFERENCE = b"r"
 SEGMENT = b"s"
-KEYSPACES = (CATALOG, GARBAGE, REFERENCE, SEGMENT)
+KEYSPACES = (CATALOG, GARBAGE, PIN, REFERENCE, SEGMENT)
 """In key order."""
 
 _RECORD, _ATTRIBUTE, _LAYOUT = 0, 1, 2
@@ -137,6 +139,16 @@ def garbage_key(kind: ObjectKind, identity: ObjectIdentity) -> bytes:
 def garbage_of(key: bytes) -> tuple[ObjectKind, ObjectIdentity]:
     """The object that a garbage record speaks of."""
     return ObjectKind(key[1]), ObjectIdentity.decode(key[2:])
+
+
+def pin_key(name: str) -> bytes:
+    """Where a pin is."""
+    return PIN + name.encode("ascii")
+
+
+def pin_name_of(key: bytes) -> str:
+    """The name of a pin."""
+    return key[1:].decode("ascii")
 
 
 def range_of(keyspace: bytes) -> tuple[bytes, bytes]:

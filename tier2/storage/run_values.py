@@ -10,6 +10,7 @@
                     u8 events (0 as the image says, 1 the entry begins on one, 2 those of the image do not count),
                     u64 what to add to the image's event numbers. Both are left out where they are zero
     garbage record  u64 root version that recorded it
+    pin record      see tier2/storage/pins.py
 
 The id of a record and the end of a layout entry are in their keys. After a merge the image's own first offset is still
 the source's, and so are its event numbers: the entry alone says where the bytes are in the segment (H10, H76).
@@ -222,6 +223,13 @@ def decode_id(value: bytes) -> SegmentId:
     if len(value) != 8:
         raise CorruptedDataError(f"segment id has a wrong size bytes={len(value)}")
     return SegmentId(int.from_bytes(value, "big"))
+
+
+def decode_garbage(value: bytes) -> int:
+    """The root version that recorded it. Raises CorruptedDataError."""
+    if len(value) != 8:
+        raise CorruptedDataError(f"garbage record has a wrong size bytes={len(value)}")
+    return int.from_bytes(value, "big")
 
 
 def encode_garbage(root_version: int) -> bytes:

@@ -30,6 +30,32 @@ class StorageSettings:
     repack_living_share_max: float = 0.25
     """A packed object of which no larger share is alive is copied, so that the rest becomes free (H12)."""
 
+    compaction_chunk_bytes: int = 64 * _MIB
+    """Uncompressed bytes of a chunk that small neighbours are joined into. A longer one is never joined."""
+    compaction_chunks_min: int = 8
+    """Neighbours that are worth joining while their segment is being appended to."""
+    compaction_growth_min: float = 4.0
+    """A joined chunk has at least this many times the bytes of its longest part: a byte is copied a few times only."""
+    compaction_step_bytes: int = 64 * _MIB
+    """Uncompressed bytes joined in one step, beyond a first window: bounds its memory, some three times as much."""
+    compaction_step_segments: int = 512
+    compaction_bytes_per_second: int = 16 * _MIB
+    """Uncompressed bytes joined per second on average; 0 turns compaction off. Loop time."""
+    compaction_candidates_max: int = 65_536
+    """Segments remembered that grew lately; beyond it the longest unchanged are forgotten until the next claim."""
+    cold_seconds: float = 600.0
+    """A segment to which nothing was appended for this long is joined as far as it goes, once. Loop time."""
+    cold_compression: Compression = Compression.LZ4
+    """Of chunks that are joined or encoded again when their segment is cold."""
+    scrub_bytes_per_second: int = 0
+    """Stored bytes of chunks that are read again to prove them; 0: never. Loop time."""
+    scrub_pass_seconds: float = 7 * 24 * 3600.0
+    """Between the end of one pass over all chunks and the beginning of the next."""
+    proposal_bytes_max: int = 1024 * _MIB
+    """Uncompressed bytes of one swap that a compactor beside the owner may propose."""
+    proposal_keys_max: int = 1_024
+    """Object keys given out to compactors beside the owner and not yet used."""
+
     run_block_bytes: int = 32 * _KIB
     run_part_bytes: int = 8 * _MIB
     """Uncompressed bytes after which a run goes on in another object."""

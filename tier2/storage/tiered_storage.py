@@ -6,6 +6,7 @@
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from random import Random
 
@@ -17,20 +18,26 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import (
     ClaimedRoot,
+    KeptBytes,
+    PinnedRoot,
     Publication,
     StorageStatistics,
 )
 from segmentstore.runtime.clock import WallClock
 from tier2.storage.claim import RootClaimer
+from tier2.storage.compaction import Compactor
 from tier2.storage.components import Components
 from tier2.storage.garbage_collection import collect_garbage
 from tier2.storage.owned_root import OwnedRoot
+from tier2.storage.pinning import pin_root, unpin_root
 from tier2.storage.publishing import publish
 from tier2.storage.repacking import repack_one
 from tier2.storage.root_reading import RootReading
 from tier2.storage.run_maintenance import merge_runs
 from tier2.storage.run_view import RunView
+from tier2.storage.scrubbing import Scrubber
 from tier2.storage.settings import StorageSettings
+from tier2.storage.swap_proposals import SwapDoor, SwapProposal
 
 
 class TieredStorage(RootReading):
@@ -70,6 +77,9 @@ class TieredStorage(RootReading):
             random=random,
         )
         self._owned: OwnedRoot | None = None
+        self._compactor: Compactor | None = None
+        self._swap_door: SwapDoor | None = None
+        self._scrubber: Scrubber | None = None
         self._merging = asyncio.Lock()
 
     @property
@@ -102,6 +112,18 @@ class TieredStorage(RootReading):
             wall_clock=self._wall_clock,
             random=self._random,
         )
+        self._compactor = Compactor(
+            owned=self._owned, segments=self._segments, components=self._components
+        )
+        self._swap_door = SwapDoor(
+            owned=self._owned, segments=self._segments, components=self._components
+        )
+        self._scrubber = Scrubber(
+            owned=self._owned,
+            segments=self._segments,
+            components=self._components,
+            wall_clock=self._wall_clock,
+        )
         return ClaimedRoot(
             created=claim.created,
             epoch=root.epoch,
@@ -128,9 +150,43 @@ class TieredStorage(RootReading):
     async def maintain(self) -> bool:
         async with self._merging:
             owned, components = self._claimed(), self._components
-            return await merge_runs(owned=owned, components=components) or await repack_one(
-                owned=owned, segments=self._segments, components=components
+            assert self._compactor is not None, "a claim makes a compactor"
+            return (
+                await merge_runs(owned=owned, components=components)
+                or await repack_one(owned=owned, segments=self._segments, components=components)
+                or await self._compactor.step()
             )
+
+    async def scrub(self, kept: KeptBytes) -> bool:
+        self._claimed()
+        assert self._scrubber is not None, "a claim makes a scrubber"
+        async with self._merging:
+            return await self._scrubber.step(kept)
+
+    def reserve_object_keys(self, count: int) -> list[str]:
+        """Keys under which somebody beside the owner may upload chunks for a proposal. Raises StoreFullError."""
+        self._claimed()
+        assert self._swap_door is not None, "a claim makes a door for proposals"
+        return self._swap_door.reserve(count)
+
+    async def propose_swap(self, proposal: SwapProposal) -> None:
+        """Check a swap that somebody else prepared, and publish it (H9).
+
+        Raises SwapRefusedError with the reason, and what publish() raises.
+        """
+        self._claimed()
+        assert self._swap_door is not None, "a claim makes a door for proposals"
+        await self._swap_door.propose(proposal)
+
+    async def pin(self, name: str) -> PinnedRoot:
+        pin = await pin_root(name, owned=self._claimed(), now_ms=self._wall_clock.now_ms())
+        return pin.described()
+
+    async def unpin(self, name: str) -> bool:
+        return await unpin_root(name, owned=self._claimed())
+
+    async def pins(self) -> Sequence[PinnedRoot]:
+        return [pin.described() for pin in await self._claimed().pins()]
 
     async def close(self) -> None:
         """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""

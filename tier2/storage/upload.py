@@ -11,13 +11,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.contracts.storage import RunEvents
 from segmentstore.runtime.clock import WallClock
-from tier2.format.chunk_encoder import encode_chunk
+from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
 from tier2.format.chunk_format import Compression
-from tier2.format.chunk_index import EventInformation
+from tier2.format.chunk_reader import decode_block_list, plan_read
 from tier2.storage.container_objects import ContainerObjects
 from tier2.storage.counters import StorageCounters
 from tier2.storage.identity_source import IdentitySource
@@ -112,13 +112,15 @@ def _encode_pack(
         encoded = encode_chunk(
             start_offset=chunk.offset,
             runs=chunk.runs,
-            compression=compression,
+            compression=compression if chunk.compression is None else chunk.compression,
             created_ms=created_ms,
-            events=_event_information(chunk.events),
+            events=chunk.events if any(chunk.events) else None,
         )
         assert encoded.uncompressed_length == chunk.length, (
             f"chunk lost bytes encoded={encoded.uncompressed_length} length={chunk.length}"
         )
+        if chunk.crc32 is not None:
+            _verify_encoded(chunk, encoded)
         if encoded.size <= _JOIN_BYTES_MAX:
             buffers.append(b"".join(encoded.buffers))
         else:
@@ -128,23 +130,21 @@ def _encode_pack(
     return buffers
 
 
-def _event_information(
-    events: Sequence[RunEvents | None],
-) -> list[EventInformation | None] | None:
-    """In the words of the chunk format; None for byte streams."""
-    if not any(events):
-        return None
-    return [
-        EventInformation(
-            first_event_position=None if described.first_number is None else 0,
-            first_event_number=described.first_number or 0,
-            lowest_time_ms=described.lowest_time_ms,
-            highest_time_ms=described.highest_time_ms,
+def _verify_encoded(chunk: NewChunk, encoded: EncodedChunk) -> None:
+    """The last look at bytes that replace others: decoded again they must be what was read (H21)."""
+    image = b"".join(encoded.buffers)
+    blocks = plan_read(
+        encoded.index, start_offset=encoded.start_offset, end_offset=encoded.end_offset
+    )
+    crc32 = 0
+    stored = memoryview(image)[blocks.start : blocks.start + blocks.length]
+    for block in decode_block_list(encoded.index, blocks, stored):
+        crc32 = crc32_of(block, crc32)
+    if crc32 != chunk.crc32:
+        raise CorruptedDataError(
+            f"a chunk changed while it was encoded offset={chunk.offset} length={chunk.length}"
+            f" read={chunk.crc32} encoded={crc32}"
         )
-        if described is not None
-        else None
-        for described in events
-    ]
 
 
 async def run_bounded(

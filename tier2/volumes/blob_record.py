@@ -8,14 +8,15 @@
     24  8  blob_len    0 for everything but a put that brings its own bytes
     32  1  is_deleted  1: a tombstone: the key (and version) is gone
     33  1  kind        see RecordKind
-    34  2  reserved, zero
+    34  2  records of the same group that stand behind this one; 0 for the last of a group (and for every copy)
     36  4  index record length
     40  8  sequence number of this change; the highest of a key and version wins (H69)
     48     key, index record, blob; then zeros up to a multiple of 8
 
 Big-endian. The five fields named crc to is_deleted are the document's header; the rest is what lets a volume alone
-rebuild the index (H68), keep its order (H69) and be read past damage (H71): a bad body is skipped by the length in its
-good header, and only a bad header makes the scan search for the next mark, at multiples of 8.
+rebuild the index (H68), keep its order (H69), know whether its last group is whole, and be read past damage (H71): a
+bad body is skipped by the length in its good header, and only a bad header makes the scan search for the next mark, at
+multiples of 8.
 """
 
 import struct
@@ -45,6 +46,8 @@ class RecordKind(IntEnum):
     """The same version with other hold or retention."""
     TOMBSTONE = 3
     """The key, or the version named in the index record, is gone."""
+    BLOB = 4
+    """Bytes alone, for references elsewhere: has no key, and changes no object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class RecordHeader:
     kind: RecordKind
     index_record_length: int
     sequence: int
+    group_left: int = 0
+    """Records of its group behind it."""
 
     @property
     def is_deleted(self) -> bool:
@@ -93,6 +98,7 @@ def encode_record(
     key: bytes,
     index_record: bytes,
     blob: Sequence[BufferView] = (),
+    group_left: int = 0,
 ) -> list[BufferView]:
     """Buffers to write one behind the other; the blob's are passed on as they are."""
     seed = seed_of(secret)
@@ -101,20 +107,37 @@ def encode_record(
     for buffer in blob:
         crc = crc32_of(buffer, crc)
         blob_length += len(buffer)
-    checked = _CHECKED.pack(
-        crc,
-        timestamp_ms,
-        len(key),
-        blob_length,
-        kind is RecordKind.TOMBSTONE,
-        kind,
-        0,
-        len(index_record),
-        sequence,
+    header = RecordHeader(
+        crc=crc,
+        timestamp_ms=timestamp_ms,
+        key_length=len(key),
+        blob_length=blob_length,
+        kind=kind,
+        index_record_length=len(index_record),
+        sequence=sequence,
+        group_left=group_left,
     )
-    front = _FRONT.pack(MARK, crc32_of(checked, seed))
-    length = RECORD_HEADER_BYTES + len(key) + len(index_record) + blob_length
-    return [front + checked + key + index_record, *blob, bytes(-length % ALIGNMENT)]
+    padding = bytes(header.total_length - RECORD_HEADER_BYTES - header.body_length)
+    front = encode_record_header(header, secret) + key + index_record
+    if not blob:
+        return [front + padding]
+    return [front, *blob, padding] if padding else [front, *blob]
+
+
+def encode_record_header(header: RecordHeader, secret: int) -> bytes:
+    """The fixed part alone, for a body that is written piece by piece."""
+    checked = _CHECKED.pack(
+        header.crc,
+        header.timestamp_ms,
+        header.key_length,
+        header.blob_length,
+        header.is_deleted,
+        header.kind,
+        header.group_left,
+        header.index_record_length,
+        header.sequence,
+    )
+    return _FRONT.pack(MARK, crc32_of(checked, seed_of(secret))) + checked
 
 
 def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
@@ -132,12 +155,12 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
         blob_length,
         is_deleted,
         kind,
-        reserved,
+        group_left,
         index_record_length,
         sequence,
     ) = _CHECKED.unpack(checked)
     known = kind in RecordKind.__members__.values()
-    if not known or reserved or bool(is_deleted) != (kind == RecordKind.TOMBSTONE):
+    if not known or bool(is_deleted) != (kind == RecordKind.TOMBSTONE):
         raise CorruptedDataError(f"record header contradicts itself {kind=} {is_deleted=}")
     if key_length > KEY_BYTES_MAX or index_record_length > INDEX_RECORD_BYTES_MAX:
         raise CorruptedDataError(
@@ -151,12 +174,5 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
         kind=RecordKind(kind),
         index_record_length=index_record_length,
         sequence=sequence,
+        group_left=group_left,
     )
-
-
-def body_crc(secret: int, chunks: Sequence[BufferView]) -> int:
-    """The `crc` of a body given in order."""
-    crc = seed_of(secret)
-    for chunk in chunks:
-        crc = crc32_of(chunk, crc)
-    return crc

@@ -6,13 +6,16 @@ Invariants:
 - No waiting window: a lone change is a group of one. The line is bounded by bytes; more wait outside, in order.
 - A caller that goes away changes nothing: its change is made all the same.
 - When a group fails, every change of it fails with one error, outcome unknown; the next group has a new volume.
+- `changed` is called after every group of somebody else than compaction: there may be something to compact; urgently,
+  if the disk is full.
+- The database of the index gets what was committed after a delay, also when nothing follows.
 """
 
 import asyncio
-import errno
+import logging
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -24,15 +27,16 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from segmentstore.runtime.clock import WallClock
-from tier2.volumes.group_commit import GroupCommit, Outcome
+from tier2.volumes.group import Outcome
+from tier2.volumes.group_commit import NO_SPACE, GroupCommit
 from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.mutations import Mutation, Waiting
+from tier2.volumes.mutations import OF_COMPACTION, Mutation, Waiting
 from tier2.volumes.settings import VolumeSettings
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LOGGER = logging.getLogger(__name__)
 
 
 class CommitLine:
@@ -45,8 +49,10 @@ class CommitLine:
         executor: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
+        changed: Callable[[bool], None] | None = None,
     ) -> None:
         self._commit = commit
+        self._changed = changed
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
@@ -54,7 +60,10 @@ class CommitLine:
         self._queued_bytes = 0
         self._something = asyncio.Event()
         self._room = asyncio.Condition()
+        self._waiting_outside = 0
         self._worker: asyncio.Task[None] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_due = False
         self._closing = False
 
     def start(self) -> None:
@@ -68,20 +77,38 @@ class CommitLine:
         if self._worker is not None:
             await self._worker
             self._worker = None
-        await self._run(self._commit.abandon_volume)
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        await self._run(self._commit.close)
 
     async def submit(self, mutation: Mutation) -> IndexRecord | None:
         """The mutation's record once it is durable and indexed. Raises what refused it, or StorageError."""
-        async with self._room:
-            await self._room.wait_for(lambda: self._has_room() or self._closing)
+        if self._waiting_outside or not self._has_room():
+            await self._wait_for_room()
+        # Shielded: whoever gives up waiting does not take the change back.
+        return await asyncio.shield(self._join(mutation))
+
+    async def _wait_for_room(self) -> None:
+        self._waiting_outside += 1
+        try:
+            async with self._room:
+                await self._room.wait_for(lambda: self._has_room() or self._closing)
+        finally:
+            self._waiting_outside -= 1
+
+    async def submit_all(self, mutations: Sequence[Mutation]) -> None:
+        """Changes without bytes of their own, side by side in the line. Raises what refused the first one."""
+        for future in [self._join(mutation) for mutation in mutations]:
+            await asyncio.shield(future)
+
+    def _join(self, mutation: Mutation) -> "Future[IndexRecord | None]":
         if self._closing or self._worker is None:
             raise StorageUnavailableError("the volumes are closed", state="unavailable")
         future: Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
         self._line.append(Waiting(mutation, future))
         self._queued_bytes += mutation.size
         self._something.set()
-        # Shielded: whoever gives up waiting does not take the change back.
-        return await asyncio.shield(future)
+        return future
 
     def _has_room(self) -> bool:
         return self._queued_bytes < self._settings.queued_bytes_max
@@ -94,6 +121,9 @@ class CommitLine:
             self._something.clear()
             if self._closing:
                 return
+            if self._flush_due:
+                self._flush_due = False
+                await self._run(self._commit.flush_index)
 
     def _next_group(self) -> list[Waiting]:
         settings = self._settings
@@ -111,13 +141,29 @@ class CommitLine:
         try:
             outcomes = await self._run(self._commit.commit, mutations, self._wall_clock.now_ms())
         except (OSError, SegmentStoreError) as error:
-            failure = _translate(error)
-            outcomes = [failure] * len(group)
+            outcomes = [_translate(error) for _ in group]
+        except Exception as error:
+            _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
+            outcomes = [_translate(error) for _ in group]
         for waiting, outcome in zip(group, outcomes, strict=True):
             _complete(waiting.future, outcome)
+        if self._changed is not None and not all(
+            isinstance(mutation, OF_COMPACTION) for mutation in mutations
+        ):
+            self._changed(self._commit.full)
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(
+                self._settings.index_delay_seconds, self._flush_soon
+            )
         self._queued_bytes -= sum(mutation.size for mutation in mutations)
-        async with self._room:
-            self._room.notify_all()
+        if self._waiting_outside:
+            async with self._room:
+                self._room.notify_all()
+
+    def _flush_soon(self) -> None:
+        self._flush_timer = None
+        self._flush_due = True
+        self._something.set()
 
     async def _run(
         self,
@@ -142,7 +188,7 @@ def _complete(future: "Future[IndexRecord | None]", outcome: Outcome) -> None:
 def _translate(error: Exception) -> SegmentStoreError:
     if isinstance(error, SegmentStoreError):
         return error
-    full = isinstance(error, OSError) and error.errno in _NO_SPACE
+    full = isinstance(error, OSError) and error.errno in NO_SPACE
     kind = StorageFullError if full else StorageError
     failure = kind(f"the volumes cannot be written: {error}")
     failure.__cause__ = error

@@ -1,7 +1,7 @@
 """What has to be known of an object's bytes before they are written: hash, etag, checksums of the pieces."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from segmentstore.codec.crc32 import crc32_of
@@ -20,7 +20,7 @@ class ContentDigest:
     """CRC32 of each piece of `piece_bytes`; the last one may be shorter."""
 
 
-def digest(content: Sequence[BufferView], piece_bytes: int) -> ContentDigest:
+def digest(content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
     """One pass over the bytes; blocking: large ones belong in an executor (hashing lets other threads run)."""
     sha = hashlib.sha256()
     pieces: list[int] = []

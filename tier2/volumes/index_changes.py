@@ -3,13 +3,19 @@
 Every change of an object row keeps the sums beside it right in the same stretch: references of blobs, live bytes of
 volumes. So whatever is applied as one batch leaves the invariants of index_rows true.
 
-Invariant: nothing reaches the database before `take`, whose rows are applied as one batch.
+Invariants:
+
+- Nothing reaches the database before `take`, whose rows are applied as one batch.
+- What was changed since the last `accept` can be dropped as a whole: a mutation has all of its effects or none.
 """
 
 from dataclasses import replace
 
+from segmentstore.contracts.errors import CorruptedDataError
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_rows import (
+    NEW_VOLUME_ROW,
+    VERSION,
     BlobRow,
     ObjectRow,
     VolumeRow,
@@ -17,10 +23,13 @@ from tier2.volumes.index_rows import (
     current_key,
     decode_blob_row,
     decode_object_row,
+    decode_sequence,
     decode_volume_row,
     encode_blob_row,
     encode_object_row,
+    encode_sequence,
     encode_volume_row,
+    version_id_key,
     version_key,
     versions_end,
     versions_first,
@@ -28,6 +37,7 @@ from tier2.volumes.index_rows import (
 )
 
 _VERSIONS_MAX = 1 << 30
+_SEQUENCE_BYTES = 8
 
 
 class IndexChanges:
@@ -36,9 +46,25 @@ class IndexChanges:
     def __init__(self, index: IndexDatabase) -> None:
         self._index = index
         self._rows: dict[bytes, bytes | None] = {}
+        self._trial: dict[bytes, bytes | None] = {}
+        """Changes since the last `accept`."""
+        self._seen: dict[bytes, bytes | None] = {}
+        """Rows that were read: nobody but the holder of this object changes the index meanwhile."""
+        self._version_rows: dict[bytes, list[bytes]] = {}
+        """Keys of changed `v` rows by the key of their object."""
+
+    def accept(self) -> None:
+        """What was changed stays."""
+        self._rows.update(self._trial)
+        self._trial.clear()
+
+    def reject(self) -> None:
+        """What was changed since the last `accept` never happened."""
+        self._trial.clear()
 
     def take(self) -> list[tuple[bytes, bytes | None]]:
         """Everything that changed, in key order (the order in which a tree likes it)."""
+        self.accept()
         rows, self._rows = sorted(self._rows.items()), {}
         return rows
 
@@ -49,41 +75,62 @@ class IndexChanges:
         return None if content is None else decode_object_row(content)
 
     def version(self, key: bytes, version_id: str) -> tuple[bytes, ObjectRow] | None:
-        """The row of that version and its key in the index; O(versions of the key)."""
+        """The row of that version and its key in the index."""
         current = self.current(key)
-        if current is not None and current.record.version_id == version_id:
+        if current is None:
+            return None
+        if current.record.version_id == version_id:
             return current_key(key), current
-        for row_key, row in self.earlier_versions(key):
-            if row.record.version_id == version_id:
-                return row_key, row
-        return None
+        number = self.get(version_id_key(key, version_id))
+        if number is None:
+            return None
+        row_key = version_key(key, decode_sequence(number))
+        content = self.get(row_key)
+        return None if content is None else (row_key, decode_object_row(content))
 
-    def earlier_versions(self, key: bytes) -> list[tuple[bytes, ObjectRow]]:
-        """Newest first."""
+    def earlier_versions(
+        self, key: bytes, limit: int = _VERSIONS_MAX
+    ) -> list[tuple[bytes, ObjectRow]]:
+        """Newest first, at most `limit`."""
         first, end = versions_first(key), versions_end(key)
-        found: dict[bytes, bytes | None] = dict(self._index.scan(first, end, _VERSIONS_MAX))
-        found.update((row, self._rows[row]) for row in self._rows if first <= row < end)
-        return [
-            (row_key, decode_object_row(content))
-            for row_key, content in sorted(found.items())
-            if content is not None
-        ]
+        changed = {row: self.get(row) for row in self._version_rows.get(first, ())}
+        stored = self._index.scan(first, end, limit + len(changed))
+        found: dict[bytes, bytes | None] = {**dict(stored), **changed}
+        present = [(row, content) for row, content in sorted(found.items()) if content is not None]
+        return [(row, decode_object_row(content)) for row, content in present[:limit]]
 
-    def set_current(self, key: bytes, row: ObjectRow) -> None:
-        """Put a new current version in place; what stood there is released by the caller first."""
-        self._set_object(current_key(key), row)
+    def put_version(self, key: bytes, row: ObjectRow) -> None:
+        """A new newest version of a key, in the place of what stands under its id; its blob has a row already."""
+        # Named before the other one is removed: that may be the last name of the same blob.
+        if row.has_blob_row:
+            self._change_references(row.record.content_hash, 1)
+        current = self.current(key)
+        replaced = self.version(key, row.record.version_id)
+        if replaced is not None:
+            self._remove_object(key, *replaced)
+        if current is not None and (replaced is None or replaced[0] != current_key(key)):
+            self._keep_as_earlier(key, current)
+        self.put(current_key(key), encode_object_row(row))
+        self._add_live(row.volume, row.record_length)
 
-    def keep_as_earlier(self, key: bytes, row: ObjectRow) -> None:
+    def remove_version(self, key: bytes, row_key: bytes, row: ObjectRow) -> None:
+        """One version is gone, and the one before it is current again if it was the current one."""
+        self._remove_object(key, row_key, row)
+        if row_key == current_key(key):
+            self._bring_forward(key)
+
+    def _keep_as_earlier(self, key: bytes, row: ObjectRow) -> None:
         """Move the current version behind: its sums stay as they are."""
-        self.put(version_key(key, row.record.sequence), encode_object_row(row))
+        record = row.record
+        self.put(version_key(key, record.sequence), encode_object_row(row))
+        self.put(version_id_key(key, record.version_id), encode_sequence(record.sequence))
         self.put(current_key(key), None)
 
-    def bring_forward(self, key: bytes) -> None:
+    def _bring_forward(self, key: bytes) -> None:
         """The newest earlier version becomes the current one, if there is one."""
-        earlier = self.earlier_versions(key)
-        if earlier:
-            row_key, row = earlier[0]
+        for row_key, row in self.earlier_versions(key, 1):
             self.put(row_key, None)
+            self.put(version_id_key(key, row.record.version_id), None)
             self.put(current_key(key), encode_object_row(row))
 
     def replace_object(self, row_key: bytes, old: ObjectRow, new: ObjectRow) -> None:
@@ -92,18 +139,14 @@ class IndexChanges:
         self._add_live(new.volume, new.record_length)
         self.put(row_key, encode_object_row(new))
 
-    def remove_object(self, row_key: bytes, row: ObjectRow) -> None:
+    def _remove_object(self, key: bytes, row_key: bytes, row: ObjectRow) -> None:
         """One version is gone; its blob with it if nobody else names it."""
         self.put(row_key, None)
+        if row_key != current_key(key):
+            self.put(version_id_key(key, row.record.version_id), None)
         self._add_live(row.volume, -row.record_length)
         if row.has_blob_row:
             self._change_references(row.record.content_hash, -1)
-
-    def _set_object(self, row_key: bytes, row: ObjectRow) -> None:
-        self.put(row_key, encode_object_row(row))
-        self._add_live(row.volume, row.record_length)
-        if row.has_blob_row:
-            self._change_references(row.record.content_hash, 1)
 
     # --- blobs -----------------------------------------------------------------------------------
 
@@ -125,9 +168,11 @@ class IndexChanges:
 
     def _change_references(self, content_hash: bytes, by: int) -> None:
         row = self.blob(content_hash)
-        assert row is not None, f"a blob without a row hash={content_hash.hex()}"
-        references = row.references + by
-        assert references >= 0, f"more references dropped than made hash={content_hash.hex()}"
+        references = -1 if row is None else row.references + by
+        if row is None or references < 0:
+            raise CorruptedDataError(
+                f"the index miscounts a blob hash={content_hash.hex()} {row=} {by=}"
+            )
         if references == 0:
             self.put(blob_key(content_hash), None)
             self._add_live(row.volume, -row.size)
@@ -140,13 +185,10 @@ class IndexChanges:
         content = self.get(volume_key(number))
         return None if content is None else decode_volume_row(content)
 
-    def set_volume(self, number: int, row: VolumeRow) -> None:
-        self.put(volume_key(number), encode_volume_row(row))
-
     def note_written(self, number: int, *, end: int, lowest: int, highest: int) -> None:
         """Records with numbers from `lowest` to `highest` now end at `end` of a volume."""
         row = self._volume_or_new(number)
-        self.set_volume(
+        self._set_volume(
             number,
             replace(
                 row,
@@ -156,21 +198,48 @@ class IndexChanges:
             ),
         )
 
+    def note_tombstones(self, number: int, *, length: int, oldest: int) -> None:
+        """A volume has got tombstones of so many bytes, for records from `oldest` on."""
+        row = self._volume_or_new(number)
+        self._set_volume(
+            number,
+            replace(
+                row,
+                tombstone_bytes=row.tombstone_bytes + length,
+                tombstone_oldest=min(row.tombstone_oldest, oldest),
+            ),
+        )
+
+    def forget_volume(self, number: int) -> None:
+        """Its file is gone, or about to go, and nothing of it is live."""
+        row = self.volume(number)
+        assert row is None or row.live_bytes == 0, f"volume {number} is live {row}"
+        self.put(volume_key(number), None)
+
     def _add_live(self, number: int, by: int) -> None:
         row = self._volume_or_new(number)
-        self.set_volume(number, replace(row, live_bytes=row.live_bytes + by))
+        if row.live_bytes + by < 0:
+            raise CorruptedDataError(f"the index miscounts a volume {number=} {row=} {by=}")
+        self._set_volume(number, replace(row, live_bytes=row.live_bytes + by))
+
+    def _set_volume(self, number: int, row: VolumeRow) -> None:
+        self.put(volume_key(number), encode_volume_row(row))
 
     def _volume_or_new(self, number: int) -> VolumeRow:
-        return self.volume(number) or VolumeRow(
-            indexed_to=0, live_bytes=0, sequence_lowest=(1 << 64) - 1, sequence_highest=0
-        )
+        return self.volume(number) or NEW_VOLUME_ROW
 
     # --- rows ------------------------------------------------------------------------------------
 
     def get(self, row_key: bytes) -> bytes | None:
+        if row_key in self._trial:
+            return self._trial[row_key]
         if row_key in self._rows:
             return self._rows[row_key]
-        return self._index.get(row_key)
+        if row_key not in self._seen:
+            self._seen[row_key] = self._index.get(row_key)
+        return self._seen[row_key]
 
     def put(self, row_key: bytes, content: bytes | None) -> None:
-        self._rows[row_key] = content
+        if row_key.startswith(VERSION):
+            self._version_rows.setdefault(row_key[:-_SEQUENCE_BYTES], []).append(row_key)
+        self._trial[row_key] = content

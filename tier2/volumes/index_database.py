@@ -3,8 +3,8 @@
 Guarantees (tests/tier2/volumes/index_database_suite.py):
 
 - D1  A batch is applied whole or not at all, also through kill -9 and power cuts.
-- D2  After kill -9 every applied batch is there; after a power cut the newest ones may be missing, always a suffix of
-      the history. (The volumes have what they said.)
+- D2  After kill -9 or a power cut the newest batches may be missing, always a suffix of the history, and never one
+      before the last sync. (The volumes have what they said.)
 - D3  Reads see every batch applied before them. A scan sees one state.
 
 All calls block and are made from an executor, one writer at a time. Keys may have any length; order is that of bytes.

@@ -6,6 +6,8 @@
     reserved        u16  zero
     size            u64  bytes of the object
     sequence        u64  number of the put that made this version; later changes of it keep it (H69)
+    oldest          u64  no record of this key and version id that still counts for anything has a lower number: what
+                         a tombstone has to outlive (H70)
     created_ms      u64  Unix time of the put; only shown, never compared
     retain_until_ms u64  0: no retention
     piece_bytes     u32  stretch of the blob under one checksum
@@ -29,7 +31,7 @@ from enum import Enum
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
 
-_FIXED = struct.Struct(">BBHQQQQI32s")
+_FIXED = struct.Struct(">BBHQQQQQI32s")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _FORMAT_VERSION = 1
@@ -68,9 +70,12 @@ class IndexRecord:
     retain_until_ms: int = 0
     legal_hold: bool = False
     versioned: bool = False
+    """It has a version id. The one version without an id has the id ""."""
     delete_marker: bool = False
     inline: bool = False
     """Small enough to stand in the index: every record of it carries its bytes, and it has no blob row."""
+    oldest: int = 0
+    """The lowest number that a record of this key and version id may have (H70)."""
 
     def is_locked(self, now_ms: int, *, bypass_governance: bool) -> bool:
         """Whether it must be neither removed nor overwritten now."""
@@ -105,6 +110,7 @@ def encode_index_record(record: IndexRecord) -> bytes:
             0,
             record.size,
             record.sequence,
+            record.oldest,
             record.created_ms,
             record.retain_until_ms,
             record.piece_bytes,
@@ -171,6 +177,7 @@ def decode_index_record(content: BufferView) -> IndexRecord:
         reserved,
         size,
         sequence,
+        oldest,
         created_ms,
         retain_until_ms,
         piece_bytes,
@@ -195,6 +202,7 @@ def decode_index_record(content: BufferView) -> IndexRecord:
     return IndexRecord(
         size=size,
         sequence=sequence,
+        oldest=oldest,
         content_hash=content_hash,
         etag=etag,
         created_ms=created_ms,

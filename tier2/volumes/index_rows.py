@@ -2,6 +2,7 @@
 
     o key                             the current version of an object                      ObjectRow
     v key 00 (2^64 - 1 - sequence)    its earlier versions, newest first                    ObjectRow
+    i key 00 version id               which of them that is: the number of its put            u64
     b SHA-256                         where the bytes of that hash are, and who names them  BlobRow
     s u32                             a volume: how far it is indexed, what of it is live   VolumeRow
     m name                            numbers of the engine
@@ -9,11 +10,16 @@
     ObjectRow   u32 volume, u64 offset of the record, u64 length of the record, u32 length of the index record,
                 index record, inline bytes (only of objects that are small enough)
     BlobRow     u32 volume, u64 offset of the record, u64 offset of the blob, u64 size, u32 references
-    VolumeRow   u64 indexed to, u64 live bytes, u64 lowest sequence, u64 highest sequence
+    VolumeRow   u64 indexed to, u64 live bytes, u64 lowest sequence, u64 highest sequence, u64 bytes of tombstones,
+                u64 lowest `oldest` of its tombstones
 
-Object keys hold no zero byte. Invariants: a blob row exists exactly while some object row names its hash and has no
-inline bytes; `live bytes` of a volume is the sum of the record lengths (without blobs) of its object rows and of the
-sizes of its blob rows.
+While an index is rebuilt there are also (rebuild):
+
+    r key 00 version id               the newest record seen so far: u64 sequence, then ObjectRow (none: a tombstone)
+
+Object keys hold no zero byte. Invariants: an `i` row exists exactly for each `v` row; a blob row exists exactly while
+some object row names its hash and has no inline bytes; `live bytes` of a volume is the sum of the record lengths
+(without blobs) of its object rows and of the sizes of its blob rows.
 """
 
 import struct
@@ -24,12 +30,14 @@ from tier2.volumes.index_record import IndexRecord, decode_index_record, encode_
 
 _OBJECT = struct.Struct(">IQQI")
 _BLOB = struct.Struct(">IQQQI")
-_VOLUME = struct.Struct(">QQQQ")
-_SEQUENCE_MAX = (1 << 64) - 1
+_VOLUME = struct.Struct(">QQQQQQ")
+_SEQUENCE = struct.Struct(">Q")
+SEQUENCE_MAX = (1 << 64) - 1
 
-CURRENT, VERSION, BLOB, VOLUME, META = b"o", b"v", b"b", b"s", b"m"
+CURRENT, VERSION, VERSION_ID, BLOB, VOLUME, META, STAGED = b"o", b"v", b"i", b"b", b"s", b"m", b"r"
 NEXT_SEQUENCE = META + b"next_sequence"
-ENGINE_ID = META + b"engine_id"
+REBUILDING = META + b"rebuilding"
+"""There while a rebuild is under way: what the index says is not to be used."""
 
 
 def current_key(key: bytes) -> bytes:
@@ -49,7 +57,17 @@ def versions_end(key: bytes) -> bytes:
 
 def version_key(key: bytes, sequence: int) -> bytes:
     """Of the row of an earlier version."""
-    return versions_first(key) + (_SEQUENCE_MAX - sequence).to_bytes(8, "big")
+    return versions_first(key) + (SEQUENCE_MAX - sequence).to_bytes(8, "big")
+
+
+def version_id_key(key: bytes, version_id: str) -> bytes:
+    """Of the row that finds an earlier version by its id."""
+    return VERSION_ID + key + b"\0" + version_id.encode()
+
+
+def staged_key(key: bytes, version_id: str) -> bytes:
+    """Of the newest record of a key and version that a rebuild has seen."""
+    return STAGED + key + b"\0" + version_id.encode()
 
 
 def blob_key(content_hash: bytes) -> bytes:
@@ -98,6 +116,14 @@ class VolumeRow:
     live_bytes: int
     sequence_lowest: int
     sequence_highest: int
+    tombstone_bytes: int = 0
+    tombstone_oldest: int = SEQUENCE_MAX
+    """The lowest number of a record that a tombstone in it may be there for."""
+
+
+NEW_VOLUME_ROW = VolumeRow(
+    indexed_to=0, live_bytes=0, sequence_lowest=SEQUENCE_MAX, sequence_highest=0
+)
 
 
 def encode_object_row(row: ObjectRow) -> bytes:
@@ -139,7 +165,14 @@ def decode_blob_row(content: bytes) -> BlobRow:
 
 def encode_volume_row(row: VolumeRow) -> bytes:
     """See the module."""
-    return _VOLUME.pack(row.indexed_to, row.live_bytes, row.sequence_lowest, row.sequence_highest)
+    return _VOLUME.pack(
+        row.indexed_to,
+        row.live_bytes,
+        row.sequence_lowest,
+        row.sequence_highest,
+        row.tombstone_bytes,
+        row.tombstone_oldest,
+    )
 
 
 def decode_volume_row(content: bytes) -> VolumeRow:
@@ -148,3 +181,29 @@ def decode_volume_row(content: bytes) -> VolumeRow:
         return VolumeRow(*_VOLUME.unpack(content))
     except struct.error as error:
         raise CorruptedDataError("volume row has a wrong length") from error
+
+
+def encode_sequence(sequence: int) -> bytes:
+    """Eight bytes."""
+    return _SEQUENCE.pack(sequence)
+
+
+def decode_sequence(content: bytes) -> int:
+    """Raises CorruptedDataError."""
+    try:
+        sequence: int = _SEQUENCE.unpack(content)[0]
+    except struct.error as error:
+        raise CorruptedDataError("a number of the index has a wrong length") from error
+    return sequence
+
+
+def encode_staged_row(sequence: int, row: ObjectRow | None) -> bytes:
+    """See the module; None for a tombstone."""
+    return _SEQUENCE.pack(sequence) + (b"" if row is None else encode_object_row(row))
+
+
+def decode_staged_row(content: bytes) -> tuple[int, ObjectRow | None]:
+    """Raises CorruptedDataError."""
+    sequence = decode_sequence(content[: _SEQUENCE.size])
+    rest = content[_SEQUENCE.size :]
+    return sequence, decode_object_row(rest) if rest else None

@@ -11,6 +11,7 @@ Invariants: `metasync=False` syncs a transaction's pages before its meta page an
 cut loses the newest transactions at most (D2), never the tree. The map grows when it is full.
 """
 
+import errno
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,6 +51,8 @@ class LmdbIndex:
                 readahead=False,
                 max_readers=256,
             )
+            # A process that was killed while it read leaves its place in the table of readers.
+            self._environment.reader_check()
 
     def get(self, key: bytes) -> bytes | None:
         with _translated(), self._environment.begin(buffers=False) as transaction:
@@ -171,5 +174,7 @@ def _translated() -> Iterator[None]:
         yield
     except _CORRUPTED as error:
         raise CorruptedDataError(f"the index of the volumes is damaged: {error}") from error
-    except (lmdb.DiskError, lmdb.MapFullError, lmdb.ReadonlyError, lmdb.LockError) as error:
-        raise OSError(f"the index of the volumes failed: {error}") from error
+    except (lmdb.DiskError, lmdb.MapFullError) as error:
+        raise OSError(errno.ENOSPC, f"the index of the volumes has no space: {error}") from error
+    except lmdb.Error as error:
+        raise OSError(errno.EIO, f"the index of the volumes failed: {error}") from error

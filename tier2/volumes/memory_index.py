@@ -1,5 +1,7 @@
 """The index in memory: for tests, and for the simulation, where `lose_unsynced` is the power cut.
 
+Not for several threads at once.
+
 Invariant: after a power cut the state is that of some batch boundary between the last sync and the last batch (D2).
 """
 
@@ -37,6 +39,7 @@ class MemoryIndex:
         return rows
 
     def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        changes = list(changes)
         undo: list[tuple[bytes, bytes | None]] = []
         for key, value in changes:
             undo.append((key, self._rows.get(key)))
@@ -53,6 +56,13 @@ class MemoryIndex:
             for key, value in reversed(undo):
                 self._set(key, value)
         self._unsynced.clear()
+
+    def fork(self) -> "MemoryIndex":
+        """A copy that goes its own way, unsynced batches included."""
+        twin = MemoryIndex()
+        twin._rows = self._rows.copy()
+        twin._unsynced = list(self._unsynced)
+        return twin
 
     def bytes_on_disk(self) -> int:
         return 0

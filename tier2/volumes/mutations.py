@@ -38,23 +38,25 @@ class Put:
     content: Sequence[BufferView]
     condition: Condition = ALWAYS
     bypass_governance: bool = False
+    stored: BlobRow | None = None
+    """The bytes are synced in a volume already, and `content` is empty."""
 
     @property
     def size(self) -> int:
-        return self.draft.size
+        return 0 if self.stored is not None else self.draft.size
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
     """The object, or one version of it, is gone.
 
-    Without a version id: a versioned delete leaves a marker, another one removes the current version.
+    Without a version id and marker: the current version. With a marker id: a marker becomes the current version; the
+    marker of the empty id takes the place of the version without an id.
     """
 
     key: bytes
     version_id: str | None = None
-    versioned: bool = False
-    marker_id: str = ""
+    marker_id: str | None = None
     condition: Condition = ALWAYS
     bypass_governance: bool = False
     size: int = 0
@@ -86,7 +88,40 @@ class Relocation:
     size: int = 0
 
 
-Mutation: TypeAlias = Put | Delete | ChangeLock | Relocation
+@dataclass(frozen=True, slots=True)
+class VolumeWritten:
+    """A volume that compaction, or a large upload, has written and synced up to `end`."""
+
+    volume: int
+    end: int
+    sequence_lowest: int
+    sequence_highest: int
+    tombstone_bytes: int = 0
+    tombstone_oldest: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRemoved:
+    """The file of a volume of which nothing is live is gone."""
+
+    volume: int
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSynced:
+    """Not answered before the index survives a power cut, with everything before it in the line."""
+
+    size: int = 0
+
+
+Mutation: TypeAlias = (
+    Put | Delete | ChangeLock | Relocation | VolumeWritten | VolumeRemoved | IndexSynced
+)
+FREES_SPACE = (Delete, Relocation, VolumeWritten, VolumeRemoved, IndexSynced)
+"""What goes on when the disk is full."""
+OF_COMPACTION = (Relocation, VolumeWritten, VolumeRemoved, IndexSynced)
 
 
 class Waiting:

@@ -1,6 +1,7 @@
 """Opens an engine on a directory: one process at a time, index and volumes brought together.
 
-    lock -> directories -> identity -> index (rebuilt if it is missing or damaged) -> tail replay -> commit line
+    lock -> directories -> identity -> index -> tail replay, or rebuild if the index is missing or damaged
+    -> reserve -> commit line -> compactor
 
     DIR/identity    b"S4ENGINE", u8 version 1, 7 zero bytes, 16 bytes engine id, u32 CRC32; written once
 
@@ -10,9 +11,11 @@ Invariants:
 - The identity is durable before the first volume; a directory with volumes and without an identity is refused, never
   given a new one.
 - Temporary parts of uploads whose process is gone are removed.
+- A damaged index is moved aside, never overwritten; an index whose rebuild was cut off is made again from nothing.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -23,31 +26,55 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, StorageUnavailableError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File, FileSystem
+from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.commit_line import CommitLine
+from tier2.volumes.compaction import Compactor
+from tier2.volumes.compaction_alarm import CompactionAlarm
+from tier2.volumes.disk_reserve import DiskReserve
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import IndexDatabase
+from tier2.volumes.index_rows import NEXT_SEQUENCE, REBUILDING
+from tier2.volumes.multipart import MultipartUploads
+from tier2.volumes.rebuild import Rebuild
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.tail_replay import ReplaySummary, TailReplay
-from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.volume_files import DamagedHeaderError, ForeignVolumeError, VolumeFiles
 
 _LOGGER = logging.getLogger(__name__)
 _MAGIC = b"S4ENGINE\x01" + bytes(7)
 _IDENTITY_BYTES = 36
+_PAGE_ROWS = 2000
 
 
 class OpenEngine:
     """An engine with the lock that guards its directory, if it is the one that writes."""
 
-    def __init__(self, *, engine: VolumeEngine, lock: File | None, replay: ReplaySummary) -> None:
+    def __init__(
+        self,
+        *,
+        engine: VolumeEngine,
+        uploads: MultipartUploads | None,
+        lock: File | None,
+        replay: ReplaySummary,
+    ) -> None:
+        """`uploads` is None where the engine is open for reading only."""
         self.engine = engine
+        self.uploads = uploads
         self.replay = replay
         self._lock = lock
+        self._closed = False
 
     async def close(self) -> None:
-        await self.engine.close()
-        if self._lock is not None:
-            self._lock.close()
+        """Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.engine.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
 
 
 def is_engine_directory(directory: str, files: FileSystem) -> bool:
@@ -71,29 +98,66 @@ async def open_engine(
     """
     loop = asyncio.get_running_loop()
     opening = partial(_open, directory, files=files, open_index=open_index, random=random)
-    lock, index, volumes, replay = await loop.run_in_executor(executor, opening)
-    commit = GroupCommit(
-        index=index, volumes=volumes, settings=settings, sequence_next=replay.sequence_next
+    lock, database, volumes, replay = await loop.run_in_executor(executor, opening)
+    _log(replay, directory)
+    index = _buffered(database, settings)
+    reserve = DiskReserve(f"{directory}/reserve", files=files, size=settings.reserve_bytes)
+    compaction_reserve = DiskReserve(
+        f"{directory}/compaction_reserve", files=files, size=settings.compaction_reserve_bytes
     )
-    line = CommitLine(commit=commit, executor=executor, wall_clock=wall_clock, settings=settings)
-    engine = VolumeEngine(
+    commit = GroupCommit(
         index=index,
         volumes=volumes,
+        reserve=reserve,
+        compaction_reserve=compaction_reserve,
+        settings=settings,
+        sequence_next=replay.sequence_next,
+    )
+    alarm = CompactionAlarm()
+    line = CommitLine(
+        commit=commit,
+        executor=executor,
+        wall_clock=wall_clock,
+        settings=settings,
+        changed=alarm.set,
+    )
+    compactor = Compactor(
+        index=index,
+        volumes=volumes,
+        commit=commit,
+        reserve=compaction_reserve,
         line=line,
         executor=executor,
         wall_clock=wall_clock,
         settings=settings,
+        alarm=alarm,
     )
+    engine = VolumeEngine(
+        index=index,
+        volumes=volumes,
+        line=line,
+        compactor=compactor,
+        executor=executor,
+        wall_clock=wall_clock,
+        settings=settings,
+    )
+    uploads = MultipartUploads(
+        f"{directory}/temp",
+        engine=engine,
+        volumes=volumes,
+        sequence_applied=lambda: commit.sequence_applied,
+        files=files,
+        executor=executor,
+        wall_clock=wall_clock,
+        random=random,
+        settings=settings,
+    )
+    await loop.run_in_executor(executor, commit.hold_reserves)
     line.start()
-    for number, stretch in replay.damaged:
-        _LOGGER.warning(
-            "volume=%d has no good record in %d bytes at offset %d: %s",
-            number,
-            stretch.length,
-            stretch.offset,
-            stretch.why,
-        )
-    return OpenEngine(engine=engine, lock=lock, replay=replay)
+    compactor.start()
+    # What earlier lives left may be worth a look.
+    alarm.set(urgent=False)
+    return OpenEngine(engine=engine, uploads=uploads, lock=lock, replay=replay)
 
 
 async def open_engine_for_reading(
@@ -106,7 +170,7 @@ async def open_engine_for_reading(
     random: Random,
     settings: VolumeSettings,
 ) -> OpenEngine:
-    """Beside the process that writes: what it has acknowledged can be read, and no verb that changes works.
+    """Beside the process that writes: what it acknowledged a second ago can be read, and no verb that changes works.
 
     `open_index` opens the database read-only. Raises CorruptedDataError, OSError.
     """
@@ -118,18 +182,28 @@ async def open_engine_for_reading(
         )
         return open_index(f"{directory}/index"), volumes
 
-    index, volumes = await asyncio.get_running_loop().run_in_executor(executor, opening)
-    never = GroupCommit(index=index, volumes=volumes, settings=settings, sequence_next=0)
+    database, volumes = await asyncio.get_running_loop().run_in_executor(executor, opening)
+    index = _buffered(database, settings)
+    unused = DiskReserve(f"{directory}/reserve", files=files, size=0)
+    never = GroupCommit(
+        index=index,
+        volumes=volumes,
+        reserve=unused,
+        compaction_reserve=unused,
+        settings=settings,
+        sequence_next=0,
+    )
     engine = VolumeEngine(
         index=index,
         volumes=volumes,
         # Never started: whatever is submitted is refused.
         line=CommitLine(commit=never, executor=executor, wall_clock=wall_clock, settings=settings),
+        compactor=None,
         executor=executor,
         wall_clock=wall_clock,
         settings=settings,
     )
-    return OpenEngine(engine=engine, lock=None, replay=ReplaySummary())
+    return OpenEngine(engine=engine, uploads=None, lock=None, replay=ReplaySummary())
 
 
 def _open(
@@ -151,16 +225,121 @@ def _open(
         volumes = VolumeFiles(
             f"{directory}/volumes", files=files, random=random, engine_id=engine_id
         )
-        index = open_index(f"{directory}/index")
-        try:
-            replay = TailReplay(index=index, volumes=volumes).run()
-        except BaseException:
-            index.close()
-            raise
+        _empty(f"{directory}/temp", files)
+        index, replay = _open_index(f"{directory}/index", files, open_index, volumes)
     except BaseException:
         lock.close()
         raise
     return lock, index, volumes, replay
+
+
+def _open_index(
+    directory: str,
+    files: FileSystem,
+    open_index: Callable[[str], IndexDatabase],
+    volumes: VolumeFiles,
+) -> tuple[IndexDatabase, ReplaySummary]:
+    """The index, level with the volumes; made anew from them if it is not there or cannot be read."""
+    # Before anything is moved or made anew: are these volumes ours at all?
+    numbers = volumes.numbers()
+    for number in numbers:
+        with contextlib.suppress(DamagedHeaderError):
+            volumes.header(number)
+    index: IndexDatabase | None = None
+    why = "it was not there"
+    try:
+        index = open_index(directory)
+        if index.get(REBUILDING) is not None:
+            why = "its rebuild was cut off"
+        elif index.get(NEXT_SEQUENCE) is not None or not numbers:
+            return index, TailReplay(index=index, volumes=volumes).run()
+        elif not index.scan(b"", b"\xff", 1):
+            return index, Rebuild(index=index, volumes=volumes, why=why).run()
+    except ForeignVolumeError:
+        _close(index)
+        raise
+    except CorruptedDataError as error:
+        why = f"it is damaged: {error}"
+    except BaseException:
+        _close(index)
+        raise
+    _close(index)
+    aside = _move_aside(directory, files)
+    _LOGGER.error("the index of the volumes is made anew, %s: moved to %s", why, aside)
+    index = open_index(directory)
+    try:
+        if index.scan(b"", b"\xff", 1):
+            _clear(index)
+        return index, Rebuild(index=index, volumes=volumes, why=why).run()
+    except BaseException:
+        index.close()
+        raise
+
+
+def _buffered(database: IndexDatabase, settings: VolumeSettings) -> BufferedIndex:
+    return BufferedIndex(
+        database, rows_max=settings.index_buffer_rows, bytes_max=settings.index_buffer_bytes
+    )
+
+
+def _close(index: IndexDatabase | None) -> None:
+    if index is not None:
+        index.close()
+
+
+def _clear(index: IndexDatabase) -> None:
+    """For an index that is not in its directory."""
+    index.apply([(REBUILDING, b"1")])
+    while rows := [key for key, _ in index.scan(b"", b"\xff", _PAGE_ROWS) if key != REBUILDING]:
+        index.apply([(key, None) for key in rows])
+
+
+def _move_aside(directory: str, files: FileSystem) -> str:
+    number = 1
+    while files.exists(f"{directory}.damaged-{number}"):
+        number += 1
+    aside = f"{directory}.damaged-{number}"
+    files.rename(directory, aside)
+    files.sync_directory(directory.rsplit("/", 1)[0])
+    files.make_directories(directory)
+    return aside
+
+
+def _empty(directory: str, files: FileSystem) -> None:
+    """Remove everything in a directory of temporary files."""
+    for name in files.list(directory):
+        path = f"{directory}/{name}"
+        if files.is_directory(path):
+            _empty(path, files)
+            files.remove_directory(path)
+        else:
+            files.remove(path)
+
+
+def _log(replay: ReplaySummary, directory: str) -> None:
+    if replay.rebuilt:
+        _LOGGER.warning(
+            "the index of the volumes was made anew (%s) records=%d directory=%s",
+            replay.rebuilt,
+            replay.records,
+            directory,
+        )
+    if replay.cut_bytes:
+        _LOGGER.warning("an unanswered group was cut off bytes=%d", replay.cut_bytes)
+    for number, stretch in replay.damaged:
+        _LOGGER.error(
+            "volume=%d has no good record in %d bytes at offset %d: %s",
+            number,
+            stretch.length,
+            stretch.offset,
+            stretch.why,
+        )
+    if replay.unreadable:
+        _LOGGER.error("volumes have a damaged header volumes=%s", replay.unreadable)
+    if replay.missing:
+        _LOGGER.error("volumes with objects are missing volumes=%s", replay.missing)
+    if replay.references_without_blob:
+        _LOGGER.error("objects without their bytes count=%d", replay.references_without_blob)
 
 
 def _identity(directory: str, files: FileSystem, random: Random) -> bytes:

@@ -18,8 +18,27 @@ class VolumeSettings:
     group_records_max: int = 1024
     queued_bytes_max: int = 128 << 20
     """Bytes of puts that wait or are under way; more wait outside."""
+    index_buffer_rows: int = 8000
+    index_buffer_bytes: int = 8 << 20
+    """Rows that the index holds in memory before its database gets them: what a start after a kill reads again."""
+    index_delay_seconds: float = 1.0
+    """After so long the database has them in any case: what reads it beside the service is no further behind."""
+    reserve_bytes: int = 4 << 20
+    """Held by a file that is given up when the disk is full, so that deletes have room for their tombstones."""
+    compaction_reserve_bytes: int = 12 << 20
+    """Held likewise, and given up for the copies of a compaction on a full disk."""
     compaction_live_share_max: float = 0.6
     """A closed volume is compacted when less than this share of its bytes is live."""
+    compaction_small_share: float = 0.25
+    """A closed volume below this share of `volume_bytes_max` is small."""
+    compaction_small_count: int = 8
+    """So many small volumes are joined."""
     compaction_bytes_per_second: int = 64 << 20
     """The background compactor reads and writes no faster."""
-    multipart_part_bytes_min: int = 5 << 20
+    compaction_interval_seconds: float = 30.0
+    """From a change to the look whether there is something to compact, and between two such looks."""
+    compaction_batch_bytes: int = 64 << 20
+    """So much is copied before it is synced, verified and published."""
+    multipart_memory_bytes_max: int = 32 << 20
+    """A completed upload up to this size joins the line like a put; a larger one is streamed to a volume of its own."""
+    multipart_uploads_max: int = 10_000

@@ -2,36 +2,58 @@
 
 Every group is indexed after it was synced, in order; so what the index lacks are exactly the records with numbers at or
 above its own next number. A record below it that stands in an unindexed tail is a copy that compaction had not yet
-published: the original still counts.
+published (the original still counts), or belongs to a group that failed.
 
 Invariants:
 
 - Nothing is indexed before it is certain: the tails are synced first, since a kill leaves bytes that only the page
   cache holds (H39).
-- Records are applied in the order of their numbers, whatever volume they stand in.
-- A reference whose blob is nowhere was never acknowledged: a cut tore it from its group. It is dropped, and
-  counted.
+- A group that is not there whole is cut off before anything is indexed (group_tail): no later rebuild may find it.
+- Records are applied in the order of their numbers, whatever volume they stand in, and each number once.
+
+Memory is proportional to what the index lacks: one group after a kill, a few after a power cut. An index that is gone
+is the business of rebuild.
 """
 
 from dataclasses import dataclass, field
 
 from tier2.volumes.blob_record import RecordKind
+from tier2.volumes.group_tail import GroupTail
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_rows import NEXT_SEQUENCE, BlobRow, ObjectRow, current_key
-from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.index_rows import (
+    NEXT_SEQUENCE,
+    SEQUENCE_MAX,
+    VOLUME,
+    BlobRow,
+    ObjectRow,
+    decode_sequence,
+    decode_volume_row,
+    encode_sequence,
+)
+from tier2.volumes.volume_files import DamagedHeaderError, VolumeFiles
 from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
+
+_VOLUMES_MAX = 1 << 30
 
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What a start found behind the index."""
+    """What a start found behind the index, or in all volumes if it had to rebuild it."""
 
+    rebuilt: str = ""
+    """Why the index was made anew; empty if it was not."""
     records: int = 0
     copies: int = 0
-    """Of compaction, not published: left alone."""
+    """Of compaction, not published, or of a group that failed: left alone."""
+    cut_bytes: int = 0
+    """Of groups that a cut left in part."""
     damaged: list[tuple[int, DamagedStretch]] = field(default_factory=list)
-    """Volume and stretch: torn tails, as a rule."""
+    """Volume and stretch."""
+    unreadable: list[int] = field(default_factory=list)
+    """Volumes whose header is damaged: what the index knows of them can be read."""
+    missing: list[int] = field(default_factory=list)
+    """Volumes that the index needs and that are not there."""
     references_without_blob: int = 0
     sequence_next: int = 1
 
@@ -50,95 +72,127 @@ class TailReplay:
         self._volumes = volumes
         self._changes = IndexChanges(index)
         self._summary = ReplaySummary()
+        self._blobs: dict[bytes, BlobRow] = {}
+        """Bytes in the tails without an object of their own."""
 
     def run(self) -> ReplaySummary:
-        """Raises CorruptedDataError for a volume that is not ours, OSError."""
+        """Raises CorruptedDataError for a damaged index or a volume that is not ours, OSError."""
         summary = self._summary
         stored = self._index.get(NEXT_SEQUENCE)
-        summary.sequence_next = indexed = int.from_bytes(stored, "big") if stored else 1
+        summary.sequence_next = indexed = 1 if stored is None else decode_sequence(stored)
+        numbers = self._volumes.numbers()
         found: list[_Found] = []
-        for number in self._volumes.numbers():
+        for number in numbers:
             found += self._read_tail(number, indexed)
-        found.sort(key=lambda one: one.scanned.header.sequence)
+        found.sort(key=lambda one: (one.scanned.header.sequence, one.volume))
+        applied = 0
         for one in found:
-            self._apply(one)
-        self._changes.put(NEXT_SEQUENCE, summary.sequence_next.to_bytes(8, "big"))
-        self._index.apply(self._changes.take())
+            if one.scanned.header.sequence > applied:
+                applied = one.scanned.header.sequence
+                self._apply(one)
+        self._forget_missing(set(numbers))
+        if self._changes.get(NEXT_SEQUENCE) != encode_sequence(summary.sequence_next):
+            self._changes.put(NEXT_SEQUENCE, encode_sequence(summary.sequence_next))
+        changes = self._changes.take()
+        if changes:
+            self._index.apply(changes)
         return summary
 
     def _read_tail(self, number: int, indexed: int) -> list[_Found]:
         summary = self._summary
-        header = self._volumes.header(number)
+        row = self._changes.volume(number)
+        start = 0 if row is None else row.indexed_to
+        size = self._volumes.size(number)
+        if row is not None and start >= size:
+            return []
+        try:
+            header = self._volumes.header(number)
+        except DamagedHeaderError:
+            summary.unreadable.append(number)
+            return []
         if header is None:
             return []
         summary.sequence_next = max(summary.sequence_next, header.sequence_first)
-        row = self._changes.volume(number)
-        size = self._volumes.size(number)
-        start = 0 if row is None else row.indexed_to
-        if start >= size:
-            return []
         file = self._volumes.open(number)
-        found: list[_Found] = []
+        items: list[ScannedRecord | DamagedStretch] = []
         try:
             file.sync_data()
-            for one in VolumeScan(file, secret=header.secret, size=size, offset=start):
-                if isinstance(one, DamagedStretch):
-                    summary.damaged.append((number, one))
-                    continue
-                sequence = one.header.sequence
-                summary.sequence_next = max(summary.sequence_next, sequence + 1)
-                if sequence < indexed:
-                    summary.copies += 1
-                else:
-                    summary.records += 1
-                    found.append(_Found(number, one))
-                self._changes.note_written(number, end=0, lowest=sequence, highest=sequence)
+            scan = VolumeScan(file, secret=header.secret, size=size, offset=start)
+            tail = GroupTail(scan.offset)
+            for one in scan:
+                tail.see(one)
+                items.append(one)
         finally:
             file.close()
-        self._changes.note_written(number, end=size, lowest=(1 << 64) - 1, highest=0)
+        end = size
+        cut_at = _torn_copies(items, indexed)
+        if cut_at is None:
+            cut_at = tail.cut_at
+        if cut_at is not None:
+            end = cut_at
+            summary.cut_bytes += size - end
+            self._volumes.cut(number, end)
+        return self._sort_out(number, end, items, indexed)
+
+    def _sort_out(
+        self, number: int, end: int, items: list[ScannedRecord | DamagedStretch], indexed: int
+    ) -> list[_Found]:
+        summary = self._summary
+        found: list[_Found] = []
+        for one in items:
+            if isinstance(one, DamagedStretch):
+                if one.offset < end:
+                    summary.damaged.append((number, one))
+                continue
+            sequence = one.header.sequence
+            summary.sequence_next = max(summary.sequence_next, sequence + 1)
+            if one.offset >= end:
+                continue
+            if one.header.kind is RecordKind.BLOB:
+                self._blobs[one.record.content_hash] = blob_row_of(number, one)
+                continue
+            if sequence < indexed:
+                summary.copies += 1
+            else:
+                summary.records += 1
+                found.append(_Found(number, one))
+            self._changes.note_written(number, end=0, lowest=sequence, highest=sequence)
+            if one.header.is_deleted:
+                self._changes.note_tombstones(
+                    number, length=one.header.blob_offset, oldest=one.record.oldest
+                )
+        self._changes.note_written(number, end=end, lowest=SEQUENCE_MAX, highest=0)
         return found
 
+    def _forget_missing(self, present: set[int]) -> None:
+        for row_key, content in self._index.scan(VOLUME, VOLUME + b"\xff" * 5, _VOLUMES_MAX):
+            number = int.from_bytes(row_key[len(VOLUME) :], "big")
+            if number in present:
+                continue
+            if decode_volume_row(content).live_bytes:
+                self._summary.missing.append(number)
+            else:
+                self._changes.forget_volume(number)
+
     def _apply(self, found: _Found) -> None:
+        changes, key, record = self._changes, found.scanned.key, found.scanned.record
+        present = changes.version(key, record.version_id)
         match found.scanned.header.kind:
             case RecordKind.PUT:
-                self._apply_put(found)
+                row = object_row_of(found.volume, found.scanned)
+                if row.has_blob_row and not self._has_blob(found):
+                    self._summary.references_without_blob += 1
+                    return
+                changes.put_version(key, row)
             case RecordKind.CHANGE:
-                self._apply_change(found)
+                if present is not None:
+                    row = object_row_of(found.volume, found.scanned)
+                    changes.replace_object(*present, row)
             case RecordKind.TOMBSTONE:
-                self._apply_tombstone(found)
-
-    def _apply_put(self, found: _Found) -> None:
-        changes, key, record = self._changes, found.scanned.key, found.scanned.record
-        row = self._row(found)
-        if row.has_blob_row and not self._has_blob(found):
-            self._summary.references_without_blob += 1
-            return
-        current = changes.current(key)
-        if current is not None:
-            if record.versioned or current.record.versioned:
-                replaced = None if record.versioned else changes.version(key, "")
-                if replaced is not None and replaced[1] is not current:
-                    changes.remove_object(*replaced)
-                changes.keep_as_earlier(key, current)
-            else:
-                changes.remove_object(current_key(key), current)
-                self._has_blob(found)  # the removal may have dropped the very blob
-        changes.set_current(key, row)
-
-    def _apply_change(self, found: _Found) -> None:
-        key, record = found.scanned.key, found.scanned.record
-        present = self._changes.version(key, record.version_id)
-        if present is not None:
-            self._changes.replace_object(*present, self._row(found))
-
-    def _apply_tombstone(self, found: _Found) -> None:
-        key = found.scanned.key
-        present = self._changes.version(key, found.scanned.record.version_id)
-        if present is None:
-            return
-        self._changes.remove_object(*present)
-        if present[0] == current_key(key):
-            self._changes.bring_forward(key)
+                if present is not None:
+                    changes.remove_version(key, *present)
+            case RecordKind.BLOB:
+                raise AssertionError("bytes without an object are not applied")
 
     def _has_blob(self, found: _Found) -> bool:
         """The blob of the record has a row now: its own bytes, or those of another record."""
@@ -146,22 +200,31 @@ class TailReplay:
         content_hash = scanned.record.content_hash
         if self._changes.blob(content_hash) is not None:
             return True
-        if not scanned.header.blob_length:
+        blob = self._blobs.get(content_hash)
+        if scanned.header.blob_length:
+            blob = blob_row_of(found.volume, scanned)
+        if blob is None:
             return False
-        offset = scanned.offset + scanned.header.blob_offset
-        blob = BlobRow(found.volume, scanned.offset, offset, scanned.record.size, 0)
         self._changes.add_blob(content_hash, blob)
         return True
 
-    def _row(self, found: _Found) -> ObjectRow:
-        scanned = found.scanned
-        record, header = scanned.record, scanned.header
-        inline: bytes | None = None
-        if record.inline:
-            inline = b""
-            if header.blob_length:
-                inline = self._volumes.read(
-                    found.volume, scanned.offset + header.blob_offset, header.blob_length
-                )
-        length = header.blob_offset + (len(inline) if inline else 0)
-        return ObjectRow(found.volume, scanned.offset, length, record, inline)
+
+def _torn_copies(items: list[ScannedRecord | DamagedStretch], indexed: int) -> int | None:
+    """Where a tail of copies that nobody names has its first hole: what was not yet synced is in no order."""
+    holes = [one.offset for one in items if isinstance(one, DamagedStretch)]
+    only_copies = all(
+        one.header.sequence < indexed for one in items if isinstance(one, ScannedRecord)
+    )
+    return holes[0] if holes and only_copies else None
+
+
+def blob_row_of(volume: int, scanned: ScannedRecord) -> BlobRow:
+    """Where the bytes of a record are; nobody names them yet."""
+    offset = scanned.offset + scanned.header.blob_offset
+    return BlobRow(volume, scanned.offset, offset, scanned.header.blob_length, 0)
+
+
+def object_row_of(volume: int, scanned: ScannedRecord) -> ObjectRow:
+    """The row of a record that is no tombstone."""
+    length = scanned.header.blob_offset + len(scanned.inline or b"")
+    return ObjectRow(volume, scanned.offset, length, scanned.record, scanned.inline)

@@ -3,10 +3,11 @@
 Invariants:
 
 - A volume that is written was made by this object: header written and synced, then its directory, before any record.
+- A volume that is being written is in `written_now` until its writer releases it: nobody compacts or removes it.
 - Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and whoever
   does not find it asks the index again (H8).
 
-Blocking; made for an executor.
+Blocking; made for an executor, by several of its threads at once.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,15 @@ from tier2.volumes.volume_header import (
 )
 
 _PREFIX, _SUFFIX = "volume_", ".dat"
+_NUMBER_ATTEMPTS_MAX = 100
+
+
+class ForeignVolumeError(CorruptedDataError):
+    """A good volume, of another store: nothing here is touched before a person has looked."""
+
+
+class DamagedHeaderError(CorruptedDataError):
+    """A volume that cannot be read from end to end: what the index knows of it still can."""
 
 
 class OpenVolume:
@@ -32,24 +42,28 @@ class OpenVolume:
         self.number = number
         self.secret = secret
         self.end = VOLUME_HEADER_BYTES
-        self._file = file
+        self.file = file
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end == VOLUME_HEADER_BYTES
 
     def write(self, buffers: Sequence[BufferView], length: int) -> None:
         """Append and sync; `end` moves only when that has succeeded. Raises OSError: never write it again then."""
-        self._file.write_at(self.end, buffers)
-        self._file.sync_data()
+        self.file.write_at(self.end, buffers)
+        self.file.sync_data()
         self.end += length
 
     def write_unsynced(self, buffers: Sequence[BufferView], length: int) -> None:
         """Append; `sync` comes before anybody relies on it."""
-        self._file.write_at(self.end, buffers)
+        self.file.write_at(self.end, buffers)
         self.end += length
 
     def sync(self) -> None:
-        self._file.sync_data()
+        self.file.sync_data()
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
 
 class VolumeFiles:
@@ -58,53 +72,79 @@ class VolumeFiles:
     def __init__(
         self, directory: str, *, files: FileSystem, random: Random, engine_id: bytes
     ) -> None:
-        self._directory = directory
+        self.directory = directory
+        self.written_now: set[int] = set()
         self._files = files
         self._random = random
         self._engine_id = engine_id
-        self._next_number = 1
+        self._number_highest = 0
 
     def numbers(self) -> list[int]:
         """Of the volumes that exist, in order; new ones are numbered above the highest."""
         found = sorted(
             int(name[len(_PREFIX) : -len(_SUFFIX)])
-            for name in self._files.list(self._directory)
+            for name in self._files.list(self.directory)
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
         )
         if found:
-            self._next_number = max(self._next_number, found[-1] + 1)
+            self._number_highest = max(self._number_highest, found[-1])
         return found
 
     def create(self, *, now_ms: int, sequence_first: int) -> OpenVolume:
-        """A new volume with a number that was never used by this object or any volume that exists."""
-        number, self._next_number = self._next_number, self._next_number + 1
-        secret = self._random.getrandbits(64)
-        file = self._files.open(self.path(number), create=True, exclusive=True)
+        """A new volume with a number that was never used by this object or any volume that exists.
+
+        `sequence_first`: every record in it is newer, or counted when that number was given (H70).
+        """
+        number, file = self._new_file()
+        self.written_now.add(number)
         try:
+            secret = self._random.getrandbits(64)
             header = VolumeHeader(number, secret, now_ms, self._engine_id, sequence_first)
             file.write_at(0, [encode_volume_header(header)])
             file.sync_data()
-            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self.directory)
         except BaseException:
             file.close()
+            self.written_now.discard(number)
+            self._files.remove(self.path(number))
             raise
         return OpenVolume(number=number, secret=secret, file=file)
+
+    def _new_file(self) -> tuple[int, File]:
+        for _ in range(_NUMBER_ATTEMPTS_MAX):
+            # Two threads may come to the same number: the file system decides whose it is.
+            self._number_highest = number = self._number_highest + 1
+            try:
+                return number, self._files.open(self.path(number), create=True, exclusive=True)
+            except FileExistsError:
+                continue
+        raise CorruptedDataError(f"no free volume number up to {self._number_highest}")
+
+    def release(self, volume: OpenVolume) -> None:
+        """It is written no more. One without records leaves no file behind."""
+        volume.close()
+        if volume.is_empty:
+            self.remove(volume.number)
+        self.written_now.discard(volume.number)
 
     def header(self, number: int) -> VolumeHeader | None:
         """None for a file that ends before its header: a creation that was cut off, without any record.
 
-        Raises CorruptedDataError for a damaged one, or one of another engine.
+        Raises DamagedHeaderError for a damaged one, ForeignVolumeError for one of another engine.
         """
         content = self.read(number, 0, VOLUME_HEADER_BYTES)
         if len(content) < VOLUME_HEADER_BYTES or content == bytes(VOLUME_HEADER_BYTES):
             return None
-        header = decode_volume_header(content)
+        try:
+            header = decode_volume_header(content)
+        except CorruptedDataError as error:
+            raise DamagedHeaderError(f"volume {number}: {error}") from error
         if header.number != number:
-            raise CorruptedDataError(
+            raise ForeignVolumeError(
                 f"volume has another number name={number} header={header.number}"
             )
         if header.engine_id != self._engine_id:
-            raise CorruptedDataError(
+            raise ForeignVolumeError(
                 f"volume belongs to another store volume={number} engine={header.engine_id.hex()}"
             )
         return header
@@ -121,12 +161,28 @@ class VolumeFiles:
         """For a scan; the caller closes it."""
         return self._files.open(self.path(number))
 
+    def exists(self, number: int) -> bool:
+        return self._files.exists(self.path(number))
+
     def size(self, number: int) -> int:
         return self._files.size(self.path(number))
 
+    def free_bytes(self) -> int:
+        return self._files.free_bytes(self.directory)
+
+    def cut(self, number: int, end: int) -> None:
+        """Everything from `end` on is gone, durably."""
+        file = self._files.open(self.path(number))
+        try:
+            if file.size() > end:
+                file.truncate(end)
+                file.sync_data()
+        finally:
+            file.close()
+
     def remove(self, number: int) -> None:
         self._files.remove(self.path(number))
-        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self.directory)
 
     def path(self, number: int) -> str:
-        return f"{self._directory}/{_PREFIX}{number:06d}{_SUFFIX}"
+        return f"{self.directory}/{_PREFIX}{number:06d}{_SUFFIX}"

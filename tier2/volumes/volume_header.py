@@ -7,7 +7,8 @@
     16  8  secret: seeds every checksum of the volume's records (H71)
     24  8  created, Unix milliseconds; only shown
     32  16 id of the engine that made it: a volume of another store is refused
-    48  8  first sequence number that its own records may have: what a rebuild continues above
+    48  8  sequence number at which every record in it was new, or still counted: tombstones that are older are not
+           there for anything in it (H70), and a rebuild continues above it
     56  4  reserved, zero
     60  4  CRC32 of the 60 bytes before
 

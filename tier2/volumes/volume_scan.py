@@ -37,6 +37,8 @@ class ScannedRecord:
     header: RecordHeader
     key: bytes
     record: IndexRecord
+    inline: bytes | None = None
+    """The bytes of an object that is small enough to stand in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class VolumeScan:
         front_length = header.key_length + header.index_record_length
         front = self._read(start + RECORD_HEADER_BYTES, front_length)
         crc = crc32_of(front, self._seed)
+        inline = b""
         position, end = start + header.blob_offset, start + RECORD_HEADER_BYTES + header.body_length
         while position < end:
             piece = self._read(position, min(_STEP_BYTES, end - position))
@@ -96,6 +99,7 @@ class VolumeScan:
                 raise CorruptedDataError("the volume became shorter while it was read")
             crc = crc32_of(piece, crc)
             position += len(piece)
+            inline = piece
         if crc != header.crc:
             raise CorruptedDataError("record fails its checksum")
         record = decode_index_record(memoryview(front)[header.key_length :])
@@ -103,7 +107,10 @@ class VolumeScan:
             raise CorruptedDataError(
                 f"record contradicts its header sequence={record.sequence} header={header.sequence}"
             )
-        return ScannedRecord(start, header, front[: header.key_length], record)
+        if record.inline and len(inline) != header.blob_length:
+            raise CorruptedDataError(f"an inline object is too long bytes={header.blob_length}")
+        key = front[: header.key_length]
+        return ScannedRecord(start, header, key, record, inline if record.inline else None)
 
     def _next_header(self, offset: int) -> int:
         """Where the next good header begins, or the end."""

@@ -29,7 +29,9 @@ async def main(controller: str) -> None:
             await stream.seal()
             await stream.delete()
         await stream.create()
-        segment = stream.segment(0)
+        # A stream that is made anew goes on counting its segments, so ask instead of assuming number 0.
+        (only,) = await stream.segments()
+        segment = stream.segment(only.segment_id)
         following = asyncio.create_task(_follow(segment))
         length = await segment.append(b"one ")
         length = await segment.append(b"two ", offset=length)

@@ -23,6 +23,8 @@ class ControllerServerSettings:
     port: int = 9090
     """0: any free one."""
     calls_at_once_max: int = 2000
+    recovery_wait_seconds: float = 5.0
+    """So long a call waits for a controller that recovers."""
     close_grace_seconds: float = 2.0
 
 
@@ -53,7 +55,8 @@ class ControllerServer:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        server.add_generic_rpc_handlers((self._service.handler(),))
+        handler = self._service.handler(wait_seconds=settings.recovery_wait_seconds)
+        server.add_generic_rpc_handlers((handler,))
         host = f"[{settings.address}]" if ":" in settings.address else settings.address
         try:
             self._port = server.add_insecure_port(f"{host}:{settings.port}")

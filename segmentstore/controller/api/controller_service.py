@@ -2,13 +2,17 @@
 
 Invariants:
 
-- Until the controller has recovered, every call is answered UNAVAILABLE: clients come back.
+- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
+  come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
+  stand still for many times as long as it took.
 - A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
 - A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import grpc
 
@@ -28,33 +32,45 @@ Handler = Callable[[bytes, Context], Awaitable[bytes]]
 class ControllerService:
     """The calls of the controller, ready to be served."""
 
-    def __init__(self, *, calls: Sequence[Call], is_ready: Callable[[], bool]) -> None:
+    def __init__(self, *, calls: Sequence[Call], ready: asyncio.Event) -> None:
+        """`ready` is set while the controller works."""
         self._calls = {call.name: call for call in calls}
-        self._is_ready = is_ready
+        self._ready = ready
         assert len(self._calls) == len(calls), (
             f"a call has two answerers calls={sorted(call.name for call in calls)}"
         )
 
     async def answer(self, name: str, request: bytes) -> bytes:
-        """One call without a socket. Raises SegmentStoreError, KeyError (no such call)."""
-        if not self._is_ready():
+        """One call without a socket.
+
+        Raises SegmentStoreError (RetryLaterError while the controller recovers), KeyError (no such call).
+        """
+        if not self._ready.is_set():
             raise RetryLaterError("the controller is recovering")
         return await self._calls[name].answer(request)
 
-    def handler(self) -> "grpc.GenericRpcHandler[bytes, bytes]":
-        """What a gRPC server registers."""
+    async def answer_when_ready(self, name: str, request: bytes, *, wait_seconds: float) -> bytes:
+        """The same, for a caller who waits so long for a recovery. Raises as `answer`."""
+        if not self._ready.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._ready.wait()
+        return await self.answer(name, request)
+
+    def handler(self, *, wait_seconds: float) -> "grpc.GenericRpcHandler[bytes, bytes]":
+        """What a gRPC server registers; calls wait so long for a recovery."""
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
-                name: grpc.unary_unary_rpc_method_handler(self._guarded(name))
+                name: grpc.unary_unary_rpc_method_handler(self._guarded(name, wait_seconds))
                 for name in self._calls
             },
         )
 
-    def _guarded(self, name: str) -> Handler:
+    def _guarded(self, name: str, wait_seconds: float) -> Handler:
         async def handle(request: bytes, context: Context) -> bytes:
             try:
-                return await self.answer(name, request)
+                return await self.answer_when_ready(name, request, wait_seconds=wait_seconds)
             except SegmentStoreError as error:
                 if error.kind is ErrorKind.CORRUPT:
                     _LOG.error("call=%s failed: %s", name, error)

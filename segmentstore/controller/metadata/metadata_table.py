@@ -86,7 +86,10 @@ class MetadataTable:
             return await _read(table, keys)
 
     async def commit(self, batch: Batch) -> None:
-        """Raises MetadataConflictError, IndexClosedError, IndexNotEmptyError; nothing is written then."""
+        """Write all of it. Nothing is written if it raises.
+
+        Raises MetadataConflictError, IndexClosedError, IndexNotEmptyError, RetryLaterError (an index keeps changing).
+        """
         async with AsyncExitStack() as held:
             # In order of name: two batches that share two indexes cannot wait for each other.
             for index in batch.indexes():
@@ -99,7 +102,7 @@ class MetadataTable:
         raise RetryLaterError(f"an index keeps changing table={self._name!r}")
 
     async def names(self, index: str, *, after: str = "", count: int) -> NamePage:
-        """Up to `count` names behind `after`, in order."""
+        """Up to `count` names behind `after`, in order. Raises RetryLaterError if the index keeps changing."""
         found: list[str] = []
         async with self._tables.open_table(self._name) as table:
             for _ in range(INDEX_ATTEMPTS_MAX):

@@ -1,9 +1,11 @@
 """From operations to frames and back: whatever the sizes, the same records come out, and damage is found."""
 
+import struct
 from collections import deque
 from random import Random
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,16 +157,32 @@ def test_an_older_epoch_behind_a_newer_one_is_corruption() -> None:
         records_of([*new, *old])
 
 
-def test_every_single_flipped_bit_of_a_frame_is_found() -> None:
-    (frame,) = frames_of(operations_of([40, 40]), entry_bytes_max=1000)
-    good = bytes(entry_of(frame))
+def of_version_1(entry: bytes) -> bytes:
+    """The same frame as it was written when the checksum covered the payload, too."""
+    checked = entry[8:]
+    return struct.pack("<HBBI", 0x4644, 1, 0, crc32c(checked)) + checked
+
+
+def require_every_flipped_bit_found(entry: bytes, *, bits: int) -> None:
     random = Random(1)
     for _ in range(2000):
-        damaged = bytearray(good)
-        bit = random.randrange(len(good) * 8)
+        damaged = bytearray(entry)
+        bit = random.randrange(bits)
         damaged[bit // 8] ^= 1 << (bit % 8)
         with pytest.raises(DataCorruptionError):
             decode_frame(memoryview(damaged))
+
+
+def test_every_single_flipped_bit_of_a_header_is_found() -> None:
+    (frame,) = frames_of(operations_of([40, 40]), entry_bytes_max=1000)
+    require_every_flipped_bit_found(bytes(entry_of(frame)), bits=FRAME_HEADER_BYTES * 8)
+
+
+def test_a_frame_of_version_1_is_read_and_every_flipped_bit_of_it_is_found() -> None:
+    (frame,) = frames_of(operations_of([40, 40]), entry_bytes_max=1000)
+    old = of_version_1(bytes(entry_of(frame)))
+    assert decode_frame(memoryview(old)) == decode_frame(entry_of(frame))
+    require_every_flipped_bit_found(old, bits=len(old) * 8)
 
 
 def test_a_frame_of_appends_may_not_use_the_reserve_and_one_that_frees_space_may() -> None:

@@ -5,10 +5,8 @@ quickly: attributes leave memory at once, tables are compacted all the time, fra
 are small. Batches are submitted without waiting for the ones before, each judged by the model as it must be.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import TypeAlias
 
 import pytest
@@ -26,13 +24,11 @@ from segmentstore.contracts.errors import (
     TableVersionError,
 )
 from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, Table, TableEntry, TableKey
-from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
+from tests.containers.node import FAST_FLUSH
+from tests.containers.random_lives import ContainerLives
 from tests.contracts.table_suite import all_changes, all_entries
-from tier1.memory_log import MemoryDurableDataLog
 
 NAMES = {"hash": 0, "fixed": 3}
-LIVES = 5
-HANG_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -47,12 +43,13 @@ Outcome: TypeAlias = Callable[[ModelTable], Awaitable[None]]
 """Waits for a batch and tells the model."""
 
 
-class TableLives:
+class TableLives(ContainerLives):
     """The model, and one container after another that has to agree with it."""
 
+    steps_max = 40
+
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.tiers = MemoryTiers()
+        super().__init__(seed)
         self.model: dict[str, ModelTable] = {}
 
     def settings(self) -> ContainerSettings:
@@ -94,27 +91,6 @@ class TableLives:
             ),
             housekeeping_seconds=0.01,
         )
-
-    async def live(self) -> None:
-        choose = self.random.choice
-        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=choose([80, 300, 1 << 20]))
-        container = make_container(self.tiers, settings=self.settings(), log=log)
-        await container.start()
-        run = asyncio.ensure_future(container.run())
-        try:
-            await self.compare(container)
-            for _ in range(self.random.randrange(5, 40)):
-                await self.step(container)
-                if run.done():
-                    run.result()
-            if choose([True, False]):
-                await self.compare(container)
-            if choose([True, False, False]):
-                await container.close()
-        finally:
-            await log.close()  # from here on it is as good as dead
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
 
     async def compare(self, container: StreamSegmentContainer) -> None:
         for name in NAMES:
@@ -176,18 +152,10 @@ class TableLives:
             case "compare" if model is not None:
                 async with container.open_table(name) as table:
                     await self.compare_table(table, model)
-            case "flush":
-                await container.flush()
-            case "evict":
-                container._mapper.evict(10)
             case "compact":
                 await container._tables.compact_due()
-            case "checkpoint":
-                await container._processor.checkpoint()
-            case "pause":
-                await asyncio.sleep(random.choice([0, 0.001, 0.005]))
-            case _:
-                await asyncio.sleep(0)
+            case other:
+                await self.look_after(container, other)
 
     async def batches(
         self, container: StreamSegmentContainer, name: str, model: ModelTable
@@ -266,7 +234,4 @@ REST = ["delete", "compare", "flush", "evict", "compact", "compact", "checkpoint
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_h66_tables_are_what_was_acknowledged_after_any_number_of_crashes(seed: int) -> None:
-    lives = TableLives(seed)
-    for _ in range(LIVES):
-        async with asyncio.timeout(HANG_SECONDS):
-            await lives.live()
+    await TableLives(seed).live_all()

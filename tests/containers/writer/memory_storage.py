@@ -27,11 +27,14 @@ from segmentstore.contracts.storage import (
     AttributePage,
     ClaimedRoot,
     DataPiece,
+    KeptBytes,
+    PinnedRoot,
     Publication,
     SegmentPublication,
     SegmentRecord,
     StorageRead,
     StorageStatistics,
+    StoredBlock,
 )
 
 
@@ -260,6 +263,11 @@ class MemoryStorage:
     def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         raise NotImplementedError("the writer lists nothing")
 
+    def list_blocks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredBlock, None]:
+        raise NotImplementedError("the writer lists nothing")
+
     def statistics(self) -> StorageStatistics:
         raise NotImplementedError("the writer asks for no statistics")
 
@@ -272,5 +280,18 @@ class MemoryStorage:
         assert not self._busy, "maintenance beside another call"
         self.maintenances += 1
         return False
+
+    async def scrub(self, kept: KeptBytes) -> bool:
+        assert not self._busy, "scrubbing beside another call"
+        return False
+
+    async def pin(self, name: str) -> PinnedRoot:
+        raise NotImplementedError("the writer makes no backups")
+
+    async def unpin(self, name: str) -> bool:
+        raise NotImplementedError("the writer drops no backups")
+
+    async def pins(self) -> Sequence[PinnedRoot]:
+        raise NotImplementedError("the writer lists no backups")
 
     async def close(self) -> None: ...

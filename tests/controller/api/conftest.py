@@ -43,7 +43,8 @@ class Node:
             settings=ControllerSettings(streams=StreamSettings(names_per_page=2)),
         )
         self.server = ControllerServer(
-            service=self.controller.service, settings=ControllerServerSettings(port=0)
+            service=self.controller.service,
+            settings=ControllerServerSettings(port=0, recovery_wait_seconds=0.05),
         )
         self.channel: grpc.aio.Channel
         self._running: asyncio.Task[None]

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from random import Random
 
@@ -201,7 +201,3 @@ def events_in(content: bytes) -> list[bytes]:
         events.append(content[position + 8 : position + 8 + length])
         position += 8 + length
     return events
-
-
-def merged_of(events: Mapping[int, Sequence[bytes]]) -> list[bytes]:
-    return [event for segment in events.values() for event in segment]

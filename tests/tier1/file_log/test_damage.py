@@ -14,8 +14,9 @@ from tests.sim.power_cuts import Persistence, power_cut_image
 from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.history import History, work
 from tests.tier1.file_log.worlds import TINY, SimulatedLogWorld
-from tier1.file_log.frames import FrameKind
-from tier1.file_log.inspection import InspectedFrame, inspect_files
+from tier1.file_log.directory import parse_journal_name
+from tier1.file_log.frames import HEADER_BYTES, FrameHeader, FrameKind
+from tier1.file_log.scan import FoundFrame, scan_journal
 
 FLIPS = 6000
 
@@ -42,23 +43,39 @@ async def filled_world(seed: int) -> tuple[SimulatedLogWorld, History]:
     return world, history
 
 
-def live_frames(disk: SimulatedDisk) -> list[InspectedFrame]:
+def current_frames(disk: SimulatedDisk) -> list[FoundFrame]:
+    """Frames of each file's newest life, by number; read beside the owner, who is not disturbed."""
+    files, path = disk.mount("inspector"), SimulatedLogWorld.path
+    found: list[FoundFrame] = []
+    for name in files.list(path):
+        if parse_journal_name(name) is None:
+            continue
+        frames = scan_journal(files, f"{path}/{name}", log_id=None).frames
+        newest = max(((f.header.epoch, f.header.generation) for f in frames), default=None)
+        found += [f for f in frames if (f.header.epoch, f.header.generation) == newest]
+    return sorted(found, key=lambda frame: frame.header.number)
+
+
+def live_frames(disk: SimulatedDisk) -> list[FoundFrame]:
     """Frames whose entries are needed and lie nowhere else; the mark at the end vouches for all of them."""
-    files = inspect_files(disk.mount("inspector"), SimulatedLogWorld.path)
-    frames = [frame for file in files for frame in file.frames if frame.current]
-    frames.sort(key=lambda frame: frame.number)
+    found = current_frames(disk)
+    frames = [frame.header for frame in found]
     newest = frames[-1]
     assert newest.kind is FrameKind.MARK
     assert newest.synced_number == frames[-2].number
-    needed = [
-        frame
-        for frame in frames
-        if frame.entry_count and frame.last_address > newest.truncated_up_to
-    ]
-    for later in [frame for frame in frames if frame.kind is FrameKind.EPOCH]:
-        kept = later.previous_number
-        needed = [f for f in needed if f.epoch >= later.epoch or f.number <= kept]
-    return needed
+    epochs = [frame for frame in frames if frame.kind is FrameKind.EPOCH]
+
+    def is_needed(frame: FrameHeader) -> bool:
+        return (
+            frame.entry_count > 0
+            and frame.last_address > newest.truncated_up_to
+            and all(
+                frame.epoch >= later.epoch or frame.number <= later.previous_number
+                for later in epochs
+            )
+        )
+
+    return [frame for frame in found if is_needed(frame.header)]
 
 
 async def judge_flip(disk: SimulatedDisk, history: History) -> str:
@@ -83,14 +100,20 @@ def test_h45_no_flipped_bit_up_to_the_last_mark_is_ever_served() -> None:
         outcomes = {"refused": 0, "harmless": 0}
         world, history = await filled_world(4)
         random = Random(5)
-        frames = live_frames(world.disk)
+        frames = [(frame.path, frame.header) for frame in live_frames(world.disk)]
         bits = [
-            (frame, frame.offset * 8 + bit) for frame in frames for bit in range(frame.length * 8)
+            (path, frame.offset * 8 + bit)
+            for path, frame in frames
+            for bit in range(frame.length * 8)
         ]
-        headers = [(frame, frame.offset * 8 + bit) for frame in frames for bit in range(116 * 8)]
-        for frame, bit in random.sample(headers, FLIPS // 3) + random.sample(bits, FLIPS * 2 // 3):
+        headers = [
+            (path, frame.offset * 8 + bit)
+            for path, frame in frames
+            for bit in range(HEADER_BYTES * 8)
+        ]
+        for path, bit in random.sample(headers, FLIPS // 3) + random.sample(bits, FLIPS * 2 // 3):
             damaged = power_cut_image(world.disk, Persistence.EVERYTHING, random)
-            flip(damaged, f"{world.path}/{frame.file}", bit)
+            flip(damaged, path, bit)
             outcomes[await judge_flip(damaged, history)] += 1
         return outcomes
 
@@ -101,12 +124,10 @@ def test_h45_no_flipped_bit_up_to_the_last_mark_is_ever_served() -> None:
 def test_h45_a_flip_in_the_mark_itself_costs_nothing() -> None:
     async def main(loop: SimLoop) -> None:
         world, history = await filled_world(4)
-        files = inspect_files(world.disk.mount("inspector"), world.path)
-        frames = [frame for file in files for frame in file.frames if frame.current]
-        mark = max(frames, key=lambda frame: frame.number)
-        for bit in range(0, mark.length * 8, 97):
+        mark = current_frames(world.disk)[-1]
+        for bit in range(0, mark.header.length * 8, 97):
             damaged = power_cut_image(world.disk, Persistence.EVERYTHING, Random(bit))
-            flip(damaged, f"{world.path}/{mark.file}", mark.offset * 8 + bit)
+            flip(damaged, mark.path, mark.header.offset * 8 + bit)
             assert await judge_flip(damaged, history) == "harmless"
 
     run_simulation(1, main)
@@ -122,9 +143,8 @@ def test_h45_a_cut_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> No
         address = await log.append([b"before"])
         await log.append([b"last"])
         await world.kill(log)
-        files = list(inspect_files(world.disk.mount("inspector"), world.path))
-        last = max((f for file in files for f in file.frames), key=lambda frame: frame.number)
-        flip(world.disk, f"{world.path}/{last.file}", last.offset * 8 + 500)
+        last = current_frames(world.disk)[-1]
+        flip(world.disk, last.path, last.header.offset * 8 + 500)
         successor = world.log()
         await successor.initialize()
         assert await entries(successor) == [(address, b"before")]
@@ -144,8 +164,7 @@ def test_an_idle_log_vouches_for_its_last_entry_within_a_second() -> None:
         await log.append([b"x"])
         await asyncio.sleep(1)
         await world.kill(log)
-        files = inspect_files(world.disk.mount("inspector"), world.path)
-        frames = sorted((f for file in files for f in file.frames), key=lambda frame: frame.number)
+        frames = [frame.header for frame in current_frames(world.disk)]
         assert frames[-1].kind is FrameKind.MARK
         assert frames[-1].synced_number == frames[-2].number
 
@@ -166,13 +185,13 @@ def test_a_lost_identity_is_corruption_not_a_new_log() -> None:
 def test_a_missing_file_in_the_middle_is_corruption() -> None:
     async def main(loop: SimLoop) -> None:
         world, _ = await filled_world(4)
-        names = sorted({frame.file for frame in live_frames(world.disk)})
-        for name in names[:-1]:
+        paths = sorted({frame.path for frame in live_frames(world.disk)})
+        for path in paths[:-1]:
             damaged = power_cut_image(world.disk, Persistence.EVERYTHING, Random(1))
-            del damaged.names[f"{world.path}/{name}"]
+            del damaged.names[path]
             log = SimulatedLogWorld(TINY, disk=damaged).log()
             with pytest.raises(LogCorruptedError):
                 await log.initialize()
-        assert len(names) > 1
+        assert len(paths) > 1
 
     run_simulation(1, main)

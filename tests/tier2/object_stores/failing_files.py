@@ -61,6 +61,10 @@ class FailingFile:
         self._log.note("sync_data", self._path)
         self._file.sync_data()
 
+    def forget_cached(self) -> None:
+        self._log.note("forget_cached", self._path)
+        self._file.forget_cached()
+
     def lock_exclusive(self) -> bool:
         self._log.note("lock_exclusive", self._path)
         return self._file.lock_exclusive()

@@ -21,7 +21,7 @@ from segmentstore.contracts.errors import (
     StorageFullError,
 )
 from segmentstore.runtime.files import SystemFileSystem
-from tests.contracts.object_store_suite import listed
+from tests.contracts.object_key_suite import listed
 from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation

@@ -20,7 +20,7 @@ from segmentstore.contracts.errors import (
     StorageError,
     StorageFullError,
 )
-from tests.contracts.object_store_suite import listed
+from tests.contracts.object_key_suite import listed
 from tests.sim.disk import Boundary, Mount, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_images

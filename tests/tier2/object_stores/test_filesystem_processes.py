@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from segmentstore.runtime.files import SystemFileSystem
-from tests.contracts.object_store_suite import listed
+from tests.contracts.object_key_suite import listed
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 
 PROJECT = Path(__file__).parents[3]

@@ -35,10 +35,11 @@ async def opened(
 class VolumeSuite(ObjectStoreSuite):
     refuses_path_prefixes = False
     open_index: Callable[[str], IndexDatabase]
+    threads = 4
 
     @pytest.fixture
     async def engine(self, tmp_path: Path) -> AsyncIterator[OpenEngine]:
-        with ThreadPoolExecutor(4) as executor:
+        with ThreadPoolExecutor(type(self).threads) as executor:
             engine = await opened(tmp_path, type(self).open_index, executor)
             yield engine
             await engine.close()
@@ -58,3 +59,5 @@ class TestVolumesWithLmdb(VolumeSuite):
 
 class TestVolumesWithIndexInMemory(VolumeSuite):
     open_index = staticmethod(lambda directory: MemoryIndex())
+    threads = 1
+    """The index in memory is not for several."""

@@ -6,6 +6,7 @@ Invariant: between start() and close() this process holds the directory; start()
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
+from dataclasses import replace
 from random import Random
 
 from segmentstore.contracts.errors import StorageError, StorageUnavailableError
@@ -17,6 +18,8 @@ from tier2.object_stores.volumes.volume_object_store import VolumeObjectStore
 from tier2.volumes.lmdb_index import LmdbIndex
 from tier2.volumes.opening import OpenEngine, open_engine, open_engine_for_reading
 from tier2.volumes.settings import VolumeSettings
+
+_NEVER_SECONDS = 1e9
 
 OBJECT_PREFIX = "tier2/"
 """What the keys of a segment store begin with inside the engine."""
@@ -58,6 +61,15 @@ class LateVolumes:
         return 0
 
     async def _open_engine(self) -> OpenEngine:
+        settings = self._settings
+        if self._read_only:
+            # Who only reads leaves no reserves behind, and moves nothing.
+            settings = replace(
+                settings,
+                reserve_bytes=0,
+                compaction_reserve_bytes=0,
+                compaction_interval_seconds=_NEVER_SECONDS,
+            )
         try:
             return await open_engine(
                 self._directory,
@@ -66,7 +78,7 @@ class LateVolumes:
                 executor=self._executor,
                 wall_clock=self._wall_clock,
                 random=self._random,
-                settings=self._settings,
+                settings=settings,
             )
         except StorageUnavailableError:
             if not self._read_only:

@@ -1,6 +1,14 @@
-"""Reading with a reader of the wheel: slices, waited for with patience."""
+"""Reading with a reader of the wheel: slices, waited for with patience.
+
+A thread of the wheel that completes an awaited call holds the interpreter for a moment longer. Meanwhile a call of the
+wheel that blocks (reader_offline, release_segment, flush) never lets go of the interpreter, and may wait for what that
+thread has to do next: both stand still until a request of the wheel times out after 30 s. So nothing is called before
+the thread has left.
+"""
 
 import asyncio
+import sys
+import threading
 import time
 from typing import Protocol
 
@@ -28,10 +36,19 @@ class Reader(Protocol):
     def reader_offline(self) -> None: ...
 
 
+async def next_slice(reader: Reader, seconds: float) -> Slice:
+    """Raises TimeoutError if none came in time. The wheel may be called as soon as it is there."""
+    taken = await asyncio.wait_for(reader.get_segment_slice_async(), seconds)
+    this_thread = threading.get_ident()
+    while any(thread != this_thread for thread in sys._current_frames()):
+        await asyncio.sleep(0.001)
+    return taken
+
+
 async def next_events(reader: Reader, seconds: float) -> list[bytes] | None:
     """The events of the next slice; None if none came in time."""
     try:
-        taken = await asyncio.wait_for(reader.get_segment_slice_async(), seconds)
+        taken = await next_slice(reader, seconds)
     except TimeoutError:
         return None
     events = [bytes(event.data()) for event in taken]

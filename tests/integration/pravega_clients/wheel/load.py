@@ -21,7 +21,7 @@ import time
 import traceback
 
 import pravega_client as pravega
-from group_reading import Reader, next_events
+from group_reading import Reader, next_events, next_slice
 from report import KeyOrder, line
 
 DEFAULTS = {
@@ -123,7 +123,7 @@ class Load:
 
 async def tell_events(reader: Reader) -> None:
     while True:
-        taken = await reader.get_segment_slice_async()
+        taken = await next_slice(reader, READ_SECONDS_MAX)
         line(events=[bytes(event.data()).decode() for event in taken])
         reader.release_segment(taken)
 

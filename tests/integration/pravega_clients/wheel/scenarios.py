@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 
 import pravega_client as pravega
-from group_reading import take, take_all
+from group_reading import next_slice, take, take_all
 from report import KeyOrder, line
 
 
@@ -141,7 +141,7 @@ def takeover(session: Session) -> None:
     async def read_some(name: str) -> int:
         """One slice of which a part is read, and the rest left to the next reader."""
         reader = group.create_reader(name)
-        taken = await asyncio.wait_for(reader.get_segment_slice_async(), 20)
+        taken = await next_slice(reader, 20)
         count = 0
         for event in taken:
             order.add(bytes(event.data()))

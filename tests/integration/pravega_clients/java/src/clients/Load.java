@@ -33,7 +33,7 @@ import java.util.concurrent.atomic.AtomicReference;
  * one transaction. At `pause_at` written events the writer waits for a line on stdin.
  */
 public final class Load {
-    private static final int SECONDS_MAX = 150;
+    private static final int SECONDS_MAX = 190;
 
     private final Session session;
     private final Map<String, Integer> options;

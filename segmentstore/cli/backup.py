@@ -1,0 +1,201 @@
+"""`segmentstore backup ...`: points in time of a whole store, kept in its Tier 2.
+
+A backup costs nothing when it is made; from then on Tier 2 keeps what it names. It protects from deletions and
+mistakes, not from the loss of Tier 2: `restore` copies it elsewhere.
+"""
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.contracts.errors import InvalidRequestError
+
+data_option = click.option(
+    "--data",
+    "data_directory",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data directory of a store that is not running.",
+)
+tier2_option = click.option(
+    "--tier2", "tier2_place", default="", metavar="s3://...", help="If Tier 2 is in a bucket."
+)
+
+
+@click.group()
+def backup() -> None:
+    """Keep the store as it is now, and get it back as it was.
+
+    Each container keeps the version of its root: objects that it names are not deleted until the backup is dropped.
+    """
+
+
+@backup.command()
+@click.argument("name")
+@data_option
+@tier2_option
+@output_option
+def pin(name: str, data_directory: Path, tier2_place: str, output: str) -> None:
+    """Flush everything and keep it as NAME. Pinning a name again changes nothing."""
+    print_rows(asyncio.run(_pin(name, data_directory, tier2_place)), output)
+
+
+@backup.command("list")
+@click.argument("place", metavar="DIR|URL")
+@output_option
+def list_backups(place: str, output: str) -> None:
+    """Show the backups in a Tier 2, running or not."""
+    print_rows(asyncio.run(_rows(place)), output)
+
+
+@backup.command()
+@click.argument("name")
+@data_option
+@tier2_option
+def drop(name: str, data_directory: Path, tier2_place: str) -> int:
+    """Keep NAME no longer; what only it named is deleted after a while."""
+    dropped = asyncio.run(_drop(name, data_directory, tier2_place))
+    if not dropped:
+        click.echo(f"error: there is no backup of that name name={name!r}", err=True)
+    return ExitCode.OK if dropped else ExitCode.NOT_FOUND
+
+
+@backup.command()
+@click.argument("name")
+@click.option(
+    "--from", "place", required=True, metavar="DIR|URL", help="The Tier 2 that has the backup."
+)
+@click.option(
+    "--data",
+    "data_directory",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="New data directory.",
+)
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@output_option
+def restore(name: str, place: str, data_directory: Path, quiet: bool, output: str) -> None:
+    """Copy the store as it was at NAME into a new data directory; the store that it is copied from goes on.
+
+    The copy is a store of its own, in volumes. Streams are made to agree with their segments, as after `recover`.
+    """
+    rows, remarks = asyncio.run(_restore(name, place, data_directory, quiet=quiet))
+    print_rows(rows, output)
+    for remark in remarks:
+        click.echo(remark, err=True)
+
+
+async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
+    from containers.segment_container import StreamSegmentContainer
+    from segmentstore.cli.offline_store import open_offline
+
+    rows: list[Row] = []
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        for container in service.registry.all_running():
+            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
+            pinned = await container.backups.pin(name)
+            rows.append(
+                {
+                    "backup": pinned.name,
+                    "container": container.container_id,
+                    "epoch": pinned.epoch,
+                    "root_version": pinned.version,
+                    "made": _time(pinned.created_ms),
+                }
+            )
+    return rows
+
+
+async def _drop(name: str, data_directory: Path, tier2_place: str) -> bool:
+    from containers.segment_container import StreamSegmentContainer
+    from segmentstore.cli.offline_store import open_offline
+
+    dropped = False
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        for container in service.registry.all_running():
+            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
+            dropped |= await container.backups.drop(name)
+    return dropped
+
+
+async def _rows(place: str) -> list[Row]:
+    from segmentstore.cli.tier2_reading import open_tier2
+    from tier2.storage.pins import read_pins
+
+    containers: dict[str, int] = {}
+    made: dict[str, int] = {}
+    async with open_tier2(place) as tier2:
+        count = tier2.containers[0].root.container_count
+        for container in tier2.containers:
+            for one in await read_pins(container.view):
+                containers[one.name] = containers.get(one.name, 0) + 1
+                made[one.name] = max(made.get(one.name, 0), one.created_ms)
+    return [
+        {
+            "backup": name,
+            "made": _time(made[name]),
+            "containers": containers[name],
+            "complete": containers[name] == count,
+        }
+        for name in sorted(containers)
+    ]
+
+
+async def _restore(
+    name: str, place: str, data_directory: Path, *, quiet: bool
+) -> tuple[list[Row], list[str]]:
+    from tqdm import tqdm
+
+    from segmentstore.cli.recover import repair_remarks
+    from segmentstore.cli.tier2_bringing import copy_tier2
+    from segmentstore.cli.tier2_contents import contents_of
+    from segmentstore.cli.tier2_reading import open_tier2
+    from segmentstore.cli.tier2_recovery import Tier2Recovery
+    from tier2.storage.pins import read_pins
+
+    async with open_tier2(place) as tier2:
+        pinned = [
+            (one.root, container.components)
+            for container in tier2.containers
+            for one in await read_pins(container.view)
+            if one.name == name
+        ]
+        count = tier2.containers[0].root.container_count
+        if len(pinned) != count:
+            raise InvalidRequestError(
+                f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
+            )
+        recovery = Tier2Recovery(data_directory, [root for root, _ in pinned])
+        with tqdm(unit="B", unit_scale=True, desc="copying", file=sys.stderr, disable=quiet) as bar:
+            copies = await copy_tier2(pinned, data_directory, progress=bar.update)
+    logs = await recovery.run()
+    rows: list[Row] = [
+        {
+            "container": log.container,
+            "root_version": root.version,
+            "objects": copied.objects,
+            "bytes": copied.bytes_copied,
+            "missing_objects": len(copied.missing),
+        }
+        for log, (root, _), copied in zip(logs, pinned, copies, strict=True)
+    ]
+    await _forget_older_backups(data_directory)
+    async with open_tier2(str(data_directory)) as restored:
+        contents = [await contents_of(container) for container in restored.containers]
+    has_streams = any(each.has_streams for each in contents)
+    return rows, await repair_remarks(data_directory, "", repair=has_streams)
+
+
+async def _forget_older_backups(data_directory: Path) -> None:
+    """Backups that are older than the restored one name objects that were not copied."""
+    for row in await _rows(str(data_directory)):
+        await _drop(str(row["backup"]), data_directory, "")
+
+
+def _time(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")

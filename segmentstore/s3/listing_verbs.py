@@ -1,0 +1,271 @@
+"""ListObjects, ListObjectsV2 and ListObjectVersions."""
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from urllib.parse import quote
+
+from aiohttp import web
+
+from segmentstore.s3.buckets import Buckets
+from segmentstore.s3.call import Call
+from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.instants import iso_date
+from segmentstore.s3.listing import Listing, Page, place_behind, rolled_up
+from segmentstore.s3.object_description import version_text
+from segmentstore.s3.object_keys import BEYOND
+from segmentstore.s3.responses import xml_response
+from segmentstore.s3.settings import EndpointSettings
+from segmentstore.s3.version_scan import VersionScan
+from segmentstore.s3.xml_writing import branch, document, leaf
+from tier2.volumes.index_record import IndexRecord
+
+OWNER = branch("Owner", leaf("ID", "segmentstore"), leaf("DisplayName", "segmentstore"))
+_SCAN_KEYS = 100
+
+
+def entries_asked(call: Call, name: str, most: int) -> int:
+    """A page size. Raises S3Failure."""
+    text = call.query.get(name, "")
+    if not text:
+        return most
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > 0x7FFFFFFF:
+        raise S3Failure("InvalidArgument", f"{name} has to be a number from 0 to 2147483647.")
+    return min(int(text), most)
+
+
+def text_encoding(call: Call) -> Callable[[bytes], str]:
+    """How keys are written in the answer. Raises S3Failure."""
+    encoding = call.query.get("encoding-type")
+    if encoding is None or not encoding:
+        return bytes.decode
+    if encoding != "url":
+        raise S3Failure("InvalidArgument", "Invalid Encoding Method specified in Request")
+    return lambda key: quote(key, safe="/*-._")
+
+
+class ListingVerbs:
+    """Lists buckets' contents."""
+
+    def __init__(
+        self,
+        *,
+        listing: Listing,
+        scan: VersionScan,
+        buckets: Buckets,
+        settings: EndpointSettings,
+    ) -> None:
+        self._listing = listing
+        self._scan = scan
+        self._buckets = buckets
+        self._settings = settings
+
+    async def objects(self, call: Call) -> web.StreamResponse:
+        """Version 1: a marker that clients choose."""
+        write, limit = self._asked(call)
+        prefix, delimiter = _bytes(call, "prefix"), _bytes(call, "delimiter")
+        marker = _bytes(call, "marker")
+        page = await self._listing.page(
+            call.bucket,
+            prefix=prefix,
+            delimiter=delimiter,
+            after=place_behind(marker, prefix, delimiter),
+            limit=limit,
+        )
+        head = [
+            leaf("Name", call.bucket),
+            leaf("Prefix", write(prefix)),
+            leaf("Marker", write(marker)),
+            *_common(call, limit, page, write, delimiter),
+        ]
+        if page.next_after is not None:
+            head.append(leaf("NextMarker", write(page.last_entry)))
+        rows = [_object_row(key, record, write, OWNER) for key, record in page.objects]
+        return xml_response(
+            document("ListBucketResult", *head, *rows, *_prefixes(page.prefixes, write))
+        )
+
+    async def objects_v2(self, call: Call) -> web.StreamResponse:
+        write, limit = self._asked(call)
+        prefix, delimiter = _bytes(call, "prefix"), _bytes(call, "delimiter")
+        start_after = _bytes(call, "start-after")
+        token = call.query.get("continuation-token")
+        after = place_behind(start_after, prefix, delimiter) if token is None else _place(token)
+        page = await self._listing.page(
+            call.bucket, prefix=prefix, delimiter=delimiter, after=after, limit=limit
+        )
+        head = [
+            leaf("Name", call.bucket),
+            leaf("Prefix", write(prefix)),
+            leaf("KeyCount", len(page.objects) + len(page.prefixes)),
+            *_common(call, limit, page, write, delimiter),
+        ]
+        if start_after:
+            head.append(leaf("StartAfter", write(start_after)))
+        if token is not None:
+            head.append(leaf("ContinuationToken", token))
+        if page.next_after is not None:
+            head.append(leaf("NextContinuationToken", urlsafe_b64encode(page.next_after).decode()))
+        owner = OWNER if call.query.get("fetch-owner") == "true" else ""
+        rows = [_object_row(key, record, write, owner) for key, record in page.objects]
+        return xml_response(
+            document("ListBucketResult", *head, *rows, *_prefixes(page.prefixes, write))
+        )
+
+    async def versions(self, call: Call) -> web.StreamResponse:
+        """All versions and markers, newest first within a key."""
+        write, limit = self._asked(call)
+        prefix, delimiter = _bytes(call, "prefix"), _bytes(call, "delimiter")
+        marker, version_marker = _bytes(call, "key-marker"), call.query.get("version-id-marker", "")
+        if version_marker and not marker:
+            raise S3Failure("InvalidArgument", "A version-id marker comes with a key marker.")
+        page = _VersionPage(write, limit)
+        start_at = marker if version_marker else place_behind(marker, prefix, delimiter) + b"\0"
+        start_at = start_at if marker else b""
+        while limit:
+            found = await self._scan.keys(call.bucket, prefix, start_at=start_at, limit=_SCAN_KEYS)
+            for row in found:
+                group = rolled_up(row.key, prefix, delimiter)
+                records = row.records
+                if not records:
+                    # Gone between two looks.
+                    start_at = row.key + b"\0"
+                    continue
+                if row.key == marker and version_marker:
+                    records = _behind(records, version_marker)
+                if not page.take(row.key, group, records, newest=row.records[0]):
+                    break
+                start_at = row.key + b"\0" if group is None else group + BEYOND
+            if page.truncated or len(found) < _SCAN_KEYS:
+                break
+        head = [
+            leaf("Name", call.bucket),
+            leaf("Prefix", write(prefix)),
+            leaf("KeyMarker", write(marker)),
+            leaf("VersionIdMarker", version_marker),
+            leaf("MaxKeys", limit),
+            leaf("IsTruncated", page.truncated),
+        ]
+        if delimiter:
+            head.append(leaf("Delimiter", write(delimiter)))
+        if call.query.get("encoding-type"):
+            head.append(leaf("EncodingType", "url"))
+        if page.truncated:
+            head.append(leaf("NextKeyMarker", write(page.last_key)))
+            if page.last_version:
+                head.append(leaf("NextVersionIdMarker", page.last_version))
+        prefixes = _prefixes(page.prefixes, write)
+        return xml_response(document("ListVersionsResult", *head, *page.rows, *prefixes))
+
+    def _asked(self, call: Call) -> tuple[Callable[[bytes], str], int]:
+        self._buckets.get(call.bucket)
+        limit = entries_asked(call, "max-keys", self._settings.page_entries_max)
+        return text_encoding(call), limit
+
+
+class _VersionPage:
+    """Collects entries up to a limit."""
+
+    def __init__(self, write: Callable[[bytes], str], limit: int) -> None:
+        self._write = write
+        self._limit = limit
+        self.rows: list[str] = []
+        self.prefixes: list[bytes] = []
+        self.truncated = False
+        self.last_key = b""
+        self.last_version = ""
+
+    def take(
+        self,
+        key: bytes,
+        group: bytes | None,
+        records: Sequence[IndexRecord],
+        *,
+        newest: IndexRecord,
+    ) -> bool:
+        """Whether there was room for all of it."""
+        if group is not None:
+            if self.prefixes and self.prefixes[-1] == group:
+                return True
+            if self._is_full():
+                return False
+            self.prefixes.append(group)
+            self.last_key, self.last_version = group, ""
+            return True
+        for record in records:
+            if self._is_full():
+                return False
+            self.rows.append(_version_row(key, record, self._write, is_latest=record is newest))
+            self.last_key, self.last_version = key, version_text(record)
+        return True
+
+    def _is_full(self) -> bool:
+        self.truncated = len(self.rows) + len(self.prefixes) >= self._limit
+        return self.truncated
+
+
+def _behind(records: Sequence[IndexRecord], version_marker: str) -> Sequence[IndexRecord]:
+    for number, record in enumerate(records):
+        if version_text(record) == version_marker:
+            return records[number + 1 :]
+    return records
+
+
+def _common(
+    call: Call, limit: int, page: Page, write: Callable[[bytes], str], delimiter: bytes
+) -> list[str]:
+    facts = [leaf("MaxKeys", limit), leaf("IsTruncated", page.next_after is not None)]
+    if delimiter:
+        facts.append(leaf("Delimiter", write(delimiter)))
+    if call.query.get("encoding-type"):
+        facts.append(leaf("EncodingType", "url"))
+    return facts
+
+
+def _object_row(key: bytes, record: IndexRecord, write: Callable[[bytes], str], owner: str) -> str:
+    return branch("Contents", leaf("Key", write(key)), *_facts(record), owner)
+
+
+def _version_row(
+    key: bytes, record: IndexRecord, write: Callable[[bytes], str], *, is_latest: bool
+) -> str:
+    named = [
+        leaf("Key", write(key)),
+        leaf("VersionId", version_text(record)),
+        leaf("IsLatest", is_latest),
+    ]
+    if record.delete_marker:
+        return branch(
+            "DeleteMarker", *named, leaf("LastModified", iso_date(record.created_ms)), OWNER
+        )
+    return branch("Version", *named, *_facts(record), OWNER)
+
+
+def _facts(record: IndexRecord) -> list[str]:
+    return [
+        leaf("LastModified", iso_date(record.created_ms)),
+        leaf("ETag", f'"{record.etag}"'),
+        leaf("Size", record.size),
+        leaf("StorageClass", "STANDARD"),
+    ]
+
+
+def _prefixes(prefixes: Sequence[bytes], write: Callable[[bytes], str]) -> list[str]:
+    return [branch("CommonPrefixes", leaf("Prefix", write(prefix))) for prefix in prefixes]
+
+
+def _bytes(call: Call, name: str) -> bytes:
+    text = call.query.get(name, "").encode()
+    if b"\0" in text:
+        raise S3Failure("InvalidArgument", f"{name} cannot hold a zero byte.")
+    return text
+
+
+def _place(token: str) -> bytes:
+    try:
+        place = urlsafe_b64decode(token.encode())
+    except (binascii.Error, ValueError) as error:
+        raise S3Failure("InvalidArgument", "The continuation token is not ours.") from error
+    if not place or b"\0" in place:
+        raise S3Failure("InvalidArgument", "The continuation token is not ours.")
+    return place

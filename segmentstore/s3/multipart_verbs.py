@@ -1,0 +1,248 @@
+"""Multipart uploads: begin, send parts, copy parts, look, complete, abort."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from aiohttp import web
+
+from segmentstore.runtime.clock import WallClock
+from segmentstore.s3.body_reader import BodyBudget, BodyReader
+from segmentstore.s3.buckets import Buckets
+from segmentstore.s3.call import Call
+from segmentstore.s3.checksums import ALGORITHMS, HEADER_PREFIX, composite_checksum
+from segmentstore.s3.conditions import write_condition
+from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.instants import iso_date
+from segmentstore.s3.object_copying import ObjectCopying
+from segmentstore.s3.object_description import (
+    ObjectDescription,
+    checksum_headers,
+    description_of_request,
+    version_text,
+)
+from segmentstore.s3.object_keys import object_key
+from segmentstore.s3.object_lock import LockOfPut, lock_of_put
+from segmentstore.s3.part_files import Part
+from segmentstore.s3.responses import xml_response
+from segmentstore.s3.settings import EndpointSettings
+from segmentstore.s3.upload_record import UploadRecord
+from segmentstore.s3.uploads import Upload, Uploads
+from segmentstore.s3.versions import VersionWriter
+from segmentstore.s3.xml_reading import Element, parse
+from segmentstore.s3.xml_writing import document, leaf
+from tier2.volumes.index_record import RetentionMode
+
+_CHECKSUM_TAGS: Mapping[str, str] = {name: f"Checksum{name.upper()}" for name in ALGORITHMS}
+
+
+class MultipartVerbs:
+    """The verbs that change uploads; `upload_listing` shows them."""
+
+    def __init__(
+        self,
+        *,
+        uploads: Uploads,
+        versions: VersionWriter,
+        copying: ObjectCopying,
+        buckets: Buckets,
+        bodies: BodyReader,
+        budget: BodyBudget,
+        wall_clock: WallClock,
+        settings: EndpointSettings,
+        piece_bytes: int,
+    ) -> None:
+        self._uploads = uploads
+        self._versions = versions
+        self._copying = copying
+        self._buckets = buckets
+        self._bodies = bodies
+        self._budget = budget
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._piece_bytes = piece_bytes
+
+    async def create(self, call: Call) -> web.StreamResponse:
+        async with self._buckets.writing(call.bucket) as bucket:
+            lock = lock_of_put(call, bucket, self._wall_clock)
+            description = description_of_request(
+                call, metadata_bytes_max=self._settings.metadata_bytes_max
+            )
+            mode, until_ms = lock.retention if lock.retention is not None else (None, 0)
+            algorithm = (call.header("x-amz-checksum-algorithm") or "").lower()
+            record = UploadRecord(
+                bucket=call.bucket,
+                key=call.target.key,
+                created_ms=self._wall_clock.now_ms(),
+                content_type=description.content_type,
+                metadata=dict(description.metadata),
+                checksum_algorithm=algorithm,
+                composite=call.header("x-amz-checksum-type") != "FULL_OBJECT",
+                retention_mode="" if mode is None else mode.value,
+                retain_until_ms=until_ms,
+                legal_hold=lock.legal_hold,
+            )
+            upload = await self._uploads.create(record)
+        headers = {"x-amz-checksum-algorithm": algorithm.upper()} if algorithm else {}
+        result = document(
+            "InitiateMultipartUploadResult",
+            leaf("Bucket", call.bucket),
+            leaf("Key", call.target.key),
+            leaf("UploadId", upload.upload_id),
+        )
+        return xml_response(result, headers=headers)
+
+    async def put_part(self, call: Call) -> web.StreamResponse:
+        async with self._buckets.writing(call.bucket):
+            upload, number = self._upload(call), self._part_number(call)
+            async with self._bodies.read(call, self._settings.object_bytes_max) as body:
+                algorithm = upload.record.checksum_algorithm
+                chosen = (
+                    algorithm if algorithm in body.checksums else next(iter(body.checksums), "")
+                )
+                checksum = (chosen, body.checksums[chosen]) if chosen else None
+                part = await self._uploads.put_part(
+                    upload, number, body.buffers, md5=body.md5.hex(), checksum=checksum
+                )
+        headers = {HEADER_PREFIX + name: value for name, value in body.checksums.items()}
+        return web.Response(headers={"ETag": f'"{part.md5}"', **headers})
+
+    async def copy_part(self, call: Call) -> web.StreamResponse:
+        async with self._buckets.writing(call.bucket):
+            upload, number = self._upload(call), self._part_number(call)
+            source = await self._copying.source(call)
+            start, end = self._copying.range_of_part(call, source)
+            async with self._budget.hold(end - start):
+                content = await self._copying.read(source, start, end - start)
+                md5 = await self._copying.md5(content)
+                part = await self._uploads.put_part(
+                    upload, number, [content], md5=md5, checksum=None
+                )
+        result = document(
+            "CopyPartResult",
+            leaf("LastModified", iso_date(part.stored_ms)),
+            leaf("ETag", f'"{part.md5}"'),
+        )
+        return xml_response(result, headers=self._copying.source_headers(source))
+
+    async def abort(self, call: Call) -> web.StreamResponse:
+        self._buckets.get(call.bucket)
+        upload = self._upload(call)
+        if upload.completing:
+            raise S3Failure("OperationAborted", "The upload is being completed.")
+        await self._uploads.remove(upload)
+        return web.Response(status=204)
+
+    async def complete(self, call: Call) -> web.StreamResponse:
+        async with self._bodies.read(call, self._settings.document_bytes_max) as body:
+            order = parse(body.joined(), "CompleteMultipartUpload")
+        async with self._buckets.writing(call.bucket) as bucket:
+            upload = self._upload(call)
+            condition = write_condition(call)
+            parts = self._chosen_parts(upload, order)
+            checksums = _checksums(upload.record, parts)
+            if upload.completing:
+                raise S3Failure("OperationAborted", "The upload is being completed already.")
+            upload.completing = True
+            try:
+                content, found = await self._uploads.join(upload, parts, self._piece_bytes)
+                record = await self._versions.put(
+                    bucket,
+                    object_key(call.bucket, call.target.key),
+                    content,
+                    found,
+                    content_type=upload.record.content_type,
+                    metadata=_description(upload.record).with_checksums(checksums),
+                    etag=_etag(parts),
+                    lock=_lock(upload.record),
+                    condition=condition,
+                )
+            finally:
+                upload.completing = False
+            await self._uploads.remove(upload)
+        headers = {"x-amz-version-id": version_text(record)} if bucket.versioning else {}
+        headers.update(checksum_headers(checksums))
+        host = call.header("Host") or ""
+        result = document(
+            "CompleteMultipartUploadResult",
+            leaf("Location", f"http://{host}{call.target.raw_path}"),
+            leaf("Bucket", call.bucket),
+            leaf("Key", call.target.key),
+            leaf("ETag", f'"{record.etag}"'),
+            *(leaf(_CHECKSUM_TAGS[name], value) for name, value in checksums.items()),
+        )
+        return xml_response(result, headers=headers)
+
+    def _upload(self, call: Call) -> Upload:
+        return self._uploads.get(call.query.get("uploadId", ""), call.bucket, call.target.key)
+
+    def _part_number(self, call: Call) -> int:
+        text = call.query.get("partNumber", "")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+        if not 0 < number <= self._settings.parts_max:
+            raise S3Failure(
+                "InvalidArgument",
+                f"Part number must be an integer between 1 and {self._settings.parts_max}",
+            )
+        return number
+
+    def _chosen_parts(self, upload: Upload, order: Element) -> list[Part]:
+        """Raises S3Failure: MalformedXML, InvalidPart, InvalidPartOrder, EntityTooSmall, EntityTooLarge."""
+        parts: list[Part] = []
+        for element in order.all("Part"):
+            text = element.text_of("PartNumber")
+            if not text.isascii() or not text.isdigit() or len(text) > 7:
+                raise S3Failure("MalformedXML", "A part has a number.")
+            part = upload.parts.get(int(text))
+            etag = element.text_of("ETag").strip('"')
+            if part is None or part.md5 != etag or not _checksum_agrees(part, element):
+                raise S3Failure(
+                    "InvalidPart", f"Part {text} was not uploaded, or is another one than that."
+                )
+            if parts and parts[-1].number >= part.number:
+                raise S3Failure("InvalidPartOrder", "Parts are listed in ascending order.")
+            if parts and parts[-1].length < self._settings.part_bytes_min:
+                raise S3Failure(
+                    "EntityTooSmall",
+                    f"Part {parts[-1].number} is smaller than {self._settings.part_bytes_min} bytes.",
+                )
+            parts.append(part)
+        if not parts:
+            raise S3Failure("MalformedXML", "A completion names at least one part.")
+        if sum(part.length for part in parts) > self._settings.joined_bytes_max:
+            raise S3Failure(
+                "EntityTooLarge",
+                f"An object has at most {self._settings.joined_bytes_max} bytes here.",
+            )
+        return parts
+
+
+def _checksum_agrees(part: Part, element: Element) -> bool:
+    if part.checksum is None:
+        return True
+    algorithm, value = part.checksum
+    return element.text_of(_CHECKSUM_TAGS[algorithm], value) == value
+
+
+def _checksums(record: UploadRecord, parts: Sequence[Part]) -> dict[str, str]:
+    """Of the object: the checksum of its parts' checksums, if all of them have one of the announced kind."""
+    algorithm = record.checksum_algorithm
+    values = [part.checksum[1] for part in parts if part.checksum and part.checksum[0] == algorithm]
+    if not record.composite or algorithm not in ALGORITHMS or len(values) < len(parts):
+        return {}
+    return {algorithm: composite_checksum(algorithm, values)}
+
+
+def _etag(parts: Sequence[Part]) -> str:
+    whole = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in parts), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(parts)}"
+
+
+def _lock(record: UploadRecord) -> LockOfPut:
+    if not record.retention_mode:
+        return LockOfPut(None, legal_hold=record.legal_hold)
+    mode = RetentionMode(record.retention_mode)
+    return LockOfPut((mode, record.retain_until_ms), legal_hold=record.legal_hold)
+
+
+def _description(record: UploadRecord) -> ObjectDescription:
+    return ObjectDescription(record.content_type, record.metadata)

@@ -1,0 +1,201 @@
+"""CopyObject, and the source of UploadPartCopy. The engine keeps equal bytes once, so a copy costs a record."""
+
+import asyncio
+import hashlib
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import ObjectNotFoundError
+from segmentstore.runtime.clock import WallClock
+from segmentstore.s3.body_reader import BodyBudget
+from segmentstore.s3.buckets import Buckets
+from segmentstore.s3.byte_ranges import parse_range, resolve_range
+from segmentstore.s3.call import Call
+from segmentstore.s3.conditions import check_copy_source, write_condition
+from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.instants import iso_date
+from segmentstore.s3.object_description import (
+    ObjectDescription,
+    checksums_of,
+    description_of_record,
+    description_of_request,
+    refuse_unsupported,
+    version_text,
+)
+from segmentstore.s3.object_keys import object_key
+from segmentstore.s3.object_lock import lock_of_put
+from segmentstore.s3.request_target import decode_key
+from segmentstore.s3.responses import xml_response
+from segmentstore.s3.settings import EndpointSettings
+from segmentstore.s3.versions import VersionWriter
+from segmentstore.s3.xml_writing import document, leaf
+from tier2.volumes.content import ContentDigest, digest
+from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.index_record import IndexRecord
+
+_SOURCE = "x-amz-copy-source"
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """The version that is copied from."""
+
+    bucket: str
+    key: str
+    version_id: str | None
+    record: IndexRecord
+
+
+class ObjectCopying:
+    """Copies within the endpoint."""
+
+    def __init__(
+        self,
+        *,
+        engine: VolumeEngine,
+        versions: VersionWriter,
+        buckets: Buckets,
+        budget: BodyBudget,
+        wall_clock: WallClock,
+        executor: Executor | None,
+        settings: EndpointSettings,
+        piece_bytes: int,
+    ) -> None:
+        """`piece_bytes`: of the engine."""
+        self._engine = engine
+        self._versions = versions
+        self._buckets = buckets
+        self._budget = budget
+        self._wall_clock = wall_clock
+        self._executor = executor
+        self._settings = settings
+        self._piece_bytes = piece_bytes
+
+    async def copy(self, call: Call) -> web.StreamResponse:
+        async with self._buckets.writing(call.bucket) as bucket:
+            lock = lock_of_put(call, bucket, self._wall_clock)
+            condition = write_condition(call)
+            source = await self.source(call)
+            description = self._description(call, source)
+            self.require_size(source.record.size)
+            async with self._budget.hold(source.record.size):
+                content = await self.read(source, 0, source.record.size)
+                checksums = checksums_of(source.record)
+                record = await self._versions.put(
+                    bucket,
+                    object_key(call.bucket, call.target.key),
+                    [content],
+                    await self._digest(source.record, content),
+                    content_type=description.content_type,
+                    metadata=description.with_checksums(checksums),
+                    etag=source.record.etag,
+                    lock=lock,
+                    condition=condition,
+                )
+        headers = self.source_headers(source)
+        if bucket.versioning:
+            headers["x-amz-version-id"] = version_text(record)
+        result = document(
+            "CopyObjectResult",
+            leaf("LastModified", iso_date(record.created_ms)),
+            leaf("ETag", f'"{record.etag}"'),
+        )
+        return xml_response(result, headers=headers)
+
+    async def source(self, call: Call) -> CopySource:
+        """Of x-amz-copy-source, with its conditions checked. Raises S3Failure."""
+        path, _, query = (call.header(_SOURCE) or "").partition("?versionId=")
+        bucket, _, key = path.removeprefix("/").partition("/")
+        if not bucket or not key:
+            # Some clients encode the slash between bucket and key as well.
+            bucket, _, key = unquote(path).removeprefix("/").partition("/")
+        key = decode_key(key)
+        if not bucket or not key:
+            raise S3Failure("InvalidArgument", f"{_SOURCE} has to be BUCKET/KEY.")
+        self._buckets.get(bucket)
+        version_id = unquote(query) or None
+        engine_version = "" if version_id == "null" else version_id
+        try:
+            record = await self._engine.head(object_key(bucket, key), version_id=engine_version)
+        except ObjectNotFoundError:
+            code = "NoSuchKey" if version_id is None else "NoSuchVersion"
+            raise S3Failure(code, "The source of the copy does not exist.") from None
+        if record.delete_marker:
+            raise S3Failure("InvalidRequest", "The source of a copy cannot be a delete marker.")
+        check_copy_source(call, record)
+        return CopySource(bucket, key, engine_version, record)
+
+    async def read(self, source: CopySource, start: int, length: int) -> bytes:
+        """Bytes of the source. Raises S3Failure if it changed since it was found."""
+        found = await self._engine.get_range(
+            object_key(source.bucket, source.key), start, length, version_id=source.version_id
+        )
+        if found.record.sequence != source.record.sequence:
+            raise S3Failure("OperationAborted", "The source was overwritten during the copy.")
+        return found.content
+
+    async def md5(self, content: bytes) -> str:
+        """In hexadecimal."""
+        loop = asyncio.get_running_loop()
+        hashing = partial(hashlib.md5, content, usedforsecurity=False)
+        return (await loop.run_in_executor(self._executor, hashing)).hexdigest()
+
+    async def _digest(self, record: IndexRecord, content: bytes) -> ContentDigest:
+        if record.piece_bytes == self._piece_bytes:
+            # The bytes were checked by these when they were read.
+            return ContentDigest(record.size, record.content_hash, record.pieces)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, digest, [content], self._piece_bytes)
+
+    def range_of_part(self, call: Call, source: CopySource) -> tuple[int, int]:
+        """[start, end) of an UploadPartCopy. Raises S3Failure."""
+        text = call.header("x-amz-copy-source-range")
+        size = source.record.size
+        if text is None:
+            start, end = 0, size
+        else:
+            asked = parse_range(text)
+            if asked is None or None in asked:
+                raise S3Failure("InvalidArgument", "The range has to be bytes=FIRST-LAST.")
+            start, end = resolve_range(asked, size)
+        self.require_size(end - start)
+        return start, end
+
+    def require_size(self, size: int) -> None:
+        """Raises S3Failure (EntityTooLarge)."""
+        limit = self._settings.object_bytes_max
+        if size > limit:
+            raise S3Failure(
+                "EntityTooLarge",
+                f"At most {limit} bytes are copied in one request: use a multipart upload whose "
+                f"parts are copied from ranges of the source.",
+            )
+
+    @staticmethod
+    def source_headers(source: CopySource) -> dict[str, str]:
+        """What the answer says of the source."""
+        if not source.record.versioned:
+            return {}
+        return {"x-amz-copy-source-version-id": version_text(source.record)}
+
+    def _description(self, call: Call, source: CopySource) -> ObjectDescription:
+        directive = call.header("x-amz-metadata-directive") or "COPY"
+        if directive not in {"COPY", "REPLACE"}:
+            raise S3Failure("InvalidArgument", "Unknown metadata directive.")
+        if directive == "REPLACE":
+            return description_of_request(
+                call, metadata_bytes_max=self._settings.metadata_bytes_max
+            )
+        refuse_unsupported(call)
+        same = (source.bucket, source.key) == (call.bucket, call.target.key)
+        if same and source.version_id is None:
+            raise S3Failure(
+                "InvalidRequest",
+                "This copy request is illegal because it is trying to copy an object to itself "
+                "without changing the object's metadata.",
+            )
+        return description_of_record(source.record)

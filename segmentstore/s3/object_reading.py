@@ -1,0 +1,199 @@
+"""GetObject and HeadObject.
+
+Invariants:
+
+- An answer is one version from its first byte to its last: when a larger object is overwritten while it is sent, the
+  connection is cut, never another version's bytes sent.
+- An answer holds at most two windows: the one that is sent, and the one that is read meanwhile. All of them together
+  hold no more than their budget.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import ObjectNotFoundError, StorageError
+from segmentstore.s3.body_reader import BodyBudget
+from segmentstore.s3.buckets import Buckets
+from segmentstore.s3.byte_ranges import parse_range, resolve_range
+from segmentstore.s3.call import Call
+from segmentstore.s3.conditions import check_read, etags
+from segmentstore.s3.failures import S3Failure, not_implemented
+from segmentstore.s3.instants import http_date
+from segmentstore.s3.object_description import object_headers, version_text
+from segmentstore.s3.object_keys import object_key
+from segmentstore.s3.settings import EndpointSettings
+from tier2.volumes.engine import StoredObject, VolumeEngine
+from tier2.volumes.index_record import IndexRecord
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def asked_version(query: Mapping[str, str]) -> str | None:
+    """The engine's name of the version that a query names, if it names one. Raises S3Failure."""
+    text = query.get("versionId")
+    if text is None:
+        return None
+    if not text:
+        raise S3Failure("InvalidArgument", "Version id cannot be the empty string")
+    return "" if text == "null" else text
+
+
+class ObjectReading:
+    """The verbs that show an object."""
+
+    def __init__(
+        self,
+        *,
+        engine: VolumeEngine,
+        buckets: Buckets,
+        budget: BodyBudget,
+        settings: EndpointSettings,
+    ) -> None:
+        """`budget`: of what answers hold."""
+        self._budget = budget
+        self._engine = engine
+        self._buckets = buckets
+        self._settings = settings
+
+    async def head(self, call: Call) -> web.StreamResponse:
+        versioned = bool(self._buckets.get(call.bucket).versioning)
+        record = await self.find(call)
+        check_read(call, record)
+        headers = object_headers(record, call, versioned=versioned)
+        asked = self._asked_range(call, record)
+        status, length = 200, record.size
+        if asked is not None:
+            start, end = resolve_range(asked, record.size)
+            status, length = 206, end - start
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
+        headers["Content-Length"] = str(length)
+        return web.Response(status=status, headers=headers)
+
+    async def get(self, call: Call) -> web.StreamResponse:
+        versioned = bool(self._buckets.get(call.bucket).versioning)
+        asked = parse_range(call.header("Range"))
+        if asked is None and not _has_conditions(call):
+            # The whole of most objects comes with one look.
+            first = await self._read(call, 0, self._settings.first_window_bytes)
+            record, start, end = first.record, 0, first.record.size
+        else:
+            record = await self.find(call)
+            check_read(call, record)
+            asked = self._asked_range(call, record)
+            start, end = (0, record.size) if asked is None else resolve_range(asked, record.size)
+            count = min(end - start, self._settings.first_window_bytes)
+            first = await self._read(call, start, count)
+            _require_same(record, first.record)
+        headers = object_headers(record, call, versioned=versioned)
+        status = 200
+        if asked is not None:
+            status = 206
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
+        if len(first.content) == end - start:
+            return web.Response(status=status, headers=headers, body=first.content)
+        headers["Content-Length"] = str(end - start)
+        held = min(end - start, 2 * self._settings.window_bytes)
+        async with self._budget.hold(held):
+            return await self._stream(call, status, headers, first, start, end)
+
+    async def find(self, call: Call) -> IndexRecord:
+        """The version that is asked for. Raises S3Failure."""
+        if "partNumber" in call.query:
+            raise not_implemented("Reading an object by its parts")
+        version_id = asked_version(call.query)
+        key = object_key(call.bucket, call.target.key)
+        try:
+            record = await self._engine.head(key, version_id=version_id)
+        except ObjectNotFoundError:
+            raise await self._missing(call, key, version_id) from None
+        _refuse_marker(record)
+        return record
+
+    async def _read(self, call: Call, start: int, length: int) -> StoredObject:
+        if "partNumber" in call.query:
+            raise not_implemented("Reading an object by its parts")
+        version_id = asked_version(call.query)
+        key = object_key(call.bucket, call.target.key)
+        try:
+            found = await self._engine.get_range(key, start, length, version_id=version_id)
+        except ObjectNotFoundError:
+            raise await self._missing(call, key, version_id) from None
+        _refuse_marker(found.record)
+        return found
+
+    async def _missing(self, call: Call, key: bytes, version_id: str | None) -> S3Failure:
+        if version_id is not None:
+            return S3Failure("NoSuchVersion", "The specified version does not exist.")
+        headers = {}
+        if self._buckets.get(call.bucket).versioning:
+            versions = await self._engine.list_versions(key)
+            if versions and versions[0].delete_marker:
+                headers = {
+                    "x-amz-delete-marker": "true",
+                    "x-amz-version-id": version_text(versions[0]),
+                }
+        return S3Failure("NoSuchKey", "The specified key does not exist.", headers)
+
+    def _asked_range(self, call: Call, record: IndexRecord) -> tuple[int | None, int | None] | None:
+        if_range = call.header("If-Range")
+        same_date = if_range == http_date(record.created_ms)
+        if if_range is not None and not same_date and record.etag not in etags(if_range):
+            return None
+        return parse_range(call.header("Range"))
+
+    async def _stream(
+        self,
+        call: Call,
+        status: int,
+        headers: Mapping[str, str],
+        first: StoredObject,
+        start: int,
+        end: int,
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(status=status, headers=headers)
+        await response.prepare(call.request)
+        window, position = first, start + len(first.content)
+        failures: list[Exception] = []
+        try:
+            while position < end:
+                length = min(end - position, self._settings.window_bytes)
+                async with asyncio.TaskGroup() as tasks:
+                    reading = tasks.create_task(self._read(call, position, length))
+                    async with asyncio.timeout(self._settings.window_seconds_max):
+                        await response.write(window.content)
+                window = reading.result()
+                _require_same(first.record, window.record)
+                position += len(window.content)
+            async with asyncio.timeout(self._settings.window_seconds_max):
+                await response.write(window.content)
+        except* (S3Failure, StorageError, ConnectionError, TimeoutError) as group:
+            failures += group.exceptions
+        if failures:
+            # The status is out: a body that is too short is the one way left to say that it is not whole.
+            _LOGGER.info("answer cut short path=%.200r why=%s", call.target.raw_path, failures[0])
+            if call.request.transport is not None:
+                call.request.transport.abort()
+            return response
+        await response.write_eof()
+        return response
+
+
+def _has_conditions(call: Call) -> bool:
+    return any(name.lower().startswith("if-") for name in call.request.headers)
+
+
+def _require_same(expected: IndexRecord, found: IndexRecord) -> None:
+    if found.sequence != expected.sequence:
+        raise S3Failure("OperationAborted", "The object was overwritten while it was read.")
+
+
+def _refuse_marker(record: IndexRecord) -> None:
+    if record.delete_marker:
+        raise S3Failure(
+            "MethodNotAllowed",
+            "The version is a delete marker.",
+            {"x-amz-delete-marker": "true", "x-amz-version-id": version_text(record)},
+        )

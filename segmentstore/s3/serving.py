@@ -1,0 +1,113 @@
+"""The endpoint as a process: start, say so, serve until SIGTERM or SIGINT, end.
+
+    stdout   one line: `ready http://HOST:PORT data=DIR ...`, and where the keys are if they are new
+    stderr   the log
+
+A second signal ends the process at once: what was acknowledged is safe either way.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from segmentstore.contracts.errors import InvalidRequestError, StorageError
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.s3.credentials import FILE_NAME, Credentials, kept_credentials
+from segmentstore.s3.endpoint import open_endpoint
+from segmentstore.s3.settings import EndpointSettings
+from tier2.volumes.settings import VolumeSettings
+
+_EXIT_AT_ONCE = 130
+_SAME_SIGNAL_SECONDS = 1.0
+"""Supervisors send a signal to a process and to its group: one wish, not two."""
+_LOGGER = logging.getLogger(__name__)
+
+
+def run_endpoint(
+    directory: Path,
+    *,
+    credentials: Credentials | None,
+    settings: EndpointSettings,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until a signal. Raises SegmentStoreError when it cannot start."""
+    if not __debug__:
+        raise InvalidRequestError(
+            "the endpoint does not run under python -O: its assertions are what stops it before it loses data"
+        )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(directory, credentials, settings, announce))
+
+
+async def _serve(
+    directory: Path,
+    credentials: Credentials | None,
+    settings: EndpointSettings,
+    announce: Callable[[str], None],
+) -> None:
+    files, random = SystemFileSystem(), system_random()
+    stopping = _stop_signals()
+    try:
+        files.make_directories(str(directory))
+        keys = "keys=environment"
+        if credentials is None:
+            credentials, are_new = kept_credentials(str(directory), random)
+            keys = f"{'new ' if are_new else ''}keys={directory / FILE_NAME}"
+    except OSError as error:
+        raise StorageError(f"the data directory cannot be used: {error}") from error
+    try:
+        endpoint = open_endpoint(
+            str(directory),
+            credentials=credentials,
+            files=files,
+            wall_clock=SystemWallClock(),
+            random=random,
+            settings=settings,
+            volume_settings=VolumeSettings(),
+        )
+        async with endpoint as server:
+            tune_for_serving()
+            host, port = server.address
+            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            announce(f"ready {url} data={directory} {keys}; use: aws --endpoint-url {url} s3 ls")
+            await stopping.wait()
+            _LOGGER.info("stopping")
+    except OSError as error:
+        raise StorageError(f"cannot serve: {error.strerror or error}") from error
+
+
+def _stop_signals() -> asyncio.Event:
+    """Set by the first signal; a second one ends the process."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def insist() -> None:
+        for number in numbers:
+            loop.add_signal_handler(number, os._exit, _EXIT_AT_ONCE)
+
+    def on_signal() -> None:
+        if not stopping.is_set():
+            stopping.set()
+            loop.call_later(_SAME_SIGNAL_SECONDS, insist)
+
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    return stopping
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    if sys.platform == "win32":
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,59 @@
+"""Values that a user may tune in the S3 room. Every bound of the room has its name here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """Limits and times of the endpoint. Sizes in bytes, times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 9000
+    """0 lets the system choose; S3Server.address says what it chose."""
+    region: str = "us-east-1"
+    """What buckets say of their place. Requests signed for any region are taken."""
+
+    object_bytes_max: int = 256 << 20
+    """Largest body of one put or of one part: it is held in memory. Above it: EntityTooLarge."""
+    bodies_bytes_max: int = 512 << 20
+    """All bodies that are held at once; more wait, and are told to slow down in the end."""
+    body_wait_seconds_max: float = 20.0
+    body_seconds_max: float = 60.0
+    """For a body to arrive, besides what `body_bytes_per_second_min` allows."""
+    body_bytes_per_second_min: int = 64 << 10
+    document_bytes_max: int = 4 << 20
+    """An XML document that is sent to us."""
+    read_bytes: int = 512 << 10
+    """Of a body, taken from its socket ahead of whoever reads it (up to twice as much)."""
+    header_bytes_max: int = 16 << 10
+    """One line of a request's head."""
+
+    first_window_bytes: int = 256 << 10
+    """An object (or range) up to this size is answered at once."""
+    window_bytes: int = 8 << 20
+    """What is read at a time of a larger one; its answer holds up to two of them."""
+    answers_bytes_max: int = 256 << 20
+    """All answers of larger objects together; more wait, and are told to slow down in the end."""
+    window_seconds_max: float = 300.0
+    """A client that takes one window for longer is disconnected."""
+    executor_bytes_min: int = 16 << 10
+    """Larger bodies are hashed in the executor."""
+
+    part_bytes_min: int = 5 << 20
+    """Of every part but the last."""
+    parts_max: int = 10_000
+    joined_bytes_max: int = 64 << 30
+    """An object that is made of parts: it is written in one step, and other writers wait for it."""
+    uploads_max: int = 10_000
+    """Multipart uploads that are begun and not completed."""
+
+    buckets_max: int = 1_000
+    page_entries_max: int = 1_000
+    deletions_max: int = 1_000
+    """Keys of one DeleteObjects."""
+    metadata_bytes_max: int = 2 << 10
+
+    clock_skew_seconds_max: int = 15 * 60
+    presigned_seconds_max: int = 7 * 24 * 3600
+    shutdown_seconds: float = 10.0
+    """How long close() waits for requests under way."""

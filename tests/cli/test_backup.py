@@ -1,0 +1,90 @@
+"""Points in time that are kept, and a store as it was then."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.server_process import ServerProcess
+from tests.cli.command_line import CommandLine
+
+pytestmark = pytest.mark.integration
+
+CONTENT = {f"b/{number}": bytes([number + 1]) * (9_000 * number + 7) for number in range(8)}
+
+
+def fill(cli: CommandLine, folder: Path) -> None:
+    for name, content in CONTENT.items():
+        (folder / "content").write_bytes(content)
+        assert cli.segment("create", name).exit_code == ExitCode.OK
+        assert cli.segment("append", name, str(folder / "content")).exit_code == ExitCode.OK
+
+
+def users_of(cli: CommandLine) -> list[str]:
+    """Names of segments that are not the controller's own."""
+    rows = cli.segment("list", "-o", "json").rows
+    return [row["name"] for row in rows if not row["name"].startswith("_system/")]
+
+
+def test_h6_a_store_comes_back_as_it_was_when_it_was_pinned(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data, restored = tmp_path / "data", tmp_path / "restored"
+    server = ServerProcess(data, ["--set", "tier2.garbage_grace_seconds=0s"])
+    cli = CommandLine(capfdbinary)
+    with server:
+        fill(CommandLine(capfdbinary, server.address), tmp_path)
+        while_it_runs = cli("backup", "pin", "monday", "--data", str(data))
+        assert while_it_runs.exit_code == ExitCode.CONFLICT
+        server.kill()
+        pinned = cli("backup", "pin", "monday", "--data", str(data), "-o", "json")
+        assert pinned.exit_code == ExitCode.OK, pinned.errors
+        assert len(pinned.rows) == 4
+        server.start()
+        later = CommandLine(capfdbinary, server.address)
+        for name in CONTENT:
+            assert later.segment("delete", name).exit_code == ExitCode.OK
+        assert later.segment("create", "later").exit_code == ExitCode.OK
+        assert later.segment("flush").exit_code == ExitCode.OK
+        assert server.terminate() == 0
+    assert cli("backup", "pin", "tuesday", "--data", str(data)).exit_code == ExitCode.OK
+    rows = cli("backup", "list", str(data), "-o", "json").rows
+    assert [(row["backup"], row["complete"]) for row in rows] == [
+        ("monday", True),
+        ("tuesday", True),
+    ]
+    arguments = ("--from", str(data), "--data", str(restored), "--quiet", "-o", "json")
+    done = cli("backup", "restore", "monday", *arguments)
+    assert done.exit_code == ExitCode.OK, done.errors
+    assert all(row["missing_objects"] == 0 for row in done.rows)
+    assert cli("backup", "restore", "monday", *arguments).exit_code != ExitCode.OK
+    assert cli("tier2", "verify", str(restored), "--deep", "--quiet").exit_code == ExitCode.OK
+    with ServerProcess(restored) as copy:
+        found = CommandLine(capfdbinary, copy.address)
+        assert users_of(found) == sorted(CONTENT)
+        for name, content in CONTENT.items():
+            read = found.segment("read", name).content
+            assert hashlib.sha256(read).digest() == hashlib.sha256(content).digest()
+        assert found.segment("append", "b/1", str(tmp_path / "content")).exit_code == ExitCode.OK
+    with ServerProcess(data) as original:
+        assert users_of(CommandLine(capfdbinary, original.address)) == ["later"]
+
+
+def test_a_backup_is_dropped_once_and_a_missing_one_is_said_to_be_missing(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data = tmp_path / "data"
+    cli = CommandLine(capfdbinary)
+    with ServerProcess(data) as server:
+        fill(CommandLine(capfdbinary, server.address), tmp_path)
+        assert server.terminate() == 0
+        server.start()
+        assert server.terminate() == 0
+    assert cli("backup", "pin", "bad/name", "--data", str(data)).exit_code == ExitCode.USAGE
+    assert cli("backup", "pin", "a", "--data", str(data)).exit_code == ExitCode.OK
+    assert cli("backup", "drop", "b", "--data", str(data)).exit_code == ExitCode.NOT_FOUND
+    assert cli("backup", "drop", "a", "--data", str(data)).exit_code == ExitCode.OK
+    assert cli("backup", "list", str(data), "-o", "json").rows == []
+    arguments = ("--from", str(data), "--data", str(tmp_path / "new"))
+    assert cli("backup", "restore", "a", *arguments).exit_code == ExitCode.USAGE

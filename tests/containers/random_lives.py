@@ -1,0 +1,80 @@
+"""Whole lives of a container over the same two tiers, chosen at random: what every such test does between its steps.
+
+A life begins with settings that turn every corner quickly. It ends by close(), or without a word, as with kill -9.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from random import Random
+from typing import ClassVar
+
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from tests.containers.node import MemoryTiers, make_container
+from tier1.memory_log import MemoryDurableDataLog
+
+LIVES = 5
+HANG_SECONDS = 30.0
+
+
+class ContainerLives(ABC):
+    """One container after another. Subclasses hold the model with which each has to agree."""
+
+    steps_max: ClassVar[int]
+    """Of one life."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.tiers = MemoryTiers()
+
+    @abstractmethod
+    def settings(self) -> ContainerSettings:
+        """Those of the next life."""
+
+    @abstractmethod
+    async def compare(self, container: StreamSegmentContainer) -> None:
+        """Everything that it serves, with the model."""
+
+    @abstractmethod
+    async def step(self, container: StreamSegmentContainer) -> None:
+        """Do something to the container and to the model."""
+
+    async def look_after(self, container: StreamSegmentContainer, what: str) -> None:
+        """What a container does now and then, whatever it holds; nothing for any other word."""
+        match what:
+            case "flush":
+                await container.flush()
+            case "evict":
+                container._mapper.evict(10)
+            case "checkpoint":
+                await container._processor.checkpoint()
+            case "pause":
+                await asyncio.sleep(self.random.choice([0, 0.001, 0.005]))
+            case _:
+                await asyncio.sleep(0)
+
+    async def live_all(self) -> None:
+        for _ in range(LIVES):
+            async with asyncio.timeout(HANG_SECONDS):
+                await self._live()
+
+    async def _live(self) -> None:
+        choose = self.random.choice
+        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=choose([80, 300, 1 << 20]))
+        container = make_container(self.tiers, settings=self.settings(), log=log)
+        await container.start()
+        run = asyncio.ensure_future(container.run())
+        try:
+            await self.compare(container)
+            for _ in range(self.random.randrange(5, self.steps_max)):
+                await self.step(container)
+                if run.done():
+                    run.result()
+            if choose([True, False]):
+                await self.compare(container)
+            if choose([True, False, False]):
+                await container.close()
+        finally:
+            await log.close()  # from here on it is as good as dead
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)

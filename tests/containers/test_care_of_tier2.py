@@ -1,0 +1,113 @@
+"""A container looks after its Tier 2: it joins what trickles in, and mends what is damaged from its cache."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+
+from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_storage import CacheStorage
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.runtime.clock import SystemWallClock
+from tests.containers.node import STORE_ID, MemoryTiers
+from tests.containers.test_segment_container import append, read_all
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+from tests.tier2.storage.faulty_store import FaultyStore
+from tier1.memory_log import MemoryDurableDataLog
+from tier2.storage.settings import StorageSettings
+from tier2.storage.tiered_storage import TieredStorage
+
+CARING = StorageSettings(
+    compaction_chunks_min=4,
+    compaction_growth_min=2.0,
+    garbage_grace_seconds=1.0,
+    cold_seconds=30.0,
+    scrub_bytes_per_second=1 << 20,
+    scrub_pass_seconds=20.0,
+)
+
+
+@asynccontextmanager
+async def caring(tiers: MemoryTiers, store: FaultyStore) -> AsyncIterator[StreamSegmentContainer]:
+    """A container whose Tier 2 is scrubbed all the time."""
+    container = StreamSegmentContainer(
+        container_id=ContainerId(0),
+        log=MemoryDurableDataLog(tiers.log_store),
+        storage=TieredStorage(
+            object_store=store,
+            store_id=STORE_ID,
+            container_id=ContainerId(0),
+            container_count=1,
+            settings=CARING,
+            wall_clock=SystemWallClock(),
+            random=Random(2),
+            executor=None,
+        ),
+        cache=CacheManager(storage=CacheStorage(budget_bytes=16 << 20)),
+        wall_clock=SystemWallClock(),
+        random=Random(3),
+        executor=None,
+        settings=replace(ContainerSettings(), writer=replace(ContainerSettings().writer)),
+    )
+    await container.start()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(container.run())
+        try:
+            yield container
+        finally:
+            await container.close()
+
+
+async def chunk_keys(store: FaultyStore) -> list[str]:
+    return [info.key async for info in store.store.list("containers/0000/chunks/")]
+
+
+def test_what_trickles_in_is_joined_while_the_container_works() -> None:
+    async def main(_: SimLoop) -> None:
+        tiers = MemoryTiers()
+        store = FaultyStore(tiers.object_store)
+        written = b""
+        async with caring(tiers, store) as container:
+            await container.create("a")
+            for number in range(40):
+                written += bytes([number]) * 500
+                await append(container, "a", bytes([number]) * 500)
+                await container.flush()
+                await asyncio.sleep(12.0)
+            await asyncio.sleep(300.0)
+            metrics = container.metrics()
+            assert metrics["tier2_joined_chunks_total"] >= 40
+            assert metrics["tier2_joined_bytes_total"] <= 6 * len(written)
+            assert metrics["tier2_scrub_passes_total"] > 5
+            assert metrics["tier2_scrub_damages_total"] == 0
+            assert len(await chunk_keys(store)) == 1
+            assert await read_all(container, "a") == written
+        async with caring(tiers, store) as container:
+            assert await read_all(container, "a") == written
+
+    run_simulation(3, main)
+
+
+def test_a_damaged_chunk_is_mended_from_the_cache_before_anybody_misses_it() -> None:
+    async def main(_: SimLoop) -> None:
+        tiers = MemoryTiers()
+        store = FaultyStore(tiers.object_store)
+        async with caring(tiers, store) as container:
+            await container.create("a")
+            await append(container, "a", b"cached and flushed" * 100)
+            await container.flush()
+            (damaged,) = await chunk_keys(store)
+            await store.store.delete(damaged)
+            await asyncio.sleep(120.0)
+            metrics = container.metrics()
+            assert metrics["tier2_scrub_damages_total"] == 1
+            assert metrics["tier2_scrub_repairs_total"] == 1
+            assert await chunk_keys(store) != []
+        async with caring(tiers, store) as container:
+            assert await read_all(container, "a") == b"cached and flushed" * 100
+
+    run_simulation(4, main)

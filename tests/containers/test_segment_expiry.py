@@ -1,0 +1,117 @@
+"""Rules of age and size: what they drop, and what they never touch (H76, H77)."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from containers.segment_expiry import ExpirySettings, RetentionRule
+from segmentstore.contracts.errors import SegmentTruncatedError
+from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+from tests.containers.test_rules_time import SetClock
+from tests.containers.test_segment_container import append, read_all
+
+HOUR_MS = 3_600_000
+
+
+def ruled(*rules: RetentionRule, interval_seconds: float = 1e6) -> ContainerSettings:
+    """Looks only when the test says so, and trusts its clock at once."""
+    expiry = ExpirySettings(
+        rules=rules, interval_seconds=interval_seconds, clock_settle_seconds=0.0
+    )
+    return ContainerSettings(writer=FAST_FLUSH, expiry=expiry)
+
+
+async def rounds(container: StreamSegmentContainer, clock: SetClock, name: str, count: int) -> None:
+    """An append an hour, each flushed by itself: a chunk, and a block, each."""
+    await container.create(name)
+    for number in range(count):
+        await append(container, name, bytes([number]) * 1000)
+        await container.flush()
+        clock.milliseconds += HOUR_MS
+        container._processor.refresh_throttle()
+
+
+async def start_of(container: StreamSegmentContainer, name: str) -> int:
+    return (await container.info(name)).start_offset
+
+
+async def test_whole_blocks_beyond_the_size_go_and_unflushed_bytes_do_not_count() -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("kept/", bytes_max=10_000), RetentionRule("", bytes_max=2_500))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await rounds(container, clock, "a", 6)
+        await rounds(container, clock, "kept/a", 6)
+        await container.expiry.look()
+        assert await start_of(container, "a") == 3000
+        assert await start_of(container, "kept/a") == 0
+        assert await read_all(container, "a", 3000) == b"".join(
+            bytes([number]) * 1000 for number in (3, 4, 5)
+        )
+        with pytest.raises(SegmentTruncatedError):
+            await read_all(container, "a", 2999)
+        truncations = container.expiry.truncations
+        await container.flush()
+        await container.expiry.look()
+        assert container.expiry.truncations == truncations
+
+
+async def test_a_segment_to_which_nothing_was_appended_for_long_is_emptied_by_age() -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("", age_seconds=3 * 3600.0))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await rounds(container, clock, "a", 2)
+        await container.expiry.look()
+        assert await start_of(container, "a") == 0
+        clock.milliseconds += 4 * HOUR_MS
+        container.expiry.clock_watch.look()
+        container.expiry.clock_watch.settle()
+        await container.expiry.look()
+        assert await start_of(container, "a") == 2000
+        await append(container, "a", b"new")
+        assert await read_all(container, "a", 2000) == b"new"
+
+
+async def test_h77_a_clock_that_jumps_stops_rules_of_age_and_says_so() -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("", age_seconds=3600.0))
+    settings = replace(settings, expiry=replace(settings.expiry, clock_settle_seconds=1e9))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await rounds(container, clock, "a", 2)
+        expiry = container.expiry
+        await asyncio.sleep(0)
+        assert "has just started" in expiry.complaint
+        expiry.clock_watch.settle()
+        expiry.clock_watch.look()
+        clock.milliseconds += 365 * 24 * HOUR_MS
+        await expiry.look()
+        assert "clock jumped" in expiry.complaint
+        assert await start_of(container, "a") == 0
+        expiry.clock_watch.settle()
+        assert expiry.complaint == ""
+        await expiry.look()
+        assert await start_of(container, "a") == 2000
+
+
+async def test_tables_never_expire_and_hold_nobody_up() -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("", bytes_max=0))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await container.create_table("a-table")
+        await rounds(container, clock, "b", 2)
+        await container.expiry.look()
+        assert await start_of(container, "b") == 2000
+        assert await start_of(container, "a-table") == 0
+
+
+async def test_expiry_is_in_the_log_and_survives_a_crash() -> None:
+    clock = SetClock(HOUR_MS)
+    tiers = MemoryTiers()
+    settings = ruled(RetentionRule("", bytes_max=1000))
+    async with running(tiers, settings=settings, wall_clock=clock) as container:
+        await rounds(container, clock, "a", 4)
+        await container.expiry.look()
+    async with running(tiers, wall_clock=clock) as container:
+        assert await start_of(container, "a") == 3000

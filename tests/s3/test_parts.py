@@ -1,0 +1,136 @@
+"""Pure parts of the room: ranges, listings' places, names of parts, the budget of bodies."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.s3.body_reader import BodyBudget
+from segmentstore.s3.bucket_record import BucketRecord, decode_bucket_record, encode_bucket_record
+from segmentstore.s3.byte_ranges import parse_range, resolve_range
+from segmentstore.s3.checksums import checksum_text
+from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.instants import http_date, iso_date, parse_http_date, parse_iso_date
+from segmentstore.s3.part_files import Part, map_parts, part_of_file_name
+from segmentstore.s3.upload_record import (
+    UploadRecord,
+    decode_upload_record,
+    encode_upload_record,
+)
+from segmentstore.s3.xml_writing import document, leaf
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        ("bytes=0-0", (0, 0)),
+        ("bytes=5-", (5, None)),
+        ("bytes=-5", (None, 5)),
+        ("bytes=-", None),
+        ("bytes=5-2", None),
+        ("items=0-1", None),
+        ("bytes=a-b", None),
+        ("bytes = 1 - 2", (1, 2)),
+    ],
+)
+def test_what_is_no_range_is_ignored(text: str | None, expected: Any) -> None:
+    assert parse_range(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"), [((0, 0), 0), ((5, 9), 5), ((None, 0), 5), ((None, 3), 0)]
+)
+def test_a_range_that_is_not_in_the_object_is_refused(
+    asked: tuple[int | None, int | None], size: int
+) -> None:
+    with pytest.raises(S3Failure, match="InvalidRange"):
+        resolve_range(asked, size)
+
+
+def test_a_part_is_found_by_its_file_name() -> None:
+    checksum = ("crc32c", checksum_text("crc32c", [b"x"]))
+    for part in (
+        Part(1, 0, "0" * 32, 0, 5),
+        Part(10_000, 1 << 33, "f" * 32, 0xFFFFFFFF, 9, checksum),
+    ):
+        assert part_of_file_name(part.file_name()) == part
+    assert part_of_file_name("upload.json") is None
+
+
+def test_a_part_that_was_damaged_or_cut_is_never_joined(tmp_path: Any) -> None:
+    good = Part(1, 4, "0" * 32, 0x1F3A2B4C, 5)
+    path = tmp_path / good.file_name()
+    path.write_bytes(b"abcd")
+    with pytest.raises(CorruptedDataError, match="checksum"):
+        map_parts(str(tmp_path), [good])
+    path.write_bytes(b"abc")
+    with pytest.raises(CorruptedDataError, match="length"):
+        map_parts(str(tmp_path), [good])
+
+
+def test_records_read_back_and_other_bytes_are_none() -> None:
+    bucket = BucketRecord(5, "Enabled", lock=True, default_mode="COMPLIANCE", default_years=2)
+    assert decode_bucket_record(encode_bucket_record(bucket)) == bucket
+    upload = UploadRecord("b", "k/ü", 5, "text/x", {"m:a": "1"}, "crc32c", legal_hold=True)
+    assert decode_upload_record(encode_upload_record(upload)) == upload
+    for content in (b"", b"{}", b"[]", b'{"format": 2}', b'{"format": 1, "other": 1}', b"\xff"):
+        with pytest.raises(CorruptedDataError):
+            decode_bucket_record(content)
+        with pytest.raises(CorruptedDataError):
+            decode_upload_record(content)
+
+
+def test_instants_read_back() -> None:
+    moment_ms = 1_795_262_400_123
+    assert parse_iso_date(iso_date(moment_ms)) == moment_ms
+    assert parse_http_date(http_date(moment_ms)) == moment_ms // 1000 * 1000
+    assert parse_http_date("yesterday") is None
+
+
+def test_a_document_holds_nothing_that_xml_cannot() -> None:
+    assert document("A", leaf("B", "<&>\r\x01"), namespace=False).endswith(
+        "<A><B>&lt;&amp;&gt;&#13;\N{REPLACEMENT CHARACTER}</B></A>".encode()
+    )
+
+
+async def test_bodies_get_their_room_in_the_order_of_asking() -> None:
+    budget = BodyBudget(bytes_max=10, wait_seconds_max=60)
+    order: list[str] = []
+    first_may_end = asyncio.Event()
+
+    async def hold(name: str, count: int, until: asyncio.Event | None = None) -> None:
+        async with budget.hold(count):
+            order.append(name)
+            if until is not None:
+                await until.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(hold("first", 6, first_may_end))
+        await asyncio.sleep(0)
+        tasks.create_task(hold("large", 8))
+        await asyncio.sleep(0)
+        tasks.create_task(hold("small", 1))
+        await asyncio.sleep(0)
+        assert order == ["first"]
+        first_may_end.set()
+    assert order == ["first", "large", "small"]
+    assert budget.bytes_held == 0
+
+
+async def test_who_waits_too_long_or_gives_up_takes_nothing() -> None:
+    budget = BodyBudget(bytes_max=10, wait_seconds_max=0)
+    async with budget.hold(10):
+        with pytest.raises(S3Failure, match="SlowDown"):
+            async with budget.hold(1):
+                pytest.fail("there is no room")
+    assert budget.bytes_held == 0
+    patient = BodyBudget(bytes_max=10, wait_seconds_max=60)
+    async with patient.hold(10):
+        waiting = asyncio.ensure_future(patient.hold(5).__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    async with patient.hold(10):
+        assert patient.bytes_held == 10

@@ -1,0 +1,404 @@
+"""Small neighbouring chunks become large ones, and nothing else changes: H6, H8, H12, H76."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import StorageError, StorageNotPrimaryError
+from segmentstore.contracts.identifiers import ContainerId, SegmentId
+from segmentstore.contracts.storage import (
+    DataPiece,
+    MergePiece,
+    Publication,
+    SegmentPublication,
+)
+from tests.contracts.storage_publications import change, data, merge, read_all, round_of
+from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
+from tests.tier2.storage.faulty_store import Fault, FaultyStore
+from tests.tier2.storage.small_rounds import keys_of
+from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
+from tier2.format.chunk_format import Compression
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage.reader import ContainerReader
+from tier2.storage.tiered_storage import TieredStorage
+from tier2.storage.verify import verify_container
+
+
+def rounds(*changes: SegmentPublication) -> Publication:
+    """Whatever the order of a test, its numbers never go back."""
+    return round_of(*changes, highest_id=9, highest_sequence=100)
+
+
+COLD = replace(SMALL, cold_seconds=0.0)
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def backing(store: FaultyStore) -> ObjectStoreBacking:
+    return ObjectStoreBacking(store, SMALL)
+
+
+async def trickle(
+    owner: TieredStorage, count: int, *, segment_id: int = 1, first: int = 0, length: int = 100
+) -> bytes:
+    """One small chunk in each round; returns the bytes of all rounds so far."""
+    content = b"".join(bytes([number % 251]) * length for number in range(first + count))
+    for number in range(first, first + count):
+        await owner.publish(
+            rounds(
+                change(
+                    segment_id,
+                    f"s{segment_id}",
+                    length=(number + 1) * length,
+                    sequence_number=number + 1,
+                    pieces=[
+                        data(number * length, content[number * length : (number + 1) * length])
+                    ],
+                )
+            )
+        )
+    return content
+
+
+async def settle(owner: TieredStorage) -> None:
+    while await owner.maintain():
+        pass
+    while await owner.collect_garbage():
+        pass
+
+
+async def chunks_of(owner: TieredStorage, segment_id: int, end: int, start: int = 0) -> int:
+    blocks = await blocks_of(owner, segment_id, start, end)
+    return len({(block.object_key, block.image_position) for block in blocks})
+
+
+async def verified(store: FaultyStore) -> None:
+    reader = ContainerReader(
+        object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
+    )
+    await reader.refresh()
+    report = await verify_container(reader)
+    assert report.damages == []
+    assert report.orphans == []
+
+
+async def test_small_chunks_of_a_growing_segment_are_joined_and_the_old_objects_go(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 30)
+    assert await chunks_of(owner, 1, len(content)) == 30
+    await settle(owner)
+    assert await chunks_of(owner, 1, len(content)) < 6
+    assert len([key for key in await keys_of(store) if "/chunks/" in key]) < 6
+    assert await read_all(owner, 1, 0, len(content)) == content
+    assert await read_all(await backing.claimed(2), 1, 0, len(content)) == content
+    await verified(store)
+
+
+async def test_a_byte_is_copied_a_few_times_only_however_long_a_segment_trickles(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = b""
+    for first in range(0, 120, 3):
+        content = await trickle(owner, 3, first=first, length=20)
+        await owner.maintain()
+    await settle(owner)
+    assert await chunks_of(owner, 1, len(content)) <= 12
+    assert owner.statistics().joined_bytes <= 5 * len(content)
+
+
+async def test_what_is_not_worth_a_copy_stays_until_its_segment_is_cold(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 3)
+    await settle(owner)
+    assert await chunks_of(owner, 1, len(content)) == 3
+    cold = ObjectStoreBacking(store, COLD)
+    owner = await cold.claimed(2)
+    await settle(owner)
+    assert await chunks_of(owner, 1, len(content)) == 1
+    assert await read_all(owner, 1, 0, len(content)) == content
+
+
+async def test_cold_chunks_are_encoded_again_and_only_once(store: FaultyStore) -> None:
+    text = b"the same words again and again, " * 120
+    owner = await ObjectStoreBacking(store, COLD).claimed(1)
+    await owner.publish(
+        rounds(change(1, "a", length=len(text), sequence_number=1, pieces=[data(0, text)]))
+    )
+    zstd = ObjectStoreBacking(store, replace(COLD, cold_compression=Compression.ZSTD))
+    for epoch, kinds in ((2, True), (3, False)):
+        owner = await zstd.claimed(epoch)
+        await settle(owner)
+        assert (owner.statistics().joined_chunks > 0) is kinds
+        blocks = await blocks_of(owner, 1, 0, len(text))
+        assert {block.compression for block in blocks} == {int(Compression.ZSTD)}
+        assert await read_all(owner, 1, 0, len(text)) == text
+    await verified(store)
+
+
+async def test_chunks_beyond_the_size_of_a_joined_one_are_left_alone(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await ObjectStoreBacking(store, COLD).claimed(1)
+    random = Random(1)
+    content = b""
+    for number in range(6):
+        piece = random.randbytes(3000)
+        content += piece
+        await owner.publish(
+            rounds(
+                change(
+                    1,
+                    "a",
+                    length=len(content),
+                    sequence_number=number + 1,
+                    pieces=[data(number * 3000, piece)],
+                )
+            )
+        )
+    before = await keys_of(store)
+    await settle(owner)
+    assert {key for key in before if "/chunks/" in key} <= await keys_of(store)
+    assert owner.statistics().joined_chunks == 0
+
+
+async def test_the_rate_bounds_what_is_joined(store: FaultyStore) -> None:
+    slow = replace(SMALL, compaction_bytes_per_second=100, compaction_step_bytes=400)
+    owner = await ObjectStoreBacking(store, slow).claimed(1)
+    for segment_id in (1, 2, 3):
+        await trickle(owner, 4, segment_id=segment_id, first=0)
+    while await owner.maintain():
+        pass
+    assert owner.statistics().joined_bytes == 400
+
+
+async def test_no_rate_is_no_compaction(store: FaultyStore) -> None:
+    off = replace(COLD, compaction_bytes_per_second=0)
+    owner = await ObjectStoreBacking(store, off).claimed(1)
+    await trickle(owner, 8)
+    await settle(owner)
+    assert owner.statistics().joined_chunks == 0
+
+
+@pytest.mark.parametrize("fault", [Fault.AFTER, Fault.DENIED, Fault.LATE, Fault.BEFORE])
+async def test_h4_a_lost_answer_of_a_compaction_loses_no_byte(
+    store: FaultyStore, backing: ObjectStoreBacking, fault: Fault
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 4)
+    store.conditional.append(fault)
+    try:
+        while await owner.maintain():
+            pass
+    except StorageError:
+        await store.land()
+    content = await trickle(owner, 4, first=4)
+    await settle(owner)
+    assert await read_all(owner, 1, 0, len(content)) == content
+    await verified(store)
+
+
+@pytest.mark.parametrize("what", ["truncated", "deleted", "merged", "recreated"])
+async def test_what_changes_while_it_is_joined_is_left_as_it_became(
+    store: FaultyStore, backing: ObjectStoreBacking, what: str
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 5)
+    await trickle(owner, 2, segment_id=2)
+    gone = change(1, "s1", length=500, sequence_number=30, deleted=True)
+    meanwhile = {
+        "truncated": rounds(
+            change(1, "s1", length=500, sequence_number=30, start_offset=250),
+        ),
+        "deleted": rounds(gone),
+        "recreated": rounds(
+            gone, change(3, "s1", length=3, sequence_number=31, pieces=[data(0, b"new")])
+        ),
+        "merged": rounds(
+            gone, change(2, "s2", length=700, sequence_number=31, pieces=[merge(200, 1, 500)])
+        ),
+    }[what]
+    published = False
+
+    async def publish_meanwhile(key: str) -> None:
+        nonlocal published
+        if "/chunks/" in key and not published:
+            published = True
+            await owner.publish(meanwhile)
+
+    store.before_put = publish_meanwhile
+    while await owner.maintain():
+        pass
+    assert published
+    await settle(owner)
+    if what == "truncated":
+        assert await read_all(owner, 1, 250, 500) == content[250:]
+    elif what == "merged":
+        assert await read_all(owner, 2, 200, 700) == content
+    elif what == "recreated":
+        assert await read_all(owner, 3, 0, 3) == b"new"
+    records = await owner.load([SegmentId(1)])
+    assert (SegmentId(1) in records) is (what == "truncated")
+    await verified(store)
+
+
+async def test_a_damaged_chunk_is_never_copied_and_holds_up_nobody_else(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 4)
+    damaged = [key for key in store.put_keys if "/chunks/" in key][1]
+    other = await trickle(owner, 4, segment_id=2)
+    store.damage = {damaged: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
+    while await owner.maintain():
+        pass
+    assert await chunks_of(owner, 2, len(other)) == 1
+    assert owner.statistics().checksum_failures > 0
+    store.damage = {}
+    assert await read_all(owner, 1, 0, len(content)) == content
+
+
+async def test_h76_joined_blocks_know_what_their_parts_knew(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await ObjectStoreBacking(store, COLD).claimed(1)
+    length = 0
+    for number in range(4):
+        runs = [b"e" * 30, b"f" * 70]
+        await owner.publish(
+            rounds(
+                change(
+                    1,
+                    "a",
+                    length=length + 100,
+                    sequence_number=number + 1,
+                    pieces=[DataPiece(length, runs, [event(2 * number), event(2 * number + 1)])],
+                )
+            )
+        )
+        length += 100
+    await owner.publish(
+        rounds(
+            change(2, "b", length=6, sequence_number=9, pieces=[data(0, b"plain!")]),
+        )
+    )
+    moved = DataPiece(0, [b"x" * 50], [event(0)])
+    await owner.publish(rounds(change(3, "c", length=50, sequence_number=9, pieces=[moved])))
+    await owner.publish(
+        rounds(
+            change(
+                1,
+                "a",
+                length=456,
+                sequence_number=10,
+                pieces=[
+                    MergePiece(400, SegmentId(2), 6),
+                    MergePiece(406, SegmentId(3), 50, first_event=8, begins_event=True),
+                ],
+            ),
+            change(2, "b", length=6, sequence_number=10, deleted=True),
+            change(3, "c", length=50, sequence_number=10, deleted=True),
+        )
+    )
+    before = await blocks_of(owner, 1, 0, 456)
+    await settle(owner)
+    after = await blocks_of(owner, 1, 0, 456)
+    assert known(after) == [(0, 400, 0, 0), (400, 6, None, -1), (406, 50, 406, 8)]
+    described = [block for block in before if block.events_known and block.offset < 400]
+    assert after[0].lowest_time_ms == min(block.lowest_time_ms for block in described)
+    assert after[0].highest_time_ms == max(block.highest_time_ms for block in described)
+    await verified(store)
+
+
+async def test_h6_a_zombie_that_slept_past_a_compaction_and_its_garbage_resurrects_nothing(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    """Its root is old, the chunks it names are gone: its publication is fenced and no acknowledged byte is lost."""
+    zombie = await backing.claimed(1)
+    await trickle(zombie, 12)
+    assert await read_all(zombie, 1, 0, 1200)
+    uploading, wake = asyncio.Event(), asyncio.Event()
+
+    async def pause(key: str) -> None:
+        if "/runs/" in key and not wake.is_set():
+            uploading.set()
+            await wake.wait()
+
+    store.before_put = pause
+    pending = rounds(
+        change(1, "s1", length=1300, sequence_number=13, pieces=[data(1200, b"z" * 100)])
+    )
+    async with asyncio.TaskGroup() as group:
+        sleeper = group.create_task(publish_fenced(zombie, pending))
+        await uploading.wait()
+        store.before_put = None
+        old_chunks = {key for key in await keys_of(store) if "/chunks/" in key}
+        owner = await backing.claimed(2)
+        await trickle(owner, 1, first=12)
+        await settle(owner)
+        await settle(owner)
+        assert len(old_chunks & await keys_of(store)) == 0, "compacted and collected"
+        wake.set()
+    assert isinstance(sleeper.result(), StorageNotPrimaryError)
+    with pytest.raises(StorageNotPrimaryError):
+        await zombie.publish(pending)
+    with pytest.raises(StorageNotPrimaryError):
+        await zombie.maintain()
+    with pytest.raises(StorageNotPrimaryError):
+        await read_all(zombie, 1, 0, 1200)
+    expected = b"".join(bytes([number]) * 100 for number in range(13))
+    assert await read_all(owner, 1, 0, 1300) == expected
+    third = await backing.claimed(3)
+    assert await read_all(third, 1, 0, 1300) == expected
+    while await third.collect_garbage() or third.statistics().garbage_objects:
+        pass
+    await settle(third)
+    await verified(store)
+
+
+async def publish_fenced(zombie: TieredStorage, pending: Publication) -> BaseException | None:
+    try:
+        await zombie.publish(pending)
+    except StorageError as error:
+        return error
+    return None
+
+
+async def test_h8_a_reader_with_an_old_layout_follows_a_compaction(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 12)
+    reader = ContainerReader(
+        object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
+    )
+    await reader.refresh()
+    assert await read_all(reader, 1, 0, 100) == content[:100]
+    await settle(owner)
+    await settle(owner)
+    assert await read_all(reader, 1, 0, len(content)) == content
+
+
+async def test_when_everything_is_joined_nothing_is_asked_of_the_store(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await ObjectStoreBacking(store, COLD).claimed(1)
+    await trickle(owner, 9)
+    await settle(owner)
+    await settle(owner)
+    before = owner.statistics()
+    for _ in range(20):
+        assert not await owner.maintain()
+        assert not await owner.collect_garbage()
+    after = owner.statistics()
+    assert (after.puts, after.gets) == (before.puts, before.gets)

@@ -1,0 +1,178 @@
+"""Root versions that are kept: H6 for backups, and a copy of what they name."""
+
+import pytest
+
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectExistsError,
+    StorageError,
+    StorageNotPrimaryError,
+)
+from segmentstore.contracts.identifiers import ContainerId, Epoch
+from tests.contracts.storage_publications import LOG_ID, change, read_all
+from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
+from tests.tier2.storage.faulty_store import Fault, FaultyStore
+from tests.tier2.storage.small_rounds import keys_of
+from tests.tier2.storage.test_compaction import rounds, settle, trickle, verified
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage.copying import CopyReport, copy_container
+from tier2.storage.pins import Pin, read_pins
+from tier2.storage.reader import ContainerReader
+from tier2.storage.tiered_storage import TieredStorage
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def backing(store: FaultyStore) -> ObjectStoreBacking:
+    return ObjectStoreBacking(store, SMALL)
+
+
+async def drop_everything(owner: TieredStorage) -> None:
+    await owner.publish(rounds(change(1, "s1", length=1200, sequence_number=50, deleted=True)))
+    for _ in range(4):
+        await settle(owner)
+
+
+async def pins_of(store: FaultyStore) -> list[Pin]:
+    reader = ContainerReader(
+        object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
+    )
+    await reader.refresh()
+    return await read_pins(reader.view)
+
+
+async def restore(store: FaultyStore, pin: Pin) -> tuple[FaultyStore, CopyReport]:
+    reader = ContainerReader(
+        object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
+    )
+    await reader.refresh()
+    target = FaultyStore(MemoryObjectStore())
+    return target, await copy_container(pin.root, reader.components, target)
+
+
+async def test_h6_what_a_pin_names_outlives_compaction_deletion_and_restarts(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 12)
+    await owner.pin("monday")
+    await trickle(owner, 4, first=12)
+    await settle(owner)
+    await drop_everything(owner)
+    owner = await backing.claimed(2)
+    await drop_nothing(owner)
+    (pin,) = await pins_of(store)
+    assert (pin.name, pin.root.epoch) == ("monday", 1)
+    target, report = await restore(store, pin)
+    assert report.missing == []
+    restored = ObjectStoreBacking(target, SMALL)
+    again = restored.make()
+    await again.claim(epoch=Epoch(3), log_id=LOG_ID)
+    assert await read_all(again, 1, 0, 1200) == content
+    assert (await again.find("s1")) is not None
+    assert await owner.find("s1") is None
+    await verified(target)
+
+
+async def drop_nothing(owner: TieredStorage) -> None:
+    for _ in range(4):
+        await settle(owner)
+
+
+async def test_h6_what_is_written_and_dropped_behind_a_pin_is_freed(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 4)
+    await settle(owner)
+    pinned = {key for key in await keys_of(store) if "/chunks/" in key}
+    await owner.pin("monday")
+    await trickle(owner, 20, first=4)
+    await drop_everything(owner)
+    left = {key for key in await keys_of(store) if "/chunks/" in key}
+    assert left == pinned
+
+
+async def test_h6_a_dropped_pin_lets_everything_go(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 12)
+    await owner.pin("monday")
+    await drop_everything(owner)
+    assert any("/chunks/" in key for key in await keys_of(store))
+    owner = await backing.claimed(2)
+    assert await owner.unpin("monday")
+    assert not await owner.unpin("monday")
+    for _ in range(4):
+        await settle(owner)
+    assert not any("/chunks/" in key for key in await keys_of(store))
+    assert await owner.pins() == []
+
+
+async def test_pins_are_found_without_the_owner_and_made_once(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 2)
+    first = await owner.pin("a.b-c_1")
+    version = owner.statistics().root_version
+    await trickle(owner, 1, first=2)
+    assert await owner.pin("a.b-c_1") == first
+    assert first.version == version - 1
+    (pin,) = await pins_of(store)
+    assert pin.described() == first
+    for name in ("", "a/b", "-a", "é", "x" * 101):
+        with pytest.raises(InvalidRequestError):
+            await owner.pin(name)
+    with pytest.raises(CorruptedDataError):
+        Pin.decode("cut", pin.encode()[:10])
+    assert Pin.decode("a.b-c_1", pin.encode()) == pin
+
+
+@pytest.mark.parametrize("fault", [Fault.AFTER, Fault.LATE, Fault.BEFORE])
+async def test_h4_a_pin_whose_answer_was_lost_is_there_once(
+    store: FaultyStore, backing: ObjectStoreBacking, fault: Fault
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 2)
+    store.conditional.append(fault)
+    try:
+        await owner.pin("monday")
+    except StorageError:
+        await store.land()
+        await owner.pin("monday")
+    assert [pin.name for pin in await owner.pins()] == ["monday"]
+    assert [pin.name for pin in await (await backing.claimed(2)).pins()] == ["monday"]
+    with pytest.raises(StorageNotPrimaryError):
+        await owner.pin("tuesday")
+
+
+async def test_a_copy_has_no_root_until_it_is_whole_and_names_what_is_lost(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 3)
+    await owner.pin("monday")
+    (pin,) = await pins_of(store)
+    lost = next(key for key in sorted(await keys_of(store)) if "/chunks/" in key)
+    await store.store.delete(lost)
+    target, report = await restore(store, pin)
+    assert report.missing == [lost]
+    reader = ContainerReader(
+        object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
+    )
+    await reader.refresh()
+    with pytest.raises(ObjectExistsError):
+        await copy_container(pin.root, reader.components, target)
+    run = next(key for key in sorted(await keys_of(store)) if "/runs/" in key)
+    store.damage = {run: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
+    empty = FaultyStore(MemoryObjectStore())
+    with pytest.raises(CorruptedDataError):
+        await copy_container(pin.root, reader.components, empty)
+    assert not any(key.endswith("/root") for key in await keys_of(empty))

@@ -1,0 +1,104 @@
+"""What every index database must do (D1 to D3): subclass IndexDatabaseSuite and give it the fixture `index`."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from tier2.volumes.index_database import IndexDatabase
+
+FRONT = b"f" * 400
+LONG = [FRONT, FRONT + b"a", FRONT + b"b" * 90, FRONT + b"b" * 91, FRONT + b"c" * 3000]
+"""Keys that agree in their first 400 bytes, in order."""
+
+
+class IndexDatabaseSuite:
+    """Tests of the door."""
+
+    @pytest.fixture
+    def index(self) -> IndexDatabase:
+        raise NotImplementedError
+
+    def test_what_was_applied_is_found_and_what_was_removed_is_not(
+        self, index: IndexDatabase
+    ) -> None:
+        index.apply([(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b""), (b"b", None)])
+        assert index.get_many([b"a", b"b", b"c", b"d"]) == [b"3", None, b"", None]
+        assert index.get(b"a") == b"3"
+        index.apply([(b"a", None), (b"never", None)])
+        assert index.get(b"a") is None
+
+    def test_d1_a_batch_that_fails_half_way_changes_nothing(self, index: IndexDatabase) -> None:
+        def changes() -> Iterator[tuple[bytes, bytes | None]]:
+            yield b"a", b"1"
+            raise RuntimeError("the power of thought failed")
+
+        with pytest.raises(RuntimeError):
+            index.apply(changes())
+        assert index.get(b"a") is None
+
+    def test_a_scan_has_bounds_a_limit_and_two_directions(self, index: IndexDatabase) -> None:
+        index.apply([(b"k%02d" % number, b"%d" % number) for number in range(20)])
+        keys = [b"k%02d" % number for number in range(20)]
+        assert [key for key, _ in index.scan(b"k05", b"k10", 100)] == keys[5:10]
+        assert [key for key, _ in index.scan(b"k05", b"k10", 2)] == keys[5:7]
+        assert [key for key, _ in index.scan(b"k05", b"k10", 2, reverse=True)] == keys[9:7:-1]
+        assert [key for key, _ in index.scan(b"", b"\xff", 100, reverse=True)] == keys[::-1]
+        assert list(index.scan(b"k05", b"k05", 100)) == []
+        assert list(index.scan(b"k10", b"k05", 100)) == []
+        assert list(index.scan(b"k05", b"k10", 0)) == []
+
+    def test_keys_beyond_400_bytes_keep_their_order(self, index: IndexDatabase) -> None:
+        index.apply([(key, b"%d" % place) for place, key in enumerate(LONG)])
+        index.apply([(b"e", b"before"), (b"g", b"behind")])
+        assert [key for key, _ in index.scan(b"", b"\xff", 100)] == [b"e", *LONG, b"g"]
+        assert [key for key, _ in index.scan(b"", b"\xff", 100, reverse=True)] == [
+            b"g",
+            *LONG[::-1],
+            b"e",
+        ]
+        for place, key in enumerate(LONG):
+            assert index.get(key) == b"%d" % place
+            assert [one for one, _ in index.scan(key, b"\xff", 1)] == [key]
+            assert [one for one, _ in index.scan(key + b"\0", b"\xff", 1)] == [
+                [*LONG, b"g"][place + 1]
+            ]
+            assert [one for one, _ in index.scan(b"f", key, 100)] == LONG[:place]
+            assert [one for one, _ in index.scan(b"", key, 1, reverse=True)] == [
+                [b"e", *LONG][place]
+            ]
+        index.apply([(LONG[2], None)])
+        assert index.get(LONG[2]) is None
+        assert [key for key, _ in index.scan(b"f", b"g", 100)] == [*LONG[:2], *LONG[3:]]
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_any_history_reads_like_a_sorted_dictionary(
+        self, index: IndexDatabase, seed: int
+    ) -> None:
+        random = Random(seed)
+        model: dict[bytes, bytes] = {}
+        keys = [random.choice((b"a", b"b", FRONT)) + random.randbytes(n % 60) for n in range(80)]
+        for _ in range(60):
+            batch: list[tuple[bytes, bytes | None]] = [
+                (random.choice(keys), random.choice((None, random.randbytes(5))))
+                for _ in range(random.randrange(6))
+            ]
+            index.apply(batch)
+            for key, value in batch:
+                model.pop(key, None)
+                if value is not None:
+                    model[key] = value
+            first, before = sorted(random.choice(keys)[:401] for _ in range(2))
+            expected = sorted((k, v) for k, v in model.items() if first <= k < before)
+            limit = random.randrange(1, 30)
+            assert list(index.scan(first, before, limit)) == expected[:limit]
+            assert list(index.scan(first, before, limit, reverse=True)) == expected[::-1][:limit]
+
+    def test_d2_what_was_synced_is_there_when_it_is_opened_again(
+        self, index: IndexDatabase, reopened: Callable[[IndexDatabase], IndexDatabase]
+    ) -> None:
+        index.apply([(b"a", b"1"), (LONG[3], b"2")])
+        index.sync()
+        again = reopened(index)
+        assert again.get_many([b"a", LONG[3]]) == [b"1", b"2"]
+        again.close()

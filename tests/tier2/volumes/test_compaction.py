@@ -1,0 +1,300 @@
+"""Compaction gives space back and nothing else away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import ObjectLockedError, ObjectNotFoundError
+from segmentstore.runtime.files import SystemFileSystem
+from tests.sim.disk import SimulatedDisk
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+from tests.tier2.volumes.engines import SMALL, open_small
+from tier2.volumes.blob_record import RecordKind
+from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.index_record import RetentionMode
+from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.opening import OpenEngine
+from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.volume_scan import ScannedRecord, VolumeScan
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[OpenEngine]:
+    opened = await open_small(str(tmp_path / "engine"))
+    yield opened
+    await opened.close()
+
+
+def content_of(number: int) -> bytes:
+    return Random(number).randbytes(2000)
+
+
+async def fill(engine: VolumeEngine, count: int) -> None:
+    for number in range(count):
+        await engine.put(b"key/%03d" % number, [content_of(number)])
+
+
+def volumes_of(directory: Path) -> list[Path]:
+    return sorted((directory / "volumes").iterdir())
+
+
+def records_of(directory: Path) -> list[tuple[RecordKind, bytes, int]]:
+    """Kind, key and number of every record in every volume."""
+    engine_id = (directory / "identity").read_bytes()[16:32]
+    volumes = VolumeFiles(
+        str(directory / "volumes"), files=SystemFileSystem(), random=Random(), engine_id=engine_id
+    )
+    found = []
+    for number in volumes.numbers():
+        header = volumes.header(number)
+        assert header is not None
+        file = volumes.open(number)
+        for one in VolumeScan(file, secret=header.secret, size=volumes.size(number), offset=0):
+            assert isinstance(one, ScannedRecord)
+            found.append((one.header.kind, one.key, one.header.sequence))
+        file.close()
+    return found
+
+
+async def test_volumes_of_which_little_is_live_are_copied_and_removed(
+    opened: OpenEngine, tmp_path: Path
+) -> None:
+    engine = opened.engine
+    await fill(engine, 60)
+    before = [await engine.head(b"key/%03d" % number) for number in range(60)]
+    size = sum(path.stat().st_size for path in volumes_of(tmp_path / "engine"))
+    for number in range(60):
+        if number % 4:
+            await engine.delete(b"key/%03d" % number)
+    summary = await engine.compact()
+    assert len(summary.removed) >= 4
+    assert summary.kept == []
+    assert sum(path.stat().st_size for path in volumes_of(tmp_path / "engine")) < size / 2
+    for number in range(0, 60, 4):
+        found = await engine.get(b"key/%03d" % number)
+        assert found.content == content_of(number)
+        assert found.record == before[number], "the same record, also the same number (H69)"
+    await engine.check()
+
+
+async def test_an_engine_with_nothing_to_do_does_nothing(opened: OpenEngine) -> None:
+    await fill(opened.engine, 30)
+    for _ in range(2):
+        summary = await opened.engine.compact()
+        assert (summary.removed, summary.written) == ([], [])
+
+
+async def test_many_small_volumes_become_one(tmp_path: Path) -> None:
+    directory = tmp_path / "engine"
+    for number in range(9):
+        opened = await open_small(str(directory))
+        await opened.engine.put(b"key/%d" % number, [b"x" * 500 + b"%d" % number])
+        await opened.close()
+    assert len(volumes_of(directory)) == 9
+    opened = await open_small(str(directory))
+    summary = await opened.engine.compact()
+    assert (len(summary.removed), len(summary.written)) == (9, 1)
+    for number in range(9):
+        assert (await opened.engine.get(b"key/%d" % number)).content.endswith(b"%d" % number)
+    await opened.engine.check()
+    await opened.close()
+
+
+async def test_lives_without_a_put_leave_no_volume(tmp_path: Path) -> None:
+    for _ in range(5):
+        opened = await open_small(str(tmp_path / "engine"))
+        with pytest.raises(ObjectNotFoundError):
+            await opened.engine.get(b"nothing")
+        await opened.engine.delete(b"nothing")
+        await opened.close()
+    assert volumes_of(tmp_path / "engine") == []
+
+
+async def test_bytes_that_others_name_survive_the_object_that_brought_them(
+    opened: OpenEngine,
+) -> None:
+    engine = opened.engine
+    shared = b"shared" * 500
+    await engine.put(b"first", [shared])
+    await fill(engine, 20)
+    await engine.put(b"second", [shared])
+    await engine.delete(b"first")
+    for number in range(20):
+        await engine.delete(b"key/%03d" % number)
+    await fill(engine, 12)
+    summary = await engine.compact()
+    assert summary.removed
+    assert (await engine.get(b"second")).content == shared
+    await engine.check()
+
+
+async def test_locked_objects_are_kept(opened: OpenEngine) -> None:
+    engine = opened.engine
+    await fill(engine, 30)
+    await engine.change_lock(b"key/003", legal_hold=True)
+    await engine.change_lock(b"key/004", retention=(RetentionMode.COMPLIANCE, 2_000_000))
+    for number in range(30):
+        if number in (3, 4):
+            with pytest.raises(ObjectLockedError):
+                await engine.delete(b"key/%03d" % number, bypass_governance=True)
+        else:
+            await engine.delete(b"key/%03d" % number)
+    assert (await engine.compact()).removed
+    assert (await engine.get(b"key/003")).record.legal_hold
+    assert (await engine.get(b"key/004")).content == content_of(4)
+    await engine.check()
+
+
+async def test_h70_a_tombstone_stays_while_a_volume_may_hold_what_it_is_there_for(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "engine"
+    # Never compacted for its share: what is deleted stays in its volume.
+    lazy = replace(SMALL, compaction_live_share_max=0.0)
+    opened = await open_small(str(directory), settings=lazy)
+    await fill(opened.engine, 12)
+    await opened.engine.delete(b"key/000")
+    await opened.close()
+    for life in range(6):
+        opened = await open_small(str(directory), settings=lazy)
+        await opened.engine.put(b"other", [Random(life).randbytes(300)])
+        await opened.engine.compact()
+        await opened.close()
+    kinds = [(kind, key) for kind, key, _ in records_of(directory)]
+    assert (RecordKind.PUT, b"key/000") in kinds
+    assert (RecordKind.TOMBSTONE, b"key/000") in kinds
+    (directory / "index").rename(directory / "elsewhere")
+    opened = await open_small(str(directory))
+    with pytest.raises(ObjectNotFoundError):
+        await opened.engine.get(b"key/000")
+    # Now the volume may go, and the tombstone with it or after it.
+    for number in range(1, 12):
+        await opened.engine.delete(b"key/%03d" % number)
+    await opened.engine.put(b"other", [b"x" * 700])
+    await opened.close()
+    opened = await open_small(str(directory))
+    for _ in range(3):
+        await opened.engine.compact()
+    await opened.close()
+    assert [key for _, key, _ in records_of(directory)] == [b"other"]
+
+
+async def test_h70_tombstones_do_not_wait_for_old_volumes_that_cannot_need_them(
+    tmp_path: Path,
+) -> None:
+    opened = await open_small(str(tmp_path / "engine"))
+    engine = opened.engine
+    for number in range(12):
+        await engine.put(b"forever/%d" % number, [content_of(1000 + number)])
+    for number in range(200):
+        await engine.put(b"passing/%d" % number, [content_of(number)])
+        await engine.delete(b"passing/%d" % number)
+    for _ in range(3):
+        await engine.compact()
+    await opened.close()
+    opened = await open_small(str(tmp_path / "engine"))
+    for _ in range(3):
+        await opened.engine.compact()
+    await opened.close()
+    left = [key for _, key, _ in records_of(tmp_path / "engine")]
+    assert len([key for key in left if key.startswith(b"forever")]) == 12
+    assert len([key for key in left if key.startswith(b"passing")]) <= 30, "the newest volume's"
+
+
+async def test_a_damaged_volume_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "engine"
+    opened = await open_small(str(directory))
+    await fill(opened.engine, 12)
+    for number in range(1, 9):
+        await opened.engine.delete(b"key/%03d" % number)
+    first = volumes_of(directory)[0]
+    content = bytearray(first.read_bytes())
+    place = content.index(content_of(0))
+    content[place + 100] ^= 1
+    first.write_bytes(content)
+    summary = await opened.engine.compact()
+    assert summary.kept == [1]
+    assert first.exists()
+    assert (await opened.engine.get(b"key/009")).content == content_of(9)
+    await opened.close()
+
+
+def test_reads_and_puts_go_on_while_volumes_are_compacted() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(), MemoryIndex()
+        settings = replace(SMALL, compaction_batch_bytes=2500)
+        opened = await open_small(
+            "/machine/engine",
+            files=disk.mount("one"),
+            open_index=lambda _: index,
+            settings=settings,
+        )
+        engine = opened.engine
+        await fill(engine, 80)
+        for number in range(80):
+            if number % 3:
+                await engine.delete(b"key/%03d" % number)
+        random = Random(3)
+        removed = 0
+
+        async def compact() -> None:
+            nonlocal removed
+            removed = len((await engine.compact()).removed)
+
+        async def read() -> None:
+            for _ in range(300):
+                number = random.randrange(0, 80, 3)
+                assert (await engine.get(b"key/%03d" % number)).content == content_of(number)
+
+        async def change() -> None:
+            for number in range(60):
+                await engine.put(b"key/%03d" % (number % 30 * 3), [content_of(number % 30 * 3)])
+                await engine.delete(b"new/%d" % (number - 3))
+                await engine.put(b"new/%d" % number, [content_of(number)])
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(compact())
+            tasks.create_task(change())
+            for _ in range(3):
+                tasks.create_task(read())
+        assert removed > 3
+        await engine.check()
+        await opened.close()
+
+    for seed in range(4):
+        run_simulation(seed, main)
+
+
+def test_the_engine_compacts_by_itself_some_time_after_a_change_and_then_rests() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(), MemoryIndex()
+        settings = replace(
+            SMALL, compaction_interval_seconds=10.0, compaction_bytes_per_second=5000
+        )
+        opened = await open_small(
+            "/machine/engine",
+            files=disk.mount("one"),
+            open_index=lambda _: index,
+            settings=settings,
+        )
+        await fill(opened.engine, 40)
+        for number in range(38):
+            await opened.engine.delete(b"key/%03d" % number)
+        used = disk.used_bytes()
+        await asyncio.sleep(9)
+        assert disk.used_bytes() == used
+        await asyncio.sleep(60)
+        assert disk.used_bytes() < used / 2
+        await asyncio.sleep(60)
+        boundaries = disk.boundaries
+        await asyncio.sleep(10_000)
+        assert disk.boundaries == boundaries
+        await opened.engine.check()
+        await opened.close()
+
+    run_simulation(1, main)

@@ -1,0 +1,189 @@
+"""Damage is noticed by reads, found by verification, and never served; a damaged index is made anew."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import CorruptedDataError, StorageError
+from tests.tier2.volumes.engines import open_small
+from tier2.volumes.index_rows import BLOB, CURRENT
+
+CONTENTS = {b"key/%02d" % n: Random(n).randbytes(n % 4 * 1500 + 100) for n in range(16)}
+
+
+async def fill(directory: Path) -> None:
+    opened = await open_small(str(directory))
+    for key, content in CONTENTS.items():
+        await opened.engine.put(key, [content], metadata={"a": "b"})
+    await opened.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_a_flipped_bit_anywhere_is_found_by_verification_and_never_served(
+    tmp_path: Path, seed: int
+) -> None:
+    await fill(tmp_path)
+    random = Random(seed)
+    path = random.choice(sorted((tmp_path / "volumes").iterdir()))
+    content = bytearray(path.read_bytes())
+    place = random.randrange(len(content))
+    content[place] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+    opened = await open_small(str(tmp_path))
+    report = await opened.engine.verify(deep=True)
+    padding = not report.problems
+    for key, right in CONTENTS.items():
+        try:
+            assert (await opened.engine.get(key)).content == right
+        except CorruptedDataError:
+            assert report.problems
+    await opened.close()
+    # Zeros that fill up a record belong to nobody.
+    assert not padding or place % 8 or content[place] & (content[place] - 1) == 0
+
+
+async def test_verification_finds_what_the_index_has_wrong(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    opened = await open_small(str(tmp_path))
+    index = opened.engine._index
+    assert (await opened.engine.verify(deep=False)).healthy
+    blob = next(iter(index.scan(BLOB, BLOB + b"\xff" * 33, 1)))
+    index.apply([(blob[0], None)])
+    report = await opened.engine.verify(deep=False)
+    assert any("no row" in problem for problem in report.problems)
+    index.apply([(blob[0], blob[1][:-1] + b"\x07")])
+    report = await opened.engine.verify(deep=False)
+    assert report.problems == ["references of bytes are miscounted"]
+    index.apply([blob])
+    row = index.get(CURRENT + b"key/01")
+    assert row is not None
+    index.apply([(CURRENT + b"key/02", row)])
+    report = await opened.engine.verify(deep=False)
+    assert any("another record" in problem for problem in report.problems)
+    await opened.close()
+
+
+async def test_a_damaged_index_is_moved_aside_and_made_anew(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    data = tmp_path / "index" / "data.mdb"
+    data.write_bytes(b"nonsense" * (data.stat().st_size // 8))
+    opened = await open_small(str(tmp_path))
+    assert "damaged" in opened.replay.rebuilt
+    assert (tmp_path / "index.damaged-1" / "data.mdb").read_bytes().startswith(b"nonsense")
+    for key, right in CONTENTS.items():
+        assert (await opened.engine.get(key)).content == right
+    await opened.engine.check()
+    await opened.close()
+
+
+async def test_volumes_of_another_store_are_refused_and_the_index_stays(tmp_path: Path) -> None:
+    await fill(tmp_path / "one")
+    await fill(tmp_path / "two")
+    (tmp_path / "two" / "identity").write_bytes(b"")
+    other = await open_small(str(tmp_path / "three"), seed=77)
+    await other.engine.put(b"x", [b"y" * 500])
+    await other.close()
+    foreign = tmp_path / "three" / "volumes" / "volume_000001.dat"
+    before = (tmp_path / "one" / "index" / "data.mdb").read_bytes()
+    (tmp_path / "one" / "volumes" / "volume_000099.dat").write_bytes(foreign.read_bytes())
+    with pytest.raises(CorruptedDataError, match="another"):
+        await open_small(str(tmp_path / "one"))
+    assert (tmp_path / "one" / "index" / "data.mdb").read_bytes() == before
+    with pytest.raises(CorruptedDataError, match="identity"):
+        await open_small(str(tmp_path / "two"))
+
+
+async def test_a_volume_with_a_damaged_header_is_still_read_through_the_index(
+    tmp_path: Path,
+) -> None:
+    await fill(tmp_path)
+    path = tmp_path / "volumes" / "volume_000001.dat"
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    opened = await open_small(str(tmp_path))
+    for key, right in CONTENTS.items():
+        assert (await opened.engine.get(key)).content == right
+    for key in CONTENTS:
+        await opened.engine.delete(key)
+    await opened.engine.compact()
+    assert path.exists(), "nobody knows what is in it"
+    assert not (await opened.engine.verify(deep=False)).healthy
+    await opened.close()
+
+
+_WRITER = """
+import asyncio, sys
+from random import Random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tests.tier2.volumes.engines import open_small
+
+async def main():
+    with ThreadPoolExecutor(4) as executor:
+        opened = await open_small(sys.argv[1], executor=executor)
+        life = int(sys.argv[2])
+
+        async def write(name):
+            for number in range(100_000):
+                key = b"%d/%d" % (name, number % 10)
+                await opened.engine.put(key, [b"%d %d" % (life, number) + b"." * (name * 900)])
+                print(key.decode(), life, number, flush=True)
+                if number % 7 == 0:
+                    await opened.engine.delete(b"%d/passing" % name)
+                    await opened.engine.put(b"%d/passing" % name, [b"x" * 3000 + b"%d" % number])
+
+        async def compact():
+            while True:
+                await opened.engine.compact()
+                await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in range(4):
+                tasks.create_task(write(name))
+            tasks.create_task(compact())
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_kill_9_under_load_loses_nothing_that_was_answered(tmp_path: Path) -> None:
+    answered: dict[bytes, tuple[int, int]] = {}
+    random = Random(1)
+    for life in range(5):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(tmp_path / "engine"), str(life)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        assert writer.stdout is not None
+        for _ in range(random.randrange(100, 600)):
+            key, its_life, number = writer.stdout.readline().split()
+            answered[key.encode()] = (int(its_life), int(number))
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.stdout.close()
+        writer.wait()
+        opened = await open_small(str(tmp_path / "engine"))
+        for written_key, written in answered.items():
+            content = (await opened.engine.get(written_key)).content
+            found = tuple(int(word) for word in content.split(b".")[0].split())
+            assert found >= written, written_key
+        await opened.engine.check()
+        await opened.close()
+
+
+async def test_reading_a_volume_that_is_gone_is_damage_in_words(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    opened = await open_small(str(tmp_path))
+    for path in (tmp_path / "volumes").iterdir():
+        path.unlink()
+    with pytest.raises(StorageError, match="missing"):
+        await opened.engine.get(b"key/03")
+    await opened.close()

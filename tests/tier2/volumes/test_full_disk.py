@@ -1,0 +1,135 @@
+"""A full disk refuses puts and nothing else, and service returns by itself."""
+
+import asyncio
+import errno
+from collections.abc import Iterable
+
+import pytest
+
+from segmentstore.contracts.errors import StorageError, StorageFullError
+from tests.sim.disk import SimulatedDisk
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+from tests.tier2.volumes.engines import open_small
+from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.memory_index import MemoryIndex
+
+ROOT = "/machine/engine"
+
+
+async def fill_up(engine: VolumeEngine, prefix: bytes) -> int:
+    """Put until it is refused; how many were stored."""
+    for number in range(10_000):
+        try:
+            await engine.put(prefix + b"%04d" % number, [b"%04d" % number * 500])
+        except StorageFullError:
+            return number
+    raise AssertionError("the disk never filled up")
+
+
+def test_h52_a_full_disk_takes_deletes_gives_back_space_and_serves_again() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(capacity_bytes=60 * 4096), MemoryIndex()
+        opened = await open_small(ROOT, files=disk.mount("one"), open_index=lambda _: index)
+        engine = opened.engine
+        stored = await fill_up(engine, b"a")
+        assert stored > 50
+        for attempt in range(20):
+            with pytest.raises(StorageFullError):
+                await engine.put(b"refused/%d" % attempt, [b"x" * 3000])
+        volumes = disk.mount("looker").list(f"{ROOT}/volumes")
+        assert len(volumes) <= stored * 2200 // 20_000 + 2, "no pile of empty volumes"
+        assert (await engine.get(b"a0000")).content == b"0000" * 500
+        for number in range(stored):
+            if number % 10:
+                await engine.delete(b"a%04d" % number)
+        await engine.compact()
+        again = await fill_up(engine, b"b")
+        assert again > stored // 2
+        await engine.check()
+        await opened.close()
+        opened = await open_small(ROOT, files=disk.mount("two"), open_index=lambda _: MemoryIndex())
+        assert len(await opened.engine.list(b"", limit=10_000)) == -(-stored // 10) + again
+        await opened.engine.check()
+        await opened.close()
+
+    run_simulation(1, main)
+
+
+def test_h52_the_engine_compacts_by_itself_when_the_disk_is_full() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(capacity_bytes=60 * 4096), MemoryIndex()
+        opened = await open_small(ROOT, files=disk.mount("one"), open_index=lambda _: index)
+        stored = await fill_up(opened.engine, b"a")
+        for number in range(stored - 3):
+            await opened.engine.delete(b"a%04d" % number)
+        for _ in range(100):
+            try:
+                await opened.engine.put(b"again", [b"x" * 3000])
+                break
+            except StorageFullError:
+                await asyncio.sleep(1)
+        assert (await opened.engine.head(b"again")).size == 3000
+        await opened.close()
+
+    run_simulation(2, main)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "create"])
+def test_h48_a_group_that_failed_is_never_found_again(kind: str) -> None:
+    """Its callers do not know; everybody else has seen that it did not happen, so a rebuild must see the same."""
+
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(), MemoryIndex()
+        opened = await open_small(ROOT, files=disk.mount("one"), open_index=lambda _: index)
+        engine = opened.engine
+        await engine.put(b"key", [b"old" * 1000])
+        if kind == "create":
+            await engine.put(b"big", [bytes(30_000)])
+        disk.faults.plan(kind, errno.EIO, path_part="volume_")
+        with pytest.raises(StorageError):
+            await engine.put(b"key", [b"new" * 1000])
+        assert (await engine.get(b"key")).content == b"old" * 1000
+        await engine.put(b"other", [b"x" * 1000])
+        await opened.close()
+        again = await open_small(ROOT, files=disk.mount("two"), open_index=lambda _: MemoryIndex())
+        assert (await again.engine.get(b"key")).content == b"old" * 1000
+        assert (await again.engine.get(b"other")).content == b"x" * 1000
+        await again.engine.check()
+        await again.close()
+
+    run_simulation(3, main)
+
+
+def test_an_index_that_fails_refuses_changes_and_goes_on_when_it_works_again() -> None:
+    class FailingIndex(MemoryIndex):
+        fails = False
+
+        def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+            super().apply(changes)
+            if self.fails:
+                raise OSError(errno.EIO, "it may be applied or not")
+
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(), FailingIndex()
+        opened = await open_small(ROOT, files=disk.mount("one"), open_index=lambda _: index)
+        stored: list[int] = []
+        for number in range(60):
+            index.fails = 20 <= number < 40
+            try:
+                await opened.engine.put(b"key/%02d" % number, [b"%02d" % number * 500])
+                stored.append(number)
+            except StorageError:
+                assert index.fails
+        assert 20 < len(stored) < 60
+        assert stored[-20:] == list(range(40, 60))
+        await opened.engine.check()
+        await opened.close()
+        for open_index in (lambda _: index, lambda _: MemoryIndex()):
+            again = await open_small(ROOT, files=disk.mount("two"), open_index=open_index)
+            keys = [one.key for one in await again.engine.list(b"", limit=100)]
+            assert keys == [b"key/%02d" % number for number in stored]
+            await again.engine.check()
+            await again.close()
+
+    run_simulation(4, main)

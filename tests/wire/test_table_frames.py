@@ -1,0 +1,85 @@
+"""Frames with a single key say the same whether the general codec reads and writes them or not."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmentstore.codec.wire_protocol.tables import (
+    NO_TABLE_OFFSET,
+    ReadTable,
+    TableRead,
+    UpdateTableEntries,
+)
+from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
+from segmentstore.wire.table_frames import (
+    SingleKey,
+    encode_single_read,
+    read_single_key,
+    read_single_update,
+)
+
+HEADER_BYTES = 8
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+TEXT = st.text(max_size=12)
+KEYS = st.binary(min_size=1, max_size=40)
+ENTRIES = st.builds(TableEntry, KEYS, st.binary(max_size=60), INT64)
+UPDATES = st.builds(UpdateTableEntries, INT64, TEXT, TEXT, st.tuples(ENTRIES), INT64)
+LOOK_UPS = st.builds(ReadTable, INT64, TEXT, TEXT, st.tuples(st.builds(TableKey, KEYS, INT64)))
+
+
+def payload_of(command: ReadTable | UpdateTableEntries) -> bytes:
+    return command.encode()[HEADER_BYTES:]
+
+
+@given(LOOK_UPS)
+def test_a_look_up_is_read_as_the_codec_reads_it(command: ReadTable) -> None:
+    single = read_single_key(payload_of(command))
+    assert single is not None
+    (key,) = command.keys
+    assert single[:4] == (command.request_id, command.segment, key.key, key.version)
+
+
+@given(UPDATES)
+def test_an_update_is_read_as_the_codec_reads_it_but_for_its_token(
+    command: UpdateTableEntries,
+) -> None:
+    assert read_single_update(payload_of(command)) == replace(command, delegation_token="")
+
+
+@given(UPDATES)
+def test_an_update_without_a_table_offset_has_none(command: UpdateTableEntries) -> None:
+    update = read_single_update(payload_of(command)[:-8])
+    assert update is not None
+    assert update.table_offset == NO_TABLE_OFFSET
+
+
+@given(INT64, TEXT, KEYS, st.none() | ENTRIES)
+def test_a_reply_is_written_as_the_codec_writes_it(
+    request_id: int, segment: str, key: bytes, found: TableEntry | None
+) -> None:
+    asked = SingleKey(request_id, segment, key, NOT_EXISTS, 0)
+    entry = TableEntry(key, b"", NOT_EXISTS) if found is None else replace(found, key=key)
+    expected = TableRead(request_id, segment, (entry,)).encode()
+    assert encode_single_read(asked, None if found is None else entry) == expected
+
+
+@given(UPDATES, st.data())
+def test_a_frame_that_is_cut_anywhere_before_the_offset_is_left_to_the_codec(
+    command: UpdateTableEntries, data: st.DataObject
+) -> None:
+    payload = payload_of(command)[:-8]
+    cut = data.draw(st.integers(0, len(payload) - 1))
+    assert read_single_update(payload[:cut]) is None
+
+
+def test_other_counts_of_keys_and_contradicting_lengths_are_left_to_the_codec() -> None:
+    key = TableKey(b"k", 1)
+    for keys in ((), (key, key), (TableKey(b"", 1),)):
+        assert read_single_key(payload_of(ReadTable(1, "s", "", keys))) is None
+    good = bytearray(payload_of(ReadTable(1, "s", "", (key,))))
+    good[20] ^= 1  # the outer length of the key
+    assert read_single_key(bytes(good)) is None
+    value = bytearray(payload_of(UpdateTableEntries(1, "s", "", (TableEntry(b"k", b"v"),))))
+    value[-13] ^= 1  # the length of the value
+    assert read_single_update(bytes(value)) is None

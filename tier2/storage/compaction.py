@@ -1,0 +1,230 @@
+"""Joins small neighbouring chunks of a segment into large ones, and so unpacks a segment as it grows.
+
+    choose windows of neighbours, many segments in one step -> read and verify their images -> decode, join, encode
+    -> decode what was encoded and compare checksums -> upload -> publish the new layouts in one version
+
+- A step is bounded by bytes and segments, and the next one waits until the bytes of this one fit into the rate.
+- Nothing is asked of the store when nothing grew: candidates are remembered, and one survey after the claim ends.
+- What changes meanwhile stays as it is (tier2/storage/layout_swap.py). A damaged image is never copied: it is evidence.
+"""
+
+import logging
+from asyncio import get_running_loop, sleep
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
+from segmentstore.contracts.identifiers import SegmentId
+from tier2.format.chunk_format import Compression
+from tier2.storage.chunk_joining import Block, decoded_blocks, join_blocks, windows_to_join
+from tier2.storage.compaction_candidates import Candidate
+from tier2.storage.compaction_survey import CompactionSurvey
+from tier2.storage.components import Components
+from tier2.storage.image_reading import Image, read_images
+from tier2.storage.layout_swap import Replacement, swap_entries
+from tier2.storage.new_chunks import NewChunk, Stretch
+from tier2.storage.object_names import ObjectIdentity
+from tier2.storage.owned_root import OwnedRoot
+from tier2.storage.published_segments import PublishedSegments
+from tier2.storage.run_keys import end_offset_of, layout_range, record_key
+from tier2.storage.run_values import LayoutEntry, decode_record
+
+_LOG = logging.getLogger(__name__)
+_ENTRIES_PER_LOOK = 1_024
+_AHEAD_SECONDS = 1.0
+"""Of bytes that may be joined before the rate is looked at: many tiny steps need no pauses."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One window of one segment."""
+
+    segment_id: SegmentId
+    entries: Sequence[LayoutEntry]
+    cold: bool
+    parts: dict[int, list[Block]] = field(default_factory=dict)
+    """Decoded blocks by the start offset of their entry."""
+    chunks: list[NewChunk] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return self.entries[-1].end_offset - self.entries[0].start_offset
+
+
+class Compactor:
+    """Compaction of one claim."""
+
+    def __init__(
+        self, *, owned: OwnedRoot, segments: PublishedSegments, components: Components
+    ) -> None:
+        self._owned = owned
+        self._segments = segments
+        self._components = components
+        self._settings = components.settings
+        self._survey = CompactionSurvey(owned=owned, settings=components.settings)
+        self._not_before = 0.0
+        self._alone: list[_Job] = []
+        """Jobs of a step in which an image was damaged: the others are done one by one."""
+
+    async def step(self) -> bool:
+        """Join what is due, up to the bounds of one step; True if a version was published.
+
+        Raises as Storage.publish().
+        """
+        rate = self._settings.compaction_bytes_per_second
+        now = get_running_loop().time()
+        if not rate or now + _AHEAD_SECONDS < self._not_before:
+            return False
+        jobs = [self._alone.pop()] if self._alone else await self._choose(now)
+        if not jobs:
+            return False
+        read_bytes = sum(job.length for job in jobs)
+        self._not_before = max(now, self._not_before) + read_bytes / rate
+        try:
+            return await self._join(jobs)
+        except CorruptedDataError as error:
+            if len(jobs) > 1:
+                self._alone = jobs
+                return True
+            self._components.counters.checksum_failures += 1
+            _LOG.error("not joining chunks of segment %d: %s", jobs[0].segment_id, error)
+        except ObjectNotFoundError as error:
+            _LOG.info("not joining chunks, their objects are gone meanwhile: %s", error)
+        return False
+
+    # --- choosing -----------------------------------------------------------------------------
+
+    async def _choose(self, now: float) -> list[_Job]:
+        jobs: list[_Job] = []
+        budget = self._settings.compaction_step_bytes
+        await self._survey.step(now)
+        candidates = self._owned.candidates
+        again: list[Candidate] = []
+        taken: set[SegmentId] = set()
+        for _ in range(self._settings.compaction_step_segments):
+            candidate = candidates.take(now)
+            if candidate is None:
+                break
+            if candidate.segment_id in taken:
+                again.append(candidate)
+                continue
+            taken.add(candidate.segment_id)
+            found, rest = await self._look_at(candidate)
+            await sleep(0)  # a look is a millisecond of work that may wait for nothing
+            for number, job in enumerate(found):
+                if jobs and budget < job.length:
+                    rest = _from(candidate, found[number].entries[0].start_offset)
+                    break
+                budget -= job.length
+                jobs.append(job)
+            if rest is not None:
+                again.append(rest)
+            if budget <= 0:
+                break
+        for candidate in again:
+            candidates.look_at(candidate)
+        return jobs
+
+    async def _look_at(self, candidate: Candidate) -> tuple[list[_Job], Candidate | None]:
+        """Windows in a bounded part of the layout, and where to go on."""
+        view, segment_id = self._owned.view, candidate.segment_id
+        value = (await self._segments.values(view, (segment_id,))).get(segment_id)
+        if value is None:
+            return [], None
+        record = decode_record(segment_id, value)
+        above = candidate.from_offset
+        if above is None:
+            above = record.length - 2 * self._settings.compaction_chunk_bytes
+        start, end = layout_range(segment_id, max(above, record.start_offset))
+        page, following = await view.scan(
+            start, end, limit=_ENTRIES_PER_LOOK, group=record_key(segment_id)[:-1]
+        )
+        entries = [LayoutEntry.decode(end_offset_of(key), one) for key, one in page if one]
+        cold = candidate.cold
+        windows = windows_to_join(entries, self._settings, cold=cold)
+        if cold:
+            windows += await self._to_recompress(entries, windows)
+        jobs = [_Job(segment_id, window, cold) for window in windows]
+        rest = None if following is None else _from(candidate, end_offset_of(following))
+        return sorted(jobs, key=lambda job: job.entries[0].start_offset), rest
+
+    async def _to_recompress(
+        self, entries: Sequence[LayoutEntry], windows: Sequence[Sequence[LayoutEntry]]
+    ) -> list[Sequence[LayoutEntry]]:
+        """Entries outside the windows whose image is compressed otherwise than cold ones are."""
+        wanted = self._settings.cold_compression
+        if wanted is self._settings.compression:
+            return []
+        joined = {entry.end_offset for window in windows for entry in window}
+        alone: list[Sequence[LayoutEntry]] = []
+        for entry in entries:
+            if entry.end_offset in joined:
+                continue
+            index = await self._components.chunk_reads.index(entry)
+            kinds = {block.compression for block in index.entries}
+            if kinds - {wanted, Compression.NONE}:
+                alone.append((entry,))
+        return alone
+
+    # --- joining ------------------------------------------------------------------------------
+
+    async def _join(self, jobs: Sequence[_Job]) -> bool:
+        components = self._components
+        await self._read(jobs)
+        worth: list[_Job] = []
+        for job in jobs:
+            await components.offload(self._make_chunks, job)
+            if len(job.chunks) < len(job.entries) or len(job.entries) == 1:
+                worth.append(job)
+        if not worth:
+            return False
+        uploader = self._owned.uploader()
+        try:
+            await uploader.upload_chunks([chunk for job in worth for chunk in job.chunks])
+        except BaseException:
+            self._owned.publisher.abandon(uploader.uploaded)
+            raise
+        replacements = await components.offload(lambda: [_replacement(job) for job in worth])
+        swapped = await swap_entries(
+            replacements, owned=self._owned, segments=self._segments, uploader=uploader
+        )
+        counters = components.counters
+        counters.joined_chunks += sum(len(one.old) for one in swapped)
+        counters.joined_bytes += sum(entry.length for one in swapped for entry in one.old)
+        return bool(swapped)
+
+    async def _read(self, jobs: Sequence[_Job]) -> None:
+        by_place: dict[tuple[ObjectIdentity, int], _Job] = {
+            (entry.identity, entry.position): job for job in jobs for entry in job.entries
+        }
+        entries = [entry for job in jobs for entry in job.entries]
+
+        def decode(images: Sequence[Image]) -> None:
+            for entry, image, index in images:
+                job = by_place[entry.identity, entry.position]
+                job.parts[entry.start_offset] = decoded_blocks(entry, image, index)
+
+        async with aclosing(read_images(entries, self._components)) as found:
+            async for images in found:
+                await self._components.offload(decode, images)
+
+    def _make_chunks(self, job: _Job) -> None:
+        settings = self._settings
+        compression = settings.cold_compression if job.cold else settings.compression
+        job.chunks = join_blocks(
+            job.entries[0].start_offset,
+            [block for _, blocks in sorted(job.parts.items()) for block in blocks],
+            chunk_bytes_max=max(settings.compaction_chunk_bytes, job.entries[0].length),
+            compression=compression,
+        )
+        job.parts = {}
+
+
+def _from(candidate: Candidate, offset: int) -> Candidate:
+    return Candidate(candidate.segment_id, cold=candidate.cold, from_offset=offset)
+
+
+def _replacement(job: _Job) -> Replacement:
+    new = [Stretch(chunk.offset, chunk.length, chunk).entry() for chunk in job.chunks]
+    return Replacement(job.segment_id, job.entries, new)

@@ -1,0 +1,274 @@
+"""The door for compactors beside the owner (H9): they upload chunks under keys given out here, and propose a swap.
+
+    keys = owner.reserve_object_keys(n)      of the owner's epoch, so that no sweep takes them while it lives (H5)
+    the compactor reads, encodes, uploads
+    owner.propose_swap(proposal)             checked in full, then published by the owner; or refused, with a reason
+
+Accepted only if, under the root as it is when it is published,
+
+- the range is exactly that of neighbouring entries of the segment, and they are still the proposed ones;
+- every new image is sound, the one described, lies in a reserved object, and covers the range without a hole;
+- the uncompressed bytes have the same length and the same checksum, both computed here;
+- its blocks are unions of whole old blocks and say of their events what those said (H76).
+
+Whatever is refused changes nothing. A key is used up by the first proposal that names it, accepted or not: what lies
+under it is garbage then, unless it was accepted (H2). A key that is never used is swept by the next owner.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import pairwise
+
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StoreFullError,
+)
+from segmentstore.contracts.identifiers import SegmentId
+from tier2.format.chunk_index import EventInformation
+from tier2.storage.chunk_joining import Block, decoded_blocks
+from tier2.storage.components import Components
+from tier2.storage.image_reading import read_images
+from tier2.storage.layout_swap import Replacement, swap_entries
+from tier2.storage.object_names import ObjectIdentity, ObjectKind
+from tier2.storage.owned_root import OwnedRoot
+from tier2.storage.published_segments import PublishedSegments
+from tier2.storage.root_publisher import ObjectReference
+from tier2.storage.run_keys import end_offset_of, layout_range, record_key
+from tier2.storage.run_values import LayoutEntry
+
+_IMAGES_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedImage:
+    """A chunk image: where it lies and which bytes of the segment it holds."""
+
+    start_offset: int
+    end_offset: int
+    object_key: str
+    position: int
+    size: int
+    file_crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapProposal:
+    """Put `new` in the place of `old`: the same range of one segment, both in offset order."""
+
+    segment_id: SegmentId
+    old: Sequence[ProposedImage]
+    new: Sequence[ProposedImage]
+
+
+class SwapRefusedError(InvalidRequestError):
+    """The swap was not made; the message says why. Whether a new try makes sense follows from it."""
+
+
+class SwapDoor:
+    """Reserved keys and proposals of one claim."""
+
+    def __init__(
+        self, *, owned: OwnedRoot, segments: PublishedSegments, components: Components
+    ) -> None:
+        self._owned = owned
+        self._segments = segments
+        self._components = components
+        self._reserved: OrderedDict[str, ObjectIdentity] = OrderedDict()
+
+    def reserve(self, count: int) -> list[str]:
+        """Keys to upload chunk objects under. Raises StoreFullError if too many are out."""
+        if len(self._reserved) + count > self._components.settings.proposal_keys_max:
+            raise StoreFullError(
+                f"too many object keys are given out and unused out={len(self._reserved)} count={count}"
+            )
+        keys: list[str] = []
+        for _ in range(count):
+            identity = self._owned.take_identity()
+            key = self._components.names.key(ObjectKind.CHUNKS, identity)
+            self._reserved[key] = identity
+            keys.append(key)
+        return keys
+
+    async def propose(self, proposal: SwapProposal) -> None:
+        """Returns when the swap is published. Raises SwapRefusedError, and what Storage.publish() raises."""
+        uploaded: list[ObjectReference] = []
+        swapped = False
+        try:
+            new = self._take_new(proposal, uploaded)
+            old = await self._current(proposal)
+            await self._compare(old, new)
+            uploader = self._owned.uploader()
+            replacement = Replacement(proposal.segment_id, old, new)
+            # From here on the swap itself says what becomes of the objects: it may have an unknown outcome (H4).
+            uploader.uploaded += uploaded
+            uploaded = []
+            swapped = bool(
+                await swap_entries(
+                    [replacement], owned=self._owned, segments=self._segments, uploader=uploader
+                )
+            )
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            raise SwapRefusedError(f"swap refused: {error}") from error
+        finally:
+            self._owned.publisher.abandon(uploaded)
+        if not swapped:
+            raise _refused(proposal, "the segment changed while the swap was checked")
+
+    def _take_new(
+        self, proposal: SwapProposal, uploaded: list[ObjectReference]
+    ) -> list[LayoutEntry]:
+        """The proposed entries; whatever keys they name are used up from now on."""
+        entries: list[LayoutEntry] = []
+        stranger: str | None = None
+        identities: dict[str, ObjectIdentity] = {}
+        for image in proposal.new[:_IMAGES_MAX]:
+            identity = identities.get(image.object_key)
+            if identity is None:
+                identity = self._reserved.pop(image.object_key, None)
+                if identity is None:
+                    stranger = image.object_key
+                    continue
+                identities[image.object_key] = identity
+                uploaded.append((ObjectKind.CHUNKS, identity))
+            entries.append(
+                LayoutEntry(
+                    image.start_offset,
+                    image.end_offset,
+                    identity,
+                    image.position,
+                    image.size,
+                    image.file_crc32,
+                    image.start_offset,
+                )
+            )
+        if stranger is not None:
+            raise _refused(proposal, f"the owner gave out no such object key key={stranger}")
+        if not entries or len(proposal.new) > _IMAGES_MAX:
+            raise _refused(proposal, f"it has {len(proposal.new)} images of 1 to {_IMAGES_MAX}")
+        if any(entry.start_offset >= entry.end_offset for entry in entries) or any(
+            before.end_offset != after.start_offset for before, after in pairwise(entries)
+        ):
+            raise _refused(proposal, "the new images do not cover one range without a hole")
+        return entries
+
+    async def _current(self, proposal: SwapProposal) -> list[LayoutEntry]:
+        """The entries that the root has now for the range, if they are the ones that were proposed."""
+        old, new = proposal.old, proposal.new
+        if not old or (old[0].start_offset, old[-1].end_offset) != (
+            new[0].start_offset,
+            new[-1].end_offset,
+        ):
+            raise _refused(proposal, "old and new images cover other ranges")
+        if new[-1].end_offset - new[0].start_offset > self._components.settings.proposal_bytes_max:
+            raise _refused(proposal, "the range is longer than one proposal may be")
+        view, segment_id = self._owned.view, proposal.segment_id
+        if segment_id not in await self._segments.values(view, (segment_id,)):
+            raise _refused(proposal, "there is no such segment")
+        start, end = layout_range(segment_id, old[0].start_offset, old[-1].end_offset)
+        found = await view.scan_all(start, end, group=record_key(segment_id)[:-1])
+        current = [LayoutEntry.decode(end_offset_of(key), value) for key, value in found if value]
+        names = self._components.names
+        described = [
+            ProposedImage(
+                entry.start_offset,
+                entry.end_offset,
+                names.key(ObjectKind.CHUNKS, entry.identity),
+                entry.position,
+                entry.size,
+                entry.file_crc32,
+            )
+            for entry in current
+        ]
+        if described != list(old):
+            raise _refused(proposal, "the segment has other chunks there by now")
+        return current
+
+    async def _compare(self, old: Sequence[LayoutEntry], new: Sequence[LayoutEntry]) -> None:
+        """Same bytes, same knowledge of events. Raises SwapRefusedError. Memory: an image of each side."""
+        before = _Digest()
+        for entry in old:
+            async with aclosing(self._blocks(entry)) as blocks:
+                async for block in blocks:
+                    before.add(block)
+        after = _Digest()
+        for entry in new:
+            async with aclosing(self._blocks(entry)) as blocks:
+                async for block in blocks:
+                    after.add(block)
+        if (before.length, before.crc32) != (after.length, after.crc32):
+            raise SwapRefusedError(
+                f"swap refused: the bytes differ length={before.length} proposed={after.length}"
+                f" crc32={before.crc32} proposed_crc32={after.crc32}"
+            )
+        after.require_same_events(before)
+
+    async def _blocks(self, entry: LayoutEntry) -> AsyncGenerator[Block, None]:
+        async with aclosing(read_images([entry], self._components)) as found:
+            async for images in found:
+                for one, image, index in images:
+                    for block in await self._components.offload(decoded_blocks, one, image, index):
+                        yield block
+
+
+class _Digest:
+    """Length, checksum and events of a range, block by block."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.crc32 = 0
+        self._events: list[tuple[int, EventInformation | None]] = []
+        """End of each block, from the start of the range, and what is known of its events."""
+
+    def add(self, block: Block) -> None:
+        content, events = block
+        self.crc32 = crc32_of(content, self.crc32)
+        self.length += len(content)
+        self._events.append((self.length, events))
+
+    def require_same_events(self, before: "_Digest") -> None:
+        """Every block here is a union of blocks of `before` and says what they said."""
+        parts = iter(before._events)
+        start = 0
+        for end, events in self._events:
+            known: list[tuple[int, EventInformation | None]] = []
+            at = start
+            while at < end:
+                part_end, part = next(parts)
+                known.append((at - start, part))
+                at = part_end
+            if at != end:
+                raise SwapRefusedError(
+                    f"swap refused: a block ends inside one of the blocks that it replaces at={end}"
+                )
+            if events != _joined(known):
+                raise SwapRefusedError(
+                    f"swap refused: a block says something else of its events than before at={start}"
+                )
+            start = end
+
+
+def _joined(known: Sequence[tuple[int, EventInformation | None]]) -> EventInformation | None:
+    """What a block knows that is made of these, each with its place in it."""
+    described = [(at, events) for at, events in known if events is not None]
+    if len(described) < len(known):
+        return None
+    position, number = None, 0
+    for at, events in described:
+        if events.first_event_position is not None:
+            position, number = at + events.first_event_position, events.first_event_number
+            break
+    return EventInformation(
+        first_event_position=position,
+        first_event_number=number,
+        lowest_time_ms=min(events.lowest_time_ms for _, events in described),
+        highest_time_ms=max(events.highest_time_ms for _, events in described),
+    )
+
+
+def _refused(proposal: SwapProposal, why: str) -> SwapRefusedError:
+    return SwapRefusedError(f"swap refused: {why} segment_id={proposal.segment_id}")

@@ -1,0 +1,112 @@
+"""The newest rows of the index in memory, over a database that gets them by the thousand.
+
+The volumes say everything, so a batch need not be in the database before its callers are answered: the sync that its
+transaction costs would be a second one for every group. What is not yet there is read from memory, and after a kill
+from the tails of the volumes (tail_replay), of which it is a bounded part.
+
+Invariants:
+
+- Batches reach the database in order, several as one: what it holds is the state after some batch (D1, D2).
+- Reads see every batch applied before them; a scan sees one state (D3).
+- `apply` raises before anything of its batch is visible, or not at all.
+- One thread applies and syncs at a time; any number may read beside it. So dictionaries are replaced or updated in one
+  step each, in an order in which a reader misses nothing.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from segmentstore.contracts.errors import StorageError
+from tier2.volumes.index_database import IndexDatabase, Row
+
+_SCANS_MAX = 100
+
+
+class BufferedIndex:
+    """An IndexDatabase over another one."""
+
+    def __init__(self, database: IndexDatabase, *, rows_max: int, bytes_max: int) -> None:
+        self._database = database
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._fresh: dict[bytes, bytes | None] = {}
+        self._leaving: dict[bytes, bytes | None] = {}
+        """On its way into the database, or left over from a way that failed."""
+        self._fresh_bytes = 0
+        self._flushes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        # Newest first: what leaves one place is in the next one before.
+        for rows in (self._fresh, self._leaving):
+            if key in rows:
+                return rows.get(key)
+        return self._database.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(
+        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
+    ) -> Sequence[Row]:
+        for _ in range(_SCANS_MAX):
+            flushes = self._flushes
+            newest, older = dict(self._fresh), dict(self._leaving)
+            changed = {
+                key: value for key, value in {**older, **newest}.items() if first <= key < before
+            }
+            stored = self._database.scan(
+                first, before, limit + len(changed) if limit > 0 else 0, reverse=reverse
+            )
+            if flushes == self._flushes:
+                return _merged(stored, changed, limit, reverse=reverse)
+        raise StorageError("the index changes faster than it can be read")
+
+    def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        batch = dict(changes)
+        if (
+            len(self._fresh) >= self._rows_max
+            or self._fresh_bytes >= self._bytes_max
+            or self._leaving
+        ):
+            self.flush()
+        self._fresh.update(batch)
+        self._fresh_bytes += sum(
+            len(key) + (0 if value is None else len(value)) for key, value in batch.items()
+        )
+
+    def sync(self) -> None:
+        self.flush()
+        self._database.sync()
+
+    def bytes_on_disk(self) -> int:
+        return self._database.bytes_on_disk()
+
+    def close(self) -> None:
+        """What was not synced is in the volumes."""
+        self._database.close()
+
+    def flush(self) -> None:
+        """Everything is in the database, for other processes to read. Raises OSError: it stays here, for the next time.
+
+        The next time puts the same rows again, so it does not matter how far this one came.
+        """
+        rows = {**self._leaving, **self._fresh}
+        if not rows:
+            return
+        self._leaving = rows
+        self._fresh = {}
+        self._fresh_bytes = 0
+        self._database.apply(sorted(rows.items()))
+        self._flushes += 1
+        self._leaving = {}
+
+
+def _merged(
+    stored: Sequence[Row], changed: dict[bytes, bytes | None], limit: int, *, reverse: bool
+) -> list[Row]:
+    kept = [row for row in stored if row[0] not in changed]
+    added = sorted(
+        ((key, value) for key, value in changed.items() if value is not None), reverse=reverse
+    )
+    merged = heapq.merge(kept, added, key=lambda row: row[0], reverse=reverse)
+    return [row for row, _ in zip(merged, range(limit), strict=False)]

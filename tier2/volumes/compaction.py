@@ -1,0 +1,341 @@
+"""Gives back the space of what was deleted: copies what is needed of a volume, points to the copies, removes it.
+
+    choose a closed volume -> copy slice by slice (record_copy) -> sync -> drop the cache, read back, verify
+    -> through the commit line: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
+
+Invariants:
+
+- A volume goes only when the index, synced, says that nothing of it is live. A volume with damage stays.
+- At any moment each live record is in a synced volume that the index names: a kill leaves copies that nobody names,
+  which are removed like other volumes of which nothing is live.
+- A tombstone goes only when no other volume can hold what it is there for (H70): a volume whose records were all made
+  or copied after the tombstone cannot, nor can one with no number in [oldest, tombstone).
+- One volume after the other: what was decided about a tombstone holds for the volumes that are there then.
+- Appends and reads go on: copying is done beside them, and only pointing to the copies takes a turn in the line.
+- Bytes per second are bounded, except on a full disk. Nothing runs while nothing changes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
+from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.files import File
+from tier2.volumes.commit_line import CommitLine
+from tier2.volumes.compaction_alarm import CompactionAlarm
+from tier2.volumes.compaction_choice import Candidate, CompactionChoice
+from tier2.volumes.disk_reserve import DiskReserve
+from tier2.volumes.group_commit import GroupCommit
+from tier2.volumes.index_database import IndexDatabase
+from tier2.volumes.index_rows import SEQUENCE_MAX, decode_volume_row, volume_key
+from tier2.volumes.mutations import IndexSynced, Relocation, VolumeRemoved, VolumeWritten
+from tier2.volumes.record_copy import Copied, RecordCopier, verify_copy
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.volume_files import OpenVolume, VolumeFiles
+from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+_LOGGER = logging.getLogger(__name__)
+_SLICE_BYTES = 8 << 20
+_SLICE_RECORDS = 2000
+_MOVES_MAX = 1000
+
+
+@dataclass(slots=True)
+class CompactionSummary:
+    """What one round did."""
+
+    removed: list[int] = field(default_factory=list)
+    """Volumes that are gone."""
+    written: list[int] = field(default_factory=list)
+    """Volumes that were made."""
+    bytes_removed: int = 0
+    bytes_written: int = 0
+    records_copied: int = 0
+    kept: list[int] = field(default_factory=list)
+    """Volumes that should have gone and could not: they are damaged, or something of them is live after all."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Copies that are not yet published."""
+
+    copies: list[Copied] = field(default_factory=list)
+    bytes: int = 0
+
+
+class Compactor:
+    """start(), close(); `compact()` whenever somebody wants it."""
+
+    def __init__(
+        self,
+        *,
+        index: IndexDatabase,
+        volumes: VolumeFiles,
+        commit: GroupCommit,
+        reserve: DiskReserve,
+        line: CommitLine,
+        executor: Executor | None,
+        wall_clock: WallClock,
+        settings: VolumeSettings,
+        alarm: CompactionAlarm,
+    ) -> None:
+        self._index = index
+        self._volumes = volumes
+        self._commit = commit
+        self._reserve = reserve
+        self._line = line
+        self._executor = executor
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._alarm = alarm
+        self._choice = CompactionChoice(index=index, volumes=volumes, settings=settings)
+        self._one_at_a_time = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._target: OpenVolume | None = None
+        self._published_end = 0
+
+    def start(self) -> None:
+        assert self._task is None, "the compactor is started already"
+        self._task = asyncio.create_task(self._run_in_background(), name="volumes: compaction")
+
+    async def close(self) -> None:
+        """The step under way ends; what it copied and did not publish is for the next life to remove. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def compact(self, *, unlimited: bool = True) -> CompactionSummary:
+        """Everything that is worth it now. Raises StorageError, CorruptedDataError, OSError."""
+        async with self._one_at_a_time:
+            summary = CompactionSummary()
+            try:
+                lent = self._reserve.size if self._commit.full and self._reserve.held else 0
+                candidates = await self._step(self._choice.candidates, lent)
+                if candidates and lent:
+                    await self._step(self._reserve.lend)
+                if candidates:
+                    # After they were chosen: nothing in them is newer than an index that a power cut leaves.
+                    await self._line.submit_all([IndexSynced()])
+                for candidate in candidates:
+                    await self._compact_one(candidate, summary, unlimited=unlimited)
+            finally:
+                await self._close_target()
+                self._reserve.take_back()
+            return summary
+
+    async def _run_in_background(self) -> None:
+        while True:
+            await self._alarm.wait(self._settings.compaction_interval_seconds)
+            try:
+                summary = await self.compact(unlimited=self._commit.full)
+            except (OSError, SegmentStoreError) as error:
+                _LOGGER.warning("compaction of the volumes failed, tried again later: %s", error)
+                self._alarm.set(urgent=False)
+                continue
+            if summary.removed:
+                # Other volumes may have held on to tombstones because of these.
+                self._alarm.set(urgent=False)
+                _LOGGER.info(
+                    "compacted volumes=%d bytes_removed=%d bytes_written=%d",
+                    len(summary.removed),
+                    summary.bytes_removed,
+                    summary.bytes_written,
+                )
+
+    # --- one volume ------------------------------------------------------------------------------
+
+    async def _compact_one(
+        self, candidate: Candidate, summary: CompactionSummary, *, unlimited: bool
+    ) -> None:
+        # The volumes before it may have gone meanwhile, and with them what its tombstones are there for.
+        keeps = await self._step(self._choice.tombstone_rule, candidate.number)
+        if not candidate.needs_copying:
+            await self._remove(candidate, summary)
+            return
+        source = await self._step(self._volumes.open, candidate.number)
+        try:
+            await self._copy_all(candidate, source, keeps, summary, unlimited=unlimited)
+        except CorruptedDataError as error:
+            _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
+            self._choice.refuse(candidate.number)
+            summary.kept.append(candidate.number)
+            return
+        finally:
+            source.close()
+        await self._remove(candidate, summary)
+
+    async def _copy_all(
+        self,
+        candidate: Candidate,
+        source: File,
+        keeps: Callable[[int, int], bool],
+        summary: CompactionSummary,
+        *,
+        unlimited: bool,
+    ) -> None:
+        scan = VolumeScan(source, secret=candidate.secret, size=candidate.size, offset=0)
+        items = iter(scan)
+        batch = _Batch()
+        copier: RecordCopier | None = None
+        more = True
+        while more:
+            if copier is None:
+                target = await self._open_target(summary)
+                copier = RecordCopier(
+                    index=self._index,
+                    source=source,
+                    source_number=candidate.number,
+                    source_secret=candidate.secret,
+                    target=target,
+                    keeps_tombstone=keeps,
+                )
+            before = scan.offset + batch.bytes + summary.bytes_written
+            more = await self._step(self._copy_slice, scan, items, copier, batch)
+            if batch.copies and (
+                not more
+                or batch.bytes >= self._settings.compaction_batch_bytes
+                or len(batch.copies) >= _MOVES_MAX
+            ):
+                await self._publish(batch, summary)
+                batch = _Batch()
+                if self._target is not None and (
+                    self._target.end >= self._settings.volume_bytes_max
+                ):
+                    await self._close_target()
+                    copier = None
+            if not unlimited:
+                moved = scan.offset + batch.bytes + summary.bytes_written - before
+                await asyncio.sleep(moved / self._settings.compaction_bytes_per_second)
+
+    def _copy_slice(
+        self,
+        scan: VolumeScan,
+        items: Iterator[ScannedRecord | DamagedStretch],
+        copier: RecordCopier,
+        batch: _Batch,
+    ) -> bool:
+        """Whether there is more. In the executor."""
+        start = scan.offset
+        for records, one in enumerate(items, start=1):
+            if isinstance(one, DamagedStretch):
+                raise CorruptedDataError(
+                    f"no good record offset={one.offset} length={one.length}: {one.why}"
+                )
+            copied = copier.copy(one)
+            if copied is not None:
+                batch.copies.append(copied)
+                batch.bytes += copied.header.total_length
+            if (
+                scan.offset - start >= _SLICE_BYTES
+                or records >= _SLICE_RECORDS
+                or len(batch.copies) >= _MOVES_MAX
+            ):
+                return True
+        return False
+
+    async def _publish(self, batch: _Batch, summary: CompactionSummary) -> None:
+        """From here on the copies are what counts."""
+        target = self._target
+        assert target is not None, "copies without a volume"
+        await self._step(self._verify, target, batch)
+        tombstones = [one for one in batch.copies if one.move is None]
+        numbered = [one.header.sequence for one in batch.copies if one.move is None or one.move.new]
+        written = VolumeWritten(
+            volume=target.number,
+            end=target.end,
+            sequence_lowest=min(numbered, default=SEQUENCE_MAX),
+            sequence_highest=max(numbered, default=0),
+            tombstone_bytes=sum(one.header.blob_offset for one in tombstones),
+            tombstone_oldest=min(
+                (one.tombstone_oldest for one in tombstones), default=SEQUENCE_MAX
+            ),
+        )
+        moves: list[Relocation] = [one.move for one in batch.copies if one.move is not None]
+        self._published_end = target.end
+        try:
+            await self._line.submit_all([written, *moves])
+        except BaseException:
+            self._choice.distrust(target.number)
+            raise
+        summary.records_copied += len(batch.copies)
+        summary.bytes_written += batch.bytes
+
+    @staticmethod
+    def _verify(target: OpenVolume, batch: _Batch) -> None:
+        """What the disk itself says: not the pages that were just written. In the executor."""
+        target.sync()
+        target.file.forget_cached()
+        for copied in batch.copies:
+            verify_copy(target.file, copied, target.secret)
+
+    async def _remove(self, candidate: Candidate, summary: CompactionSummary) -> None:
+        number = candidate.number
+        await self._line.submit_all([IndexSynced()])
+        if not await self._step(self._remove_if_dead, number):
+            _LOGGER.error("volume=%d is not removed: something of it is live", number)
+            self._choice.refuse(number)
+            summary.kept.append(number)
+            return
+        await self._line.submit_all([VolumeRemoved(number)])
+        summary.removed.append(number)
+        summary.bytes_removed += candidate.size
+
+    def _remove_if_dead(self, number: int) -> bool:
+        content = self._index.get(volume_key(number))
+        if content is not None and decode_volume_row(content).live_bytes:
+            return False
+        self._volumes.remove(number)
+        return True
+
+    # --- the volume that is written ---------------------------------------------------------------
+
+    async def _open_target(self, summary: CompactionSummary) -> OpenVolume:
+        if self._target is None:
+            self._target = await self._step(
+                self._volumes.create,
+                now_ms=self._wall_clock.now_ms(),
+                sequence_first=self._commit.sequence_applied,
+            )
+            self._published_end = self._target.end
+            summary.written.append(self._target.number)
+        return self._target
+
+    async def _close_target(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            await self._step(self._end_target, target, self._published_end)
+
+    def _end_target(self, target: OpenVolume, published_end: int) -> None:
+        """Copies to which nothing points must not outlive their originals. In the executor."""
+        try:
+            if target.end > published_end:
+                self._volumes.cut(target.number, published_end)
+                target.end = published_end
+        except OSError:
+            self._choice.distrust(target.number)
+        finally:
+            self._volumes.release(target)
+
+    async def _step(
+        self,
+        call: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        """In the executor. Whoever is cancelled waits for its end: files and index are closed after it."""
+        loop = asyncio.get_running_loop()
+        step = loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.gather(step, return_exceptions=True)
+            raise

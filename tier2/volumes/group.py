@@ -1,0 +1,338 @@
+"""One group of changes while it is put together: each is judged, and becomes a record and changes of the index.
+
+Invariants:
+
+- A mutation that is refused leaves nothing behind: no record, no change, no number.
+- A version of any id, also of the empty one, is there once: a put of an id that exists takes its place.
+- What is under retention or legal hold is neither removed nor replaced.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectLockedError,
+    ObjectNotFoundError,
+    SegmentStoreError,
+    StorageFullError,
+)
+from segmentstore.contracts.identifiers import BufferView
+from tier2.volumes.blob_record import ALIGNMENT, RECORD_HEADER_BYTES, RecordKind, encode_record
+from tier2.volumes.index_changes import IndexChanges
+from tier2.volumes.index_record import IndexRecord, RetentionMode, encode_index_record
+from tier2.volumes.index_rows import SEQUENCE_MAX, BlobRow, ObjectRow, current_key
+from tier2.volumes.mutations import (
+    FREES_SPACE,
+    ChangeLock,
+    Condition,
+    Delete,
+    IndexSynced,
+    Mutation,
+    Put,
+    Relocation,
+    VolumeRemoved,
+    VolumeWritten,
+)
+from tier2.volumes.volume_files import OpenVolume
+
+Outcome: TypeAlias = IndexRecord | SegmentStoreError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A record that the group will write."""
+
+    kind: RecordKind
+    sequence: int
+    key: bytes
+    index_record: bytes
+    blob: Sequence[BufferView]
+
+
+class Group:
+    """Judges mutations one after the other; then `encode` and `changes` are what has to be written and applied."""
+
+    def __init__(
+        self,
+        *,
+        changes: IndexChanges,
+        open_volume: Callable[[], OpenVolume],
+        sequence: int,
+        now_ms: int,
+        full: bool,
+    ) -> None:
+        """`full`: only what frees space is done. `open_volume` is called when there is a first record."""
+        self.changes = changes
+        self.sequence = sequence
+        """The next number."""
+        self.length = 0
+        """Bytes of the records."""
+        self._open_volume = open_volume
+        self._volume: OpenVolume | None = None
+        self._records: list[_Record] = []
+        self._now_ms = now_ms
+        self._full = full
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self._records)
+
+    def encode(self, secret: int) -> list[BufferView]:
+        """All records, one behind the other."""
+        buffers: list[BufferView] = []
+        for number, record in enumerate(self._records):
+            buffers += encode_record(
+                secret=secret,
+                kind=record.kind,
+                timestamp_ms=self._now_ms,
+                sequence=record.sequence,
+                key=record.key,
+                index_record=record.index_record,
+                blob=record.blob,
+                group_left=len(self._records) - number - 1,
+            )
+        return buffers
+
+    def judge(self, mutation: Mutation) -> Outcome:
+        """All of its effects or none. Raises OSError."""
+        if self._full and not isinstance(mutation, FREES_SPACE):
+            return StorageFullError("the disk of the volumes is full; deletes still work")
+        before = len(self._records), self.length, self.sequence
+        try:
+            outcome = self._judge(mutation)
+        except SegmentStoreError as error:
+            records, self.length, self.sequence = before
+            del self._records[records:]
+            self.changes.reject()
+            return error
+        self.changes.accept()
+        return outcome
+
+    def _judge(self, mutation: Mutation) -> IndexRecord | None:
+        match mutation:
+            case Put():
+                return self._put(mutation)
+            case Delete():
+                return self._delete(mutation)
+            case ChangeLock():
+                return self._change_lock(mutation)
+            case Relocation():
+                self._relocate(mutation)
+            case VolumeWritten():
+                self.changes.note_written(
+                    mutation.volume,
+                    end=mutation.end,
+                    lowest=mutation.sequence_lowest,
+                    highest=mutation.sequence_highest,
+                )
+                if mutation.tombstone_bytes:
+                    self.changes.note_tombstones(
+                        mutation.volume,
+                        length=mutation.tombstone_bytes,
+                        oldest=mutation.tombstone_oldest,
+                    )
+            case IndexSynced():
+                pass
+            case VolumeRemoved():
+                self.changes.forget_volume(mutation.volume)
+        return None
+
+    # --- put -------------------------------------------------------------------------------------
+
+    def _put(self, put: Put) -> IndexRecord:
+        changes, key, draft = self.changes, put.key, put.draft
+        _require(put.condition, key, changes.current(key))
+        replaced = self._replaceable(key, draft.version_id, bypass_governance=put.bypass_governance)
+        known = None if draft.inline else changes.blob(draft.content_hash)
+        brings_blob = draft.size > 0 and known is None and put.stored is None
+        oldest = self.sequence if replaced is None else replaced.record.oldest
+        record = replace(draft, sequence=self.sequence, oldest=oldest)
+        volume, offset, overhead = self._append(
+            RecordKind.PUT, key, record, put.content if brings_blob else ()
+        )
+        if known is None and draft.size > 0 and not draft.inline:
+            if put.stored is not None:
+                self._note_stored(put.stored)
+            blob_row = put.stored or BlobRow(volume, offset, offset + overhead, draft.size, 0)
+            changes.add_blob(draft.content_hash, blob_row)
+        inline = b"".join(put.content) if draft.inline else None
+        length = overhead + (draft.size if draft.inline else 0)
+        changes.put_version(key, ObjectRow(volume, offset, length, record, inline))
+        return record
+
+    def _note_stored(self, stored: BlobRow) -> None:
+        """A volume with these bytes alone: nothing in it has to be read at the next start."""
+        end = stored.blob_offset + stored.size
+        self.changes.note_written(
+            stored.volume, end=end + -end % ALIGNMENT, lowest=SEQUENCE_MAX, highest=0
+        )
+
+    def _replaceable(
+        self, key: bytes, version_id: str, *, bypass_governance: bool
+    ) -> ObjectRow | None:
+        """The version whose place a new one of this id takes."""
+        found = self.changes.version(key, version_id)
+        if found is None:
+            return None
+        self._require_unlocked(key, found[1], bypass_governance=bypass_governance)
+        return found[1]
+
+    # --- delete ----------------------------------------------------------------------------------
+
+    def _delete(self, delete: Delete) -> IndexRecord | None:
+        changes, key = self.changes, delete.key
+        current = changes.current(key)
+        _require(delete.condition, key, current)
+        if delete.marker_id is not None:
+            return self._mark_deleted(delete, delete.marker_id)
+        if delete.version_id is None:
+            found = None if current is None else (current_key(key), current)
+        else:
+            found = changes.version(key, delete.version_id)
+        if found is None:
+            return None
+        row_key, row = found
+        self._require_unlocked(key, row, bypass_governance=delete.bypass_governance)
+        tombstone = replace(
+            _nothing(self._now_ms),
+            sequence=self.sequence,
+            oldest=row.record.oldest,
+            version_id=row.record.version_id,
+        )
+        volume, _, length = self._append(RecordKind.TOMBSTONE, key, tombstone, ())
+        changes.note_tombstones(volume, length=length, oldest=tombstone.oldest)
+        changes.remove_version(key, row_key, row)
+        return row.record
+
+    def _mark_deleted(self, delete: Delete, marker_id: str) -> IndexRecord:
+        key = delete.key
+        replaced = self._replaceable(key, marker_id, bypass_governance=delete.bypass_governance)
+        marker = replace(
+            _nothing(self._now_ms),
+            sequence=self.sequence,
+            oldest=self.sequence if replaced is None else replaced.record.oldest,
+            version_id=marker_id,
+            versioned=bool(marker_id),
+            delete_marker=True,
+        )
+        volume, offset, overhead = self._append(RecordKind.PUT, key, marker, ())
+        self.changes.put_version(key, ObjectRow(volume, offset, overhead, marker, None))
+        return marker
+
+    # --- locks -----------------------------------------------------------------------------------
+
+    def _change_lock(self, change: ChangeLock) -> IndexRecord:
+        changes, key = self.changes, change.key
+        current = changes.current(key)
+        if change.version_id is None:
+            found = None if current is None else (current_key(key), current)
+        else:
+            found = changes.version(key, change.version_id)
+        if found is None or found[1].record.delete_marker:
+            raise ObjectNotFoundError(f"object does not exist key={key!r}")
+        row_key, row = found
+        record = row.record
+        if change.retention is not None:
+            mode, until_ms = change.retention
+            self._require_retention_may_change(
+                key, record, mode, until_ms, bypass_governance=change.bypass_governance
+            )
+            until_ms = 0 if mode is None else until_ms
+            record = replace(record, retention_mode=mode, retain_until_ms=until_ms)
+        if change.legal_hold is not None:
+            record = replace(record, legal_hold=change.legal_hold)
+        inline = row.inline
+        volume, offset, overhead = self._append(
+            RecordKind.CHANGE, key, record, () if not inline else (inline,)
+        )
+        length = overhead + len(inline or b"")
+        changes.replace_object(row_key, row, ObjectRow(volume, offset, length, record, inline))
+        return record
+
+    def _require_retention_may_change(
+        self,
+        key: bytes,
+        record: IndexRecord,
+        mode: RetentionMode | None,
+        until_ms: int,
+        *,
+        bypass_governance: bool,
+    ) -> None:
+        if mode is not None and until_ms <= self._now_ms:
+            raise InvalidRequestError(f"retention must end in the future until_ms={until_ms}")
+        if record.retention_mode is None or self._now_ms >= record.retain_until_ms:
+            return
+        weaker = until_ms < record.retain_until_ms or mode is not record.retention_mode
+        if record.retention_mode is RetentionMode.COMPLIANCE and weaker:
+            raise ObjectLockedError(f"compliance retention can only be extended key={key!r}")
+        if weaker and not bypass_governance:
+            raise ObjectLockedError(
+                f"governance retention is shortened only by whoever may bypass it key={key!r}"
+            )
+
+    def _require_unlocked(self, key: bytes, row: ObjectRow, *, bypass_governance: bool) -> None:
+        if row.record.is_locked(self._now_ms, bypass_governance=bypass_governance):
+            raise ObjectLockedError(
+                f"object is under retention or legal hold key={key!r} version={row.record.version_id!r}"
+            )
+
+    # --- compaction ------------------------------------------------------------------------------
+
+    def _relocate(self, move: Relocation) -> None:
+        if move.old is not None and move.new is not None:
+            found = self.changes.version(move.key, move.old.record.version_id)
+            if found is not None and _same_place(found[1], move.old):
+                self.changes.replace_object(found[0], found[1], move.new)
+        if move.old_blob is not None and move.new_blob is not None:
+            blob = self.changes.blob(move.content_hash)
+            if blob is not None and _same_place(blob, move.old_blob):
+                self.changes.move_blob(move.content_hash, blob, move.new_blob)
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def _append(
+        self, kind: RecordKind, key: bytes, record: IndexRecord, blob: Sequence[BufferView]
+    ) -> tuple[int, int, int]:
+        """Volume, offset of the record, and its length before the blob."""
+        encoded = encode_index_record(record)
+        if self._volume is None:
+            self._volume = self._open_volume()
+        offset = self._volume.end + self.length
+        front = RECORD_HEADER_BYTES + len(key) + len(encoded)
+        length = front + sum(len(buffer) for buffer in blob)
+        self._records.append(_Record(kind, self.sequence, key, encoded, blob))
+        self.length += length + -length % ALIGNMENT
+        self.sequence += 1
+        return self._volume.number, offset, front
+
+
+def _require(condition: Condition, key: bytes, current: ObjectRow | None) -> None:
+    present = current is not None and not current.record.delete_marker
+    if condition.absent and present:
+        raise ObjectExistsError(f"object exists already key={key!r}")
+    if condition.etag is None and condition.sequence is None:
+        return
+    if current is None or not present:
+        raise ObjectChangedError(f"object does not exist key={key!r}")
+    record = current.record
+    if condition.etag not in (None, record.etag) or condition.sequence not in (
+        None,
+        record.sequence,
+    ):
+        raise ObjectChangedError(
+            f"object has another version key={key!r} etag={record.etag} sequence={record.sequence}"
+        )
+
+
+def _same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:
+    return (one.volume, one.record_offset) == (other.volume, other.record_offset)
+
+
+def _nothing(now_ms: int) -> IndexRecord:
+    return IndexRecord(
+        size=0, sequence=0, content_hash=bytes(32), etag="", created_ms=now_ms, piece_bytes=0
+    )

@@ -1,0 +1,240 @@
+"""Holds the volumes against the index: what is damaged, what is missing, and whether the sums are right.
+
+    each volume:     header; with `deep` every record's checksum
+    each object row: its record stands where the row says, with its key and number; its blob has a row
+    each blob row:   its bytes are inside an existing volume; with `deep` (the volumes were read whole) checked there
+    sums:            references, live bytes of each volume
+
+Memory: a row for each volume. That every blob is named as often as it says is proved by sums over all rows of the
+hashes times the names, on both sides.
+
+Beside a writer: what looks wrong is looked at again, and forgotten if its row has changed; sums are compared only if
+nothing was committed meanwhile. Blocking; runs in an executor.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from segmentstore.contracts.errors import CorruptedDataError
+from tier2.volumes.blob_record import RECORD_HEADER_BYTES, RecordKind, decode_record_header
+from tier2.volumes.index_database import IndexDatabase, Row
+from tier2.volumes.index_record import decode_index_record
+from tier2.volumes.index_rows import (
+    BLOB,
+    CURRENT,
+    NEXT_SEQUENCE,
+    VERSION,
+    VERSION_ID,
+    VOLUME,
+    BlobRow,
+    ObjectRow,
+    blob_key,
+    decode_blob_row,
+    decode_object_row,
+    decode_sequence,
+    decode_volume_row,
+    version_id_key,
+    version_key,
+)
+from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.volume_header import VOLUME_HEADER_BYTES
+from tier2.volumes.volume_scan import DamagedStretch, VolumeScan
+
+_PAGE_ROWS = 2000
+_PROBLEMS_MAX = 1000
+
+
+@dataclass(slots=True)
+class VerificationReport:
+    """What was found; healthy if there are no problems."""
+
+    volumes: int = 0
+    records: int = 0
+    """Read whole; 0 unless deep."""
+    objects: int = 0
+    """Versions, delete markers included."""
+    blobs: int = 0
+    bytes_of_volumes: int = 0
+    live_bytes: int = 0
+    unreferenced_volumes: list[int] = field(default_factory=list)
+    """Nothing of them is live: the next compaction removes them, tombstones apart."""
+    sums_compared: bool = False
+    """False if something was committed meanwhile."""
+    problems: list[str] = field(default_factory=list)
+    """One sentence each, at most 1,000."""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problems
+
+
+class Verification:
+    """One pass."""
+
+    def __init__(self, *, index: IndexDatabase, volumes: VolumeFiles) -> None:
+        self._index = index
+        self._volumes = volumes
+        self._report = VerificationReport()
+        self._secrets: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self._live: dict[int, int] = {}
+        self._named = 0
+        self._references = 0
+
+    def run(self, deep: bool) -> VerificationReport:
+        """Raises CorruptedDataError if the index cannot be read, OSError."""
+        before = self._index.get(NEXT_SEQUENCE), self._volume_rows()
+        for number in self._volumes.numbers():
+            self._look_at_volume(number, deep=deep)
+        for kind in (CURRENT, VERSION):
+            for row_key, content in _rows_of(self._index, kind):
+                self._look_at_object(row_key, content)
+        self._look_at_version_ids()
+        for row_key, content in _rows_of(self._index, BLOB):
+            self._look_at_blob(row_key, content)
+        if before == (self._index.get(NEXT_SEQUENCE), self._volume_rows()):
+            self._compare_sums(before[1])
+        return self._report
+
+    # --- volumes ---------------------------------------------------------------------------------
+
+    def _look_at_volume(self, number: int, *, deep: bool) -> None:
+        report = self._report
+        row = self._volume_rows().get(number)
+        try:
+            header = self._volumes.header(number)
+            size = self._volumes.size(number)
+        except FileNotFoundError:
+            return
+        except CorruptedDataError as error:
+            self._problem(f"volume {number}: {error}")
+            self._sizes[number] = self._volumes.size(number)
+            return
+        report.volumes += 1
+        report.bytes_of_volumes += size
+        self._sizes[number] = size
+        if header is None:
+            return
+        self._secrets[number] = header.secret
+        if row is None or not row[1]:
+            report.unreferenced_volumes.append(number)
+        if not deep:
+            return
+        # What is behind may be half written at this moment.
+        end = size if row is None else min(size, row[0])
+        file = self._volumes.open(number)
+        try:
+            for one in VolumeScan(file, secret=header.secret, size=end, offset=0):
+                if isinstance(one, DamagedStretch):
+                    self._problem(
+                        f"volume {number}: no good record in {one.length} bytes at {one.offset}: {one.why}"
+                    )
+                else:
+                    report.records += 1
+        finally:
+            file.close()
+
+    def _volume_rows(self) -> dict[int, tuple[int, int]]:
+        """How far each is indexed, and its live bytes."""
+        found = {}
+        for row_key, content in _rows_of(self._index, VOLUME):
+            row = decode_volume_row(content)
+            number = int.from_bytes(row_key[len(VOLUME) :], "big")
+            found[number] = (row.indexed_to, row.live_bytes)
+        return found
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def _look_at_object(self, row_key: bytes, content: bytes) -> None:
+        self._report.objects += 1
+        try:
+            row = decode_object_row(content)
+            key = row_key[1:]
+            if row_key.startswith(VERSION):
+                key = row_key[1 : row_key.index(b"\0")]
+                if row_key != version_key(key, row.record.sequence):
+                    raise CorruptedDataError("its place is not that of its number")
+            self._live[row.volume] = self._live.get(row.volume, 0) + row.record_length
+            if row.has_blob_row:
+                self._named += int.from_bytes(row.record.content_hash, "big")
+                if self._index.get(blob_key(row.record.content_hash)) is None:
+                    raise CorruptedDataError("its bytes have no row")
+            self._look_at_record(key, row)
+        except (CorruptedDataError, FileNotFoundError) as error:
+            if self._index.get(row_key) == content:
+                self._problem(f"object {row_key!r}: {error}")
+
+    def _look_at_record(self, key: bytes, row: ObjectRow) -> None:
+        if row.volume not in self._secrets:
+            volume = self._volumes.header(row.volume)
+            if volume is None:
+                raise CorruptedDataError(f"volume {row.volume} has no header")
+            self._secrets[row.volume] = volume.secret
+        front = self._volumes.read(row.volume, row.record_offset, row.record_length)
+        header = decode_record_header(front, self._secrets[row.volume])
+        found_key = front[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.key_length]
+        record = decode_index_record(
+            memoryview(front)[RECORD_HEADER_BYTES + header.key_length : header.blob_offset]
+        )
+        if header.kind not in (RecordKind.PUT, RecordKind.CHANGE) or found_key != key:
+            raise CorruptedDataError(f"another record is there {header.kind=} key={found_key!r}")
+        if record != row.record:
+            raise CorruptedDataError("its record says something else than the index")
+
+    def _look_at_version_ids(self) -> None:
+        for row_key, content in _rows_of(self._index, VERSION_ID):
+            key, version_id = row_key[1:].split(b"\0", 1)
+            found = self._index.get(version_key(key, decode_sequence(content)))
+            if (
+                found is None or decode_object_row(found).record.version_id != version_id.decode()
+            ) and self._index.get(row_key) == content:
+                self._problem(f"version id {row_key!r} finds another version, or none")
+        for row_key, content in _rows_of(self._index, VERSION):
+            key = row_key[1 : row_key.index(b"\0")]
+            record = decode_object_row(content).record
+            if (
+                self._index.get(version_id_key(key, record.version_id)) is None
+                and self._index.get(row_key) == content
+            ):
+                self._problem(f"version {row_key!r} is not found by its id")
+
+    def _look_at_blob(self, row_key: bytes, content: bytes) -> None:
+        self._report.blobs += 1
+        try:
+            row: BlobRow = decode_blob_row(content)
+            self._live[row.volume] = self._live.get(row.volume, 0) + row.size
+            self._references += int.from_bytes(row_key[1:], "big") * row.references
+            size = self._sizes.get(row.volume)
+            if size is None:
+                size = self._volumes.size(row.volume)
+            if not VOLUME_HEADER_BYTES < row.blob_offset <= size - row.size or not row.references:
+                raise CorruptedDataError(f"it cannot be there {row} volume_bytes={size}")
+        except (CorruptedDataError, FileNotFoundError) as error:
+            if self._index.get(row_key) == content:
+                self._problem(f"bytes {row_key[1:].hex()}: {error}")
+
+    def _compare_sums(self, volumes: dict[int, tuple[int, int]]) -> None:
+        self._report.sums_compared = True
+        self._report.live_bytes = sum(self._live.values())
+        if self._named != self._references:
+            self._problem("references of bytes are miscounted")
+        for number in sorted({*volumes, *self._live}):
+            said = volumes.get(number, (0, 0))[1]
+            if said != self._live.get(number, 0):
+                self._problem(
+                    f"volume {number}: the index says {said} live bytes, its rows {self._live.get(number, 0)}"
+                )
+
+    def _problem(self, what: str) -> None:
+        if len(self._report.problems) < _PROBLEMS_MAX:
+            self._report.problems.append(what)
+
+
+def _rows_of(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:
+    first, end = first_byte, bytes([first_byte[0] + 1])
+    while True:
+        rows = index.scan(first, end, _PAGE_ROWS)
+        yield from rows
+        if len(rows) < _PAGE_ROWS:
+            return
+        first = rows[-1][0] + b"\0"
