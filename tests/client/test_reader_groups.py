@@ -141,6 +141,21 @@ async def test_a_dead_readers_segments_go_to_the_living(
     assert_each_key_in_order(events, 5)
 
 
+async def test_a_reader_that_is_said_to_be_gone_leaves_its_segments_at_once(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    await write(stream, range(1))
+    async with group.reader("gone") as gone:
+        await gone._tasks.close()  # nothing of it runs any more
+        assert len((await group.info()).readers["gone"]) == 4
+        await group.reader_offline("gone")
+        info = await group.info()
+        assert not info.readers
+        assert len(info.unassigned) == 4
+        with pytest.raises(ReaderOfflineError):
+            await gone.checkpoint()
+
+
 async def test_a_second_reader_of_one_id_takes_the_place_of_the_first(
     group: ReaderGroup, stream: Stream
 ) -> None:

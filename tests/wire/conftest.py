@@ -8,6 +8,9 @@ from tests.wire.node import Node, running_node
 from tests.wire.protocol_client import ProtocolClient
 
 SEGMENT = "scope/stream/0.#epoch.0"
+WRITER = bytes(range(16))
+OTHER = bytes(range(16, 32))
+"""Another writer."""
 
 
 @pytest.fixture

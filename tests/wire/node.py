@@ -11,7 +11,14 @@ from random import Random
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
-from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
+from segmentstore.contracts.identifiers import (
+    EVENT_COUNT,
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    Epoch,
+    LogAddress,
+)
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
 from segmentstore.wire.segment_commands import FlushContainer, ListChunks
@@ -111,6 +118,14 @@ class Node:
         client = await ProtocolClient.connect(self.server.address)
         self.clients.push_async_callback(client.close)
         return client
+
+    async def event_count(self, segment: str) -> AttributeValue | None:
+        return (await self.container.attributes(segment, [EVENT_COUNT])).get(EVENT_COUNT)
+
+    async def last_number(self, segment: str, writer: bytes) -> AttributeValue | None:
+        """The number of the newest event that the segment has of a writer."""
+        key = AttributeKey(writer)
+        return (await self.container.attributes(segment, [key])).get(key)
 
     async def content(self, segment: str) -> bytes:
         """Everything from the start offset on."""

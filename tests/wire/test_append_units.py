@@ -14,11 +14,9 @@ from segmentstore.codec.wire_protocol.session import Padding, PartialEvent
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.wire.append_unit import AppendUnit, is_event_framed, read_append
 from segmentstore.wire.receive_buffer import ReceiveBuffer
-from tests.wire.conftest import SEGMENT
+from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import running_node
 from tests.wire.protocol_client import event
-
-WRITER = bytes(range(16))
 
 
 @dataclass(frozen=True)

@@ -8,32 +8,18 @@ from segmentstore.codec.wire_protocol.appends import (
     AppendBlock,
     AppendBlockEnd,
     AppendSetup,
-    ConditionalAppend,
     ConditionalBlockEnd,
-    ConditionalCheckFailed,
     DataAppended,
     InvalidEventNumber,
     SetupAppend,
 )
 from segmentstore.codec.wire_protocol.refusals import ErrorMessage, NoSuchSegment, SegmentIsSealed
 from segmentstore.codec.wire_protocol.session import KeepAlive
-from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
+from segmentstore.contracts.identifiers import EVENT_COUNT
 from tests.containers.node import MemoryTiers
-from tests.wire.conftest import SEGMENT
+from tests.wire.conftest import OTHER, SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient, event
-
-WRITER = bytes(range(16))
-OTHER = bytes(range(16, 32))
-
-
-async def event_count(node: Node, segment: str = SEGMENT) -> int | bytes | None:
-    return (await node.container.attributes(segment, [EVENT_COUNT])).get(EVENT_COUNT)
-
-
-async def last_number(node: Node, writer: bytes = WRITER) -> int | bytes | None:
-    key = AttributeKey(writer)
-    return (await node.container.attributes(SEGMENT, [key])).get(key)
 
 
 async def test_a_writer_that_the_segment_does_not_know_is_told_the_least_number(
@@ -53,7 +39,7 @@ async def test_a_writer_whose_id_is_an_attribute_of_the_store_itself_is_refused(
 ) -> None:
     reply = await client.ask(SetupAppend(77, EVENT_COUNT, SEGMENT, ""), ErrorMessage)
     assert (reply.request_id, reply.error_code) == (77, 0)
-    assert await event_count(node) is None
+    assert await node.event_count(SEGMENT) is None
 
 
 async def test_an_append_is_stored_with_its_number_and_acknowledged(
@@ -65,8 +51,8 @@ async def test_an_append_is_stored_with_its_number_and_acknowledged(
     ack = await client.expect(DataAppended)
     assert ack == DataAppended(WRITER, 5, NO_EVENT_NUMBER, 99, len(data))
     assert await node.content(SEGMENT) == data
-    assert await last_number(node) == 5
-    assert await event_count(node) == 1
+    assert await node.last_number(SEGMENT, WRITER) == 5
+    assert await node.event_count(SEGMENT) == 1
 
 
 async def test_acknowledgements_follow_one_another_and_never_repeat(
@@ -82,7 +68,7 @@ async def test_acknowledgements_follow_one_another_and_never_repeat(
         assert ack.event_number > told
         told = ack.event_number
     assert await client.ask(KeepAlive(), KeepAlive) == KeepAlive()
-    assert await event_count(node) == 50
+    assert await node.event_count(SEGMENT) == 50
 
 
 async def test_one_acknowledgement_stands_for_all_that_one_flush_stored(
@@ -198,7 +184,7 @@ async def test_bytes_that_are_no_events_are_counted_by_what_the_client_says(
     await client.expect(DataAppended)
     client.append(WRITER, event(b"a") + event(b"b"), 3, events=2)
     await client.expect(DataAppended)
-    assert await event_count(node) == 5
+    assert await node.event_count(SEGMENT) == 5
 
 
 async def test_a_repeated_set_up_answers_for_what_is_under_way_and_nothing_is_told_twice(
@@ -218,62 +204,6 @@ async def test_a_repeated_set_up_answers_for_what_is_under_way_and_nothing_is_to
     ack = await client.expect(DataAppended)
     assert (ack.event_number, ack.previous_event_number) == (4, 3)
     assert await node.content(SEGMENT) == 4 * event(b"a")
-
-
-# --- conditional appends -------------------------------------------------------------------------
-
-
-async def test_a_conditional_event_is_stored_with_its_header_at_exactly_the_expected_offset(
-    node: Node, client: ProtocolClient
-) -> None:
-    await client.set_up(WRITER, SEGMENT)
-    client.send(ConditionalAppend(WRITER, 1, 0, b"first", 5))
-    assert await client.expect(DataAppended) == DataAppended(WRITER, 1, NO_EVENT_NUMBER, 5, 8 + 5)
-    client.send(ConditionalAppend(WRITER, 2, 13, b"second", 5))
-    assert (await client.expect(DataAppended)).segment_length == 13 + 8 + 6
-    assert await node.content(SEGMENT) == event(b"first") + event(b"second")
-    assert await event_count(node) == 2
-
-
-async def test_conditional_bytes_are_stored_without_a_header(
-    node: Node, client: ProtocolClient
-) -> None:
-    await client.set_up(WRITER, SEGMENT)
-    client.send(ConditionalBlockEnd(WRITER, 1, 0, b"raw", 5))
-    assert (await client.expect(DataAppended)).segment_length == 3
-    assert await node.content(SEGMENT) == b"raw"
-
-
-async def test_a_conditional_append_at_another_offset_stores_nothing_and_the_writer_goes_on(
-    node: Node, client: ProtocolClient
-) -> None:
-    await client.set_up(WRITER, SEGMENT)
-    client.append(WRITER, event(b"a"), 1)
-    client.send(ConditionalAppend(WRITER, 2, 100, b"lost", 6))
-    assert (await client.expect(DataAppended)).event_number == 1
-    assert await client.receive() == ConditionalCheckFailed(WRITER, 2, 6)
-    client.send(ConditionalAppend(WRITER, 3, 9, b"kept", 7))
-    ack = await client.expect(DataAppended)
-    assert (ack.event_number, ack.previous_event_number) == (3, 1)
-    assert await node.content(SEGMENT) == event(b"a") + event(b"kept")
-    assert await last_number(node) == 3
-
-
-async def test_h24_a_failed_condition_is_told_only_when_what_it_met_is_durable(
-    node: Node, client: ProtocolClient
-) -> None:
-    await client.set_up(WRITER, SEGMENT)
-    other = await node.client()
-    await other.set_up(OTHER, SEGMENT)
-    node.log.hold()
-    client.append(WRITER, event(b"pending"), 1)
-    while node.server.statistics().appends < 1:
-        await asyncio.sleep(0)
-    other.send(ConditionalAppend(OTHER, 1, 0, b"late", 6), KeepAlive())
-    # The echo came behind the append, so its refusal is being held back.
-    assert await other.receive() == KeepAlive()
-    node.log.let_go()
-    assert await other.receive() == ConditionalCheckFailed(OTHER, 1, 6)
 
 
 # --- refusals ------------------------------------------------------------------------------------

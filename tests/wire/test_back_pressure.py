@@ -21,11 +21,10 @@ from segmentstore.codec.wire_protocol.reads import (
 from segmentstore.codec.wire_protocol.segments import SealSegment, SegmentSealed
 from segmentstore.codec.wire_protocol.session import KeepAlive
 from segmentstore.wire.request_tasks import RequestTasks
-from tests.wire.conftest import SEGMENT
+from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient, event
 
-WRITER = bytes(range(16))
 BLOCK = event(bytes(100_000))
 
 

@@ -67,11 +67,10 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.wire.segment_commands import ROLLOVER_BYTES
 from segmentstore.wire.tokens import TokenVerdict
 from tests.reference.memory_tables import MemoryTables
-from tests.wire.conftest import SEGMENT
+from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import Node, running_node, running_server
 from tests.wire.protocol_client import ProtocolClient
 
-WRITER = bytes(range(16))
 MARK = bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5")
 MISSING = "scope/stream/9.#epoch.0"
 TRANSACTION = f"{SEGMENT}#transaction.{'0' * 32}"

@@ -13,11 +13,9 @@ from segmentstore.codec.wire_protocol.reads import (
     StreamSegmentInfo,
 )
 from segmentstore.codec.wire_protocol.session import Hello, KeepAlive, Padding
-from tests.wire.conftest import SEGMENT
+from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient
-
-WRITER = bytes(range(16))
 
 
 @pytest.mark.parametrize("theirs", [Hello(16, 5), Hello(17, 5), Hello(15, 5), Hello(5, 1)])
