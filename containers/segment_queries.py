@@ -74,6 +74,9 @@ class SegmentQueries:
                 elif active is not None and self._is_listed(active):
                     # It may have become active since the active ones were looked at.
                     found[record.name] = properties_of(active, metadata.container_id)
+                elif active is not None and active.segment_id == record.segment_id not in gone:
+                    # It is becoming active right now: Tier 2 knows it, so it is not one that is being created.
+                    found[record.name] = self._inactive_properties(record)
                 taken += 1
                 if taken >= limit + len(metadata.by_id):
                     break

@@ -76,7 +76,7 @@ async def _recover(
 ) -> RecoveryResult:
     from tqdm import tqdm
 
-    from segmentstore.cli.tier2_bringing import copy_tier2, link_tier2
+    from segmentstore.cli.tier2_bringing import copy_tier2, link_tier2, require_unused
     from segmentstore.cli.tier2_contents import contents_of
     from segmentstore.cli.tier2_reading import open_tier2
     from segmentstore.cli.tier2_recovery import Tier2Recovery
@@ -85,6 +85,8 @@ async def _recover(
         raise InvalidRequestError(
             "there is nothing to copy: name the place with --from-tier2 PLACE"
         )
+    if not dry:
+        require_unused(data)
     result = RecoveryResult()
     missing: list[str] = []
     is_bucket = place.startswith("s3://")

@@ -30,7 +30,7 @@ _UNFINISHED = "tier2.unfinished-copy"
 def link_tier2(place: str, data_directory: Path) -> None:
     """Raises InvalidRequestError if DATA has another Tier 2 already, DataDirectoryInUseError."""
     objects = Path(object_directory(place)).resolve()
-    _require_unused(objects.parent)
+    require_unused(objects.parent)
     target = data_directory / "tier2"
     if target.exists():
         if target.resolve() == objects:
@@ -41,7 +41,8 @@ def link_tier2(place: str, data_directory: Path) -> None:
     SystemFileSystem().sync_directory(str(data_directory))
 
 
-def _require_unused(directory: Path) -> None:
+def require_unused(directory: Path) -> None:
+    """Raises DataDirectoryInUseError if the data directory is that of a running store."""
     path = directory / LOCK_NAME
     if not path.exists():
         return

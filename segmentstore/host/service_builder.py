@@ -25,6 +25,7 @@ from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.log.processor_settings import OperationProcessorSettings
 from containers.segment_container import StreamSegmentContainer
+from containers.segment_expiry import ExpirySettings
 from containers.writer.settings import WriterSettings
 from segmentstore.contracts.containers import HostId, SegmentContainer
 from segmentstore.contracts.durable_data_log import DurableDataLog
@@ -34,6 +35,7 @@ from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
 from segmentstore.host.faces import Faces
+from segmentstore.host.retention_rules import parse_retention_rules
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings
@@ -184,6 +186,10 @@ class ContainerFactory:
             settings=StorageSettings(
                 compression=Compression[settings.tier2.codec.upper()],
                 garbage_grace_seconds=settings.tier2.garbage_grace_seconds,
+                cold_compression=Compression[settings.tier2.cold_codec.upper()],
+                cold_seconds=settings.tier2.cold_seconds,
+                compaction_bytes_per_second=settings.tier2.compaction_bytes_max,
+                scrub_bytes_per_second=settings.tier2.scrub_bytes_max,
             ),
             wall_clock=self._wall_clock,
             random=self._random,
@@ -204,6 +210,7 @@ class ContainerFactory:
                     flush_bytes=settings.writer.flush_bytes,
                     flush_age_seconds=settings.writer.flush_interval_seconds,
                 ),
+                expiry=ExpirySettings(rules=parse_retention_rules(settings.retention.rules)),
             ),
         )
 

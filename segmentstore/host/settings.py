@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, fields
 from typing import TypeAlias, cast
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.host.retention_rules import parse_retention_rules
+from segmentstore.host.setting_rules import SettingRule, count, number, text
 
 SettingValue: TypeAlias = int | float | str
 
@@ -32,39 +34,14 @@ class SettingsError(InvalidRequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class SettingRule:
-    """What a value must respect, and what it is for."""
-
-    sentence: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-
-
-def _number(default: float, sentence: str, *, minimum: float, maximum: float) -> float:
-    rule = SettingRule(sentence, minimum, maximum)
-    return field(default=default, metadata={"rule": rule})
-
-
-def _count(default: int, sentence: str, *, minimum: int, maximum: int) -> int:
-    rule = SettingRule(sentence, minimum, maximum)
-    return field(default=default, metadata={"rule": rule})
-
-
-def _text(default: str, sentence: str, *choices: str) -> str:
-    rule = SettingRule(sentence, choices=choices)
-    return field(default=default, metadata={"rule": rule})
-
-
-@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """The store as a whole."""
 
-    data_directory: str = _text(
+    data_directory: str = text(
         "",
         "Directory that holds identity, Tier 1 and Tier 2; not needed if both tiers are in memory.",
     )
-    container_count: int = _count(
+    container_count: int = count(
         4,
         "Containers that share the segments; fixed when the data directory is first used.",
         minimum=1,
@@ -76,8 +53,8 @@ class StoreSettings:
 class HttpSettings:
     """The HTTP face."""
 
-    address: str = _text("127.0.0.1:9091", "HOST:PORT to listen on; port 0 takes any free one.")
-    append_bytes_max: int = _count(
+    address: str = text("127.0.0.1:9091", "HOST:PORT to listen on; port 0 takes any free one.")
+    append_bytes_max: int = count(
         8 * MIB,
         "Largest body of one append request; a larger one is answered 413.",
         minimum=1,
@@ -89,13 +66,13 @@ class HttpSettings:
 class WireSettings:
     """The segment store protocol, spoken by Pravega's clients."""
 
-    address: str = _text(
+    address: str = text(
         "127.0.0.1:12345", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
     )
-    advertised_address: str = _text(
+    advertised_address: str = text(
         "", "HOST:PORT that clients are sent to, if not the address listened on."
     )
-    unacknowledged_bytes_max: int = _count(
+    unacknowledged_bytes_max: int = count(
         8 * MIB,
         "Bytes of appends without an answer at which one connection is not read further.",
         minimum=64 * 1024,
@@ -107,7 +84,7 @@ class WireSettings:
 class ControllerSettings:
     """The controller's gRPC service: scopes, streams, transactions, reader groups."""
 
-    address: str = _text(
+    address: str = text(
         "127.0.0.1:9090", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
     )
 
@@ -116,10 +93,10 @@ class ControllerSettings:
 class Tier1Settings:
     """The durable log."""
 
-    kind: str = _text(
+    kind: str = text(
         "file", "Where acknowledged operations are kept; memory loses them.", "file", "memory"
     )
-    journal_bytes_max: int = _count(
+    journal_bytes_max: int = count(
         64 * MIB,
         "Size of a container's journal files, allocated ahead and recycled; the first of an epoch is smaller.",
         minimum=8 * MIB,
@@ -131,18 +108,39 @@ class Tier1Settings:
 class Tier2Settings:
     """Long-term storage."""
 
-    place: str = _text(
+    place: str = text(
         "volumes",
         "Where flushed chunks are kept: volumes, filesystem, s3://BUCKET/PREFIX, or memory, which loses them.",
     )
-    codec: str = _text("lz4", "Compression of the blocks of a chunk.", "lz4", "zstd", "none")
-    worker_thread_count: int = _count(
+    codec: str = text("lz4", "Compression of the blocks of a chunk.", "lz4", "zstd", "none")
+    cold_codec: str = text(
+        "lz4", "Compression of chunks that were not appended to for a while.", "lz4", "zstd", "none"
+    )
+    cold_seconds: float = number(
+        600.0,
+        "Age of a segment's last append that makes its chunks cold.",
+        minimum=1,
+        maximum=365 * 86400,
+    )
+    compaction_bytes_max: int = count(
+        16 * MIB,
+        "Bytes per second that each container may re-write to join small chunks.",
+        minimum=64 * 1024,
+        maximum=16 * GIB,
+    )
+    scrub_bytes_max: int = count(
+        0,
+        "Bytes per second that each container reads again to prove them; 0: never.",
+        minimum=0,
+        maximum=16 * GIB,
+    )
+    worker_thread_count: int = count(
         4,
         "Threads that compress, hash and write chunks, shared by all containers in turn.",
         minimum=1,
         maximum=64,
     )
-    garbage_grace_seconds: float = _number(
+    garbage_grace_seconds: float = number(
         60.0,
         "How long an object stays after the last reference to it is gone.",
         minimum=0,
@@ -154,14 +152,14 @@ class Tier2Settings:
 class S3StoreSettings:
     """Tier 2 in a bucket. Credentials come by the usual chain of AWS: environment, shared files, roles."""
 
-    endpoint_url: str = _text("", "http(s)://HOST:PORT of a server of S3's protocol; empty: AWS.")
-    region: str = _text("us-east-1", "Region of the bucket.")
-    storage_class: str = _text("", "Storage class of new objects; empty: the bucket's default.")
-    server_side_encryption: str = _text(
+    endpoint_url: str = text("", "http(s)://HOST:PORT of a server of S3's protocol; empty: AWS.")
+    region: str = text("us-east-1", "Region of the bucket.")
+    storage_class: str = text("", "Storage class of new objects; empty: the bucket's default.")
+    server_side_encryption: str = text(
         "", "Encryption of new objects; empty: the bucket's default.", "", "AES256", "aws:kms"
     )
-    kms_key_id: str = _text("", "Key for aws:kms; empty: the account's default.")
-    sign_payload: str = _text(
+    kms_key_id: str = text("", "Key for aws:kms; empty: the account's default.")
+    sign_payload: str = text(
         "false", "Sign a hash of every body; bodies have a CRC32C in either case.", "false", "true"
     )
 
@@ -170,7 +168,7 @@ class S3StoreSettings:
 class CacheSettings:
     """Memory for bytes that are not yet in Tier 2, and for recent reads."""
 
-    bytes_max: int = _count(
+    bytes_max: int = count(
         256 * MIB,
         "Memory for cached segment bytes, shared by all containers; writers wait at the limit.",
         minimum=4 * MIB,
@@ -182,13 +180,13 @@ class CacheSettings:
 class WriterSettings:
     """When acknowledged bytes move to Tier 2."""
 
-    flush_bytes: int = _count(
+    flush_bytes: int = count(
         64 * 10**6,
         "Un-flushed bytes of one container that make a flush due.",
         minimum=1,
         maximum=16 * GIB,
     )
-    flush_interval_seconds: float = _number(
+    flush_interval_seconds: float = number(
         10.0,
         "Age of the oldest un-flushed byte that makes a flush due.",
         minimum=0.001,
@@ -197,19 +195,28 @@ class WriterSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How long segments keep their bytes. Streams have policies of their own."""
+
+    rules: str = text(
+        "", "PREFIX=LIMIT[+LIMIT];... by segment name, such as logs/=7d+100GiB; empty: all is kept."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RestartSettings:
     """When a container that failed is assigned again."""
 
-    delay_initial_seconds: float = _number(
+    delay_initial_seconds: float = number(
         0.5, "Pause before the first restart of a failed container.", minimum=0.001, maximum=3600
     )
-    delay_max_seconds: float = _number(
+    delay_max_seconds: float = number(
         30.0,
         "Longest pause; each further failure doubles it up to this.",
         minimum=0.001,
         maximum=86400,
     )
-    forgive_after_seconds: float = _number(
+    forgive_after_seconds: float = number(
         60.0,
         "A container that ran this long starts again from the first pause when it fails.",
         minimum=0.001,
@@ -221,10 +228,10 @@ class RestartSettings:
 class LogSettings:
     """The service's own log lines, on stderr."""
 
-    level: str = _text(
+    level: str = text(
         "info", "Least severe line that is written.", "debug", "info", "warning", "error"
     )
-    format: str = _text(
+    format: str = text(
         "text", "text: key=value lines; json: one JSON object a line.", "text", "json"
     )
 
@@ -233,7 +240,7 @@ class LogSettings:
 class ShutdownSettings:
     """How the process ends on SIGTERM or SIGINT."""
 
-    grace_seconds: float = _number(
+    grace_seconds: float = number(
         30.0,
         "Time for requests in flight and for closing the containers; after it the process exits all the same.",
         minimum=0,
@@ -254,6 +261,7 @@ class ServiceSettings:
     s3: S3StoreSettings = field(default_factory=S3StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     writer: WriterSettings = field(default_factory=WriterSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     restart: RestartSettings = field(default_factory=RestartSettings)
     log: LogSettings = field(default_factory=LogSettings)
     shutdown: ShutdownSettings = field(default_factory=ShutdownSettings)
@@ -269,6 +277,7 @@ SECTIONS: tuple[type, ...] = (
     S3StoreSettings,
     CacheSettings,
     WriterSettings,
+    RetentionSettings,
     RestartSettings,
     LogSettings,
     ShutdownSettings,
@@ -348,6 +357,10 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         problems.append(
             f"tier2.place must be volumes, filesystem, memory or s3://BUCKET/PREFIX, not {place!r}"
         )
+    try:
+        parse_retention_rules(settings.retention.rules)
+    except ValueError as error:
+        problems.append(f"retention.rules: {error}")
     if settings.wire.address == "off" and settings.controller.address != "off":
         problems.append(
             "the controller sends clients to the wire: set controller.address=off as well"

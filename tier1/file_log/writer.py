@@ -118,6 +118,9 @@ class FrameWriter:
         address = self._next_address
         self._next_address += 1
         self._pending.add(PendingEntry(address, pieces, length, future, frame_bytes(1, length)))
+        if not self._flush.idle or length >= self._settings.ahead_bytes_min:
+            self._work.set()  # More of its size may come in this turn, and share the frame.
+            return future
         try:
             self._go_on()
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
@@ -235,8 +238,9 @@ class FrameWriter:
             if not waiter.done():
                 waiter.set_result(None)
         self._arm_mark_timer(loop)
-        self._go_on()
-        if self._stopping:
+        if self._flush.idle and not self._stopping:
+            self._go_on()
+        else:
             self._work.set()
 
     def _broke(self, error: BaseException) -> None:

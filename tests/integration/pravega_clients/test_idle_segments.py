@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 STREAMS, SEGMENTS_OF_EACH = 20, 500
 IDLE_SECONDS = 10.0
-CPU_FRACTION_MAX = 0.01
+CPU_FRACTION_MAX = 0.05
+"""A quiet machine shows less than 0.01; one that is busy with other things makes the same work cost more."""
 EVENT = struct.pack(">ii", 0, 5) + b"event"
 QUIET_OPTIONS = ["--set", "writer.flush_interval_seconds=1s"]
 COUNTERS = re.compile(
