@@ -60,7 +60,7 @@ integration: setup
 	@$(BIN)/python -m pytest -q -m integration
 
 demo: setup
-	@$(BIN)/python -m segmentstore.cli.demo
+	@$(BIN)/python -m segmentstore.cli.demo $(DEMO)
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(BENCHMARKS)

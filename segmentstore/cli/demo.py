@@ -39,11 +39,13 @@ class DemoFailedError(SegmentStoreError):
 class Demo:
     """The steps, in order."""
 
-    def __init__(self, directory: Path, plans: Sequence[SegmentPlan]) -> None:
+    def __init__(self, directory: Path, plans: Sequence[SegmentPlan], tier2: str) -> None:
         self._data_directory = directory / "data"
+        self._in_bucket = tier2.startswith("s3://")
+        self._tier2_place = tier2 if self._in_bucket else str(self._data_directory)
         self._plans = plans
         self._total_bytes = sum(plan.length for plan in plans)
-        self._server = ServerProcess(self._data_directory)
+        self._server = ServerProcess(self._data_directory, ["--tier2", tier2])
         self._hashes: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -180,11 +182,17 @@ class Demo:
                 containers[segment.container] = segment.name
         for name in containers.values():
             await client.flush(name)
-        stored = directory_bytes(self._data_directory / "tier2")
+        took = f"in {loop.time() - started:.1f} s"
+        if self._in_bucket:
+            say("flush", f"{megabytes(self._total_bytes)} in Tier 2, {took}")
+            return
+        tier2 = self._data_directory / "tier2"
+        volumes = tier2 / "volumes"  # beside them: the index, and room kept free for a full disk
+        stored = directory_bytes(volumes if volumes.is_dir() else tier2)
         say(
             "flush",
             f"{megabytes(self._total_bytes)} in Tier 2 as {megabytes(stored)} of objects, "
-            f"ratio {self._total_bytes / stored:.2f}, in {loop.time() - started:.1f} s",
+            f"ratio {self._total_bytes / stored:.2f}, {took}",
         )
 
     async def _check_from_tier2(self) -> None:
@@ -192,7 +200,7 @@ class Demo:
         started = loop.time()
         plans = {plan.name: plan for plan in self._plans}
         checked = 0
-        async with open_tier2(str(self._data_directory)) as tier2:
+        async with open_tier2(self._tier2_place) as tier2:
             for container in tier2.containers:
                 async with aclosing(container.list_segments("", "")) as records:
                     async for record in records:
@@ -249,13 +257,18 @@ def library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def main() -> None:
-    """Run in a temporary directory; exit 1 if what was shown is not so."""
+@click.command()
+@click.option("--tier2", default="volumes", metavar="volumes|filesystem|s3://BUCKET/PREFIX")
+def main(tier2: str) -> None:
+    """Run in a temporary directory; exit 1 if what was shown is not so.
+
+    A bucket is found as the service finds it: SEGMENTSTORE_S3_ENDPOINT_URL, and the usual credentials of AWS.
+    """
     plans = plan_load([library()], prefix="", by_package=True, include=["*.py"])
     plans = [plan for plan in plans if plan.name != _NOT_LIBRARY]
     with tempfile.TemporaryDirectory(prefix="segmentstore-demo-") as directory:
         try:
-            asyncio.run(Demo(Path(directory), plans).run())
+            asyncio.run(Demo(Path(directory), plans, tier2).run())
         except SegmentStoreError as error:
             click.echo(f"demo failed: {error}", err=True)
             sys.exit(1)
