@@ -18,7 +18,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -28,14 +27,12 @@ from segmentstore.host.log_lines import configure_logging
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.process import loop_factory, stop_signals
 
 logger = logging.getLogger(__name__)
 
-_SAME_SIGNAL_SECONDS = 1.0
-"""Supervisors send a signal to a process and to its group: one wish, not two."""
 _FACES_SECONDS_MAX = 5.0
 """A controller that has not recovered by then goes on trying; the rest is announced without it."""
-_EXIT_AT_ONCE = 130
 _EXIT_BROKEN = 1
 
 
@@ -50,7 +47,7 @@ def run_standalone(resolved: ResolvedSettings, announce: Callable[[str], None]) 
             "the store does not run under python -O: its assertions are what stops it before it loses data"
         )
     configure_logging(resolved.settings.log)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(resolved, announce))
 
 
@@ -112,36 +109,13 @@ async def _announce_when_ready(service: Service, announce: Callable[[str], None]
 def _stop_signals(grace_seconds: float) -> asyncio.Event:
     """Set by the first signal; the second one, or the end of the grace period, ends the process."""
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
 
     def give_up() -> None:
         logger.error("not stopped within the grace period grace_seconds=%g", grace_seconds)
         os._exit(_EXIT_BROKEN)
 
-    def insist() -> None:
-        for number in numbers:
-            loop.add_signal_handler(number, os._exit, _EXIT_AT_ONCE)
-
-    def on_signal() -> None:
-        if not stopping.is_set():
-            stopping.set()
-            loop.call_later(_SAME_SIGNAL_SECONDS, insist)
-            loop.call_later(grace_seconds, give_up)
-
-    for number in numbers:
-        loop.add_signal_handler(number, on_signal)
+    stopping = stop_signals(on_first=lambda: loop.call_later(grace_seconds, give_up))
     # A terminal that is gone must not end a store that somebody else relies on.
     with suppress(ValueError):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return stopping
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    if sys.platform == "win32":
-        return None
-    return uvloop.new_event_loop

@@ -145,9 +145,7 @@ async def _open_volumes(
     except OSError as error:
         raise StorageError(f"the volumes cannot be opened: {error}") from error
     stack.push_async_callback(opened.close)
-    # The engine's own view, with what it has not written yet: it offers no listing that shows delete markers.
-    index = opened.engine._index
-    return opened.engine, VersionScan(index=index, executor=executor)
+    return opened.engine, VersionScan(index=opened.engine.index, executor=executor)
 
 
 def _routes(rooms: _Rooms) -> Routes:

@@ -8,9 +8,6 @@ A second signal ends the process at once: what was acknowledged is safe either w
 
 import asyncio
 import logging
-import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,14 +16,12 @@ from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.process import loop_factory, stop_signals
 from segmentstore.s3.credentials import FILE_NAME, Credentials, kept_credentials
 from segmentstore.s3.endpoint import open_endpoint
 from segmentstore.s3.settings import EndpointSettings
 from tier2.volumes.settings import VolumeSettings
 
-_EXIT_AT_ONCE = 130
-_SAME_SIGNAL_SECONDS = 1.0
-"""Supervisors send a signal to a process and to its group: one wish, not two."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -42,7 +37,7 @@ def run_endpoint(
         raise InvalidRequestError(
             "the endpoint does not run under python -O: its assertions are what stops it before it loses data"
         )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(directory, credentials, settings, announce))
 
 
@@ -53,7 +48,7 @@ async def _serve(
     announce: Callable[[str], None],
 ) -> None:
     files, random = SystemFileSystem(), system_random()
-    stopping = _stop_signals()
+    stopping = stop_signals()
     try:
         files.make_directories(str(directory))
         keys = "keys=environment"
@@ -81,33 +76,3 @@ async def _serve(
             _LOGGER.info("stopping")
     except OSError as error:
         raise StorageError(f"cannot serve: {error.strerror or error}") from error
-
-
-def _stop_signals() -> asyncio.Event:
-    """Set by the first signal; a second one ends the process."""
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-
-    def insist() -> None:
-        for number in numbers:
-            loop.add_signal_handler(number, os._exit, _EXIT_AT_ONCE)
-
-    def on_signal() -> None:
-        if not stopping.is_set():
-            stopping.set()
-            loop.call_later(_SAME_SIGNAL_SECONDS, insist)
-
-    for number in numbers:
-        loop.add_signal_handler(number, on_signal)
-    return stopping
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    if sys.platform == "win32":
-        return None
-    return uvloop.new_event_loop

@@ -172,15 +172,6 @@ class Writer:
         # One bound method for all appends, instead of a new one for each.
         self._settle_callback = self._settle
 
-    @property
-    def is_live(self) -> bool:
-        return self._state is WriterState.LIVE
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is under way."""
-        return bool(self._in_flight or self._parked)
-
     def append(self, append: PendingAppend) -> None:
         """Raises ProtocolError for an event number that does not grow."""
         if self._state is WriterState.ENDED:

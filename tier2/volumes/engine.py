@@ -94,6 +94,11 @@ class VolumeEngine:
         self._wall_clock = wall_clock
         self._settings = settings
 
+    @property
+    def index(self) -> IndexDatabase:
+        """As it stands, with what is not yet in the database: for those who scan keys with all their versions."""
+        return self._index
+
     # --- changes ---------------------------------------------------------------------------------
 
     async def put(
