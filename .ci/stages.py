@@ -49,7 +49,16 @@ STAGES = (
     Stage("lint: import direction", [str(BIN / "lint-imports"), "--no-logo"]),
     Stage(
         "types: mypy",
-        [str(BIN / "mypy"), "segmentstore", "containers", "tier1", "tier2", "tests", "benchmarks"],
+        [
+            str(BIN / "mypy"),
+            "segmentstore",
+            "pyspark_segmentstore",
+            "containers",
+            "tier1",
+            "tier2",
+            "tests",
+            "benchmarks",
+        ],
     ),
     Stage("unit", pytest("-n", "auto", "-m", "not simulation and not integration"), tests=True),
     Stage("simulation", pytest("-n", "auto", "-m", "simulation"), tests=True),
