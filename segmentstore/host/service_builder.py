@@ -41,12 +41,13 @@ from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings
 from segmentstore.host.table_store import TableStore
 from segmentstore.host.tier2_stores import Tier2Stores, tier2_place
-from segmentstore.runtime.clock import SystemWallClock, WallClock
+from segmentstore.runtime.clock import SystemWallClock, WallClock, short_interval_seconds
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.fair_threads import FairThreads, Lane
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.sync_pace import SyncPace
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
 from tier2.storage.settings import StorageSettings
@@ -168,6 +169,7 @@ class ContainerFactory:
         self._log_lanes = log_lanes
         self._storage_lanes = storage_lanes
         self._cache = CacheManager(storage=CacheStorage(budget_bytes=settings.cache.bytes_max))
+        self._sync_pace = SyncPace(now=short_interval_seconds)
         self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
         self._object_stores = object_stores
 
@@ -241,6 +243,7 @@ class ContainerFactory:
             random=self._random,
             settings=self._log_settings(),
             owner=f"process_id={os.getpid()}",
+            pace=self._sync_pace,
         )
 
 

@@ -16,3 +16,11 @@ class SystemWallClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+def short_interval_seconds() -> float:
+    """Seconds of a clock that resolves less than a microsecond; a loop's time() may resolve a millisecond.
+
+    For how long a step took, where the answer decides only where the step runs next. The simulation gives its loop's.
+    """
+    return time.perf_counter()

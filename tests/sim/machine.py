@@ -29,6 +29,7 @@ from tests.sim.settings import Swarm
 from tests.sim.troubles import Troubles
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.rules import DurabilityRules
+from tier1.file_log.sync_pace import SyncPace
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 from tier2.storage.reader import ContainerReader
 from tier2.storage.tiered_storage import TieredStorage
@@ -48,6 +49,7 @@ class Process:
     log_threads: SimExecutor | None
     storage_threads: SimExecutor | None
     random: Random
+    pace: SyncPace | None
 
 
 class NodeMachine:
@@ -87,6 +89,7 @@ class NodeMachine:
             random=process.random,
             settings=log_settings(swarm),
             owner=node.name,
+            pace=process.pace,
             rules=self._rules,
         )
         storage = TieredStorage(
@@ -141,6 +144,8 @@ class NodeMachine:
             log_threads=SimExecutor(workers + 1) if workers else None,
             storage_threads=storage_threads,
             random=random,
+            # Where threads are scarce, lone frames are written on the loop.
+            pace=SyncPace(now=self._loop.time, fast_writes_min=2) if workers == 1 else None,
         )
 
     def killed(self, node: Node) -> None:

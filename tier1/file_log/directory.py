@@ -93,6 +93,8 @@ class LogDirectory:
         self._owner = owner
         self._lock: File | None = None
         self._epoch = 0
+        self._own_epoch_path = ""
+        self._next_epoch_path = ""
 
     @property
     def ballast_path(self) -> str:
@@ -180,6 +182,8 @@ class LogDirectory:
                 f"another process claimed the log epoch={claimed} owner_epoch={highest}"
             )
         self._epoch = claimed
+        self._own_epoch_path = self._epoch_path(claimed)
+        self._next_epoch_path = self._epoch_path(claimed + 1)
         for epoch in self._epochs():
             if epoch < claimed:
                 self._remove_if_present(self._epoch_path(epoch))
@@ -193,8 +197,9 @@ class LogDirectory:
             )
 
     def _is_overtaken(self) -> bool:
-        overtaken = self._files.exists(self._epoch_path(self._epoch + 1))
-        return overtaken or not self._files.exists(self._epoch_path(self._epoch))
+        # Asked behind every sync: the paths are made once.
+        exists = self._files.exists
+        return exists(self._next_epoch_path) or not exists(self._own_epoch_path)
 
     def _epoch_path(self, epoch: int) -> str:
         return self.join(f"epoch-{epoch:010d}")

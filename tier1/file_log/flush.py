@@ -1,5 +1,7 @@
 """Writes and syncs frames in an executor job that goes from one frame to the next without asking the loop.
 
+A lone small frame may be written on the loop itself, when its log's pace says that this is shorter (sync_pace.py).
+
 A frame that was handed over while the job is busy is begun as soon as the one before it is synced: the disk does not
 wait for the loop to wake, to complete futures and to plan. The loop learns of a frame while the next is being written.
 
@@ -25,6 +27,7 @@ from segmentstore.contracts.identifiers import BufferView
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frames import encode_frame
 from tier1.file_log.planner import PlannedFrame
+from tier1.file_log.sync_pace import SyncPace
 
 
 class FrameFlush:
@@ -35,11 +38,14 @@ class FrameFlush:
         *,
         directory: LogDirectory,
         executor: Executor | None,
+        pace: SyncPace | None,
         on_written: Callable[[PlannedFrame], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._directory = directory
         self._executor = executor
+        self._pace = pace
+        self._write_seconds = 0.0
         self._on_written = on_written
         self._on_failure = on_failure
         self._next: deque[PlannedFrame] = deque()
@@ -59,10 +65,16 @@ class FrameFlush:
     def hand_over(self, planned: PlannedFrame) -> None:
         """Write this frame after those before it. Not after stop() or a failure."""
         assert not self._stopped, f"a frame after the end number={planned.header.number}"
-        if self._job is None:
-            self._start(planned)
-        else:
+        if self._job is not None:
             self._next.append(planned)
+        elif (
+            self._pace is not None
+            and planned.leaves is None
+            and self._pace.may_wait(planned.header.length)
+        ):
+            self._write_on_loop(planned, self._pace)
+        else:
+            self._start(planned)
 
     def stop(self) -> None:
         """Begin no further frame; the one that is being written ends, and nobody is told."""
@@ -96,6 +108,24 @@ class FrameFlush:
             self._fail(failure)
             return
         self._job = job
+        job.add_done_callback(self._thread_ended)
+
+    def _thread_ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
+        if self._pace is not None:
+            self._pace.note(self._write_seconds, on_loop=False)
+        self._ended(job)
+
+    def _write_on_loop(self, planned: PlannedFrame, pace: SyncPace) -> None:
+        """Its end is told in a later turn, as that of a job: whoever hands a frame over is not called back."""
+        job: asyncio.Future[PlannedFrame] = asyncio.get_running_loop().create_future()
+        try:
+            self._write(planned, encode_frame(planned.header, planned.pending))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
+            job.set_exception(error)
+        else:
+            pace.note(self._write_seconds, on_loop=True)
+            job.set_result(planned)
+        self._job = job
         job.add_done_callback(self._ended)
 
     def _ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
@@ -125,7 +155,7 @@ class FrameFlush:
             self.stop()
             self._on_failure(error)
 
-    # --- in the executor ---------------------------------------------------------------------
+    # --- in the executor, or on the loop in its place ------------------------------------------
 
     def _write_frames(
         self, planned: PlannedFrame, loop: asyncio.AbstractEventLoop, context: Context
@@ -144,6 +174,7 @@ class FrameFlush:
             planned = following
 
     def _write(self, planned: PlannedFrame, buffers: list[BufferView]) -> None:
+        began = self._pace.now() if self._pace is not None else 0.0
         if planned.leaves is not None and planned.leaves.file is not None:
             planned.leaves.file.sync_data()
         file = planned.journal.file
@@ -152,3 +183,5 @@ class FrameFlush:
         if planned.sync:
             file.sync_data()
             self._directory.check_epoch()
+        if self._pace is not None:
+            self._write_seconds = self._pace.now() - began

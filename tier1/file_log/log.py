@@ -34,6 +34,7 @@ from tier1.file_log.pool import JournalPool
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.scan import FoundFrame, read_durable_frame
 from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.sync_pace import SyncPace
 from tier1.file_log.writer import FrameWriter
 
 _READ_AHEAD_BYTES = 1 << 20
@@ -67,11 +68,13 @@ class FileDurableDataLog:
         settings: FileLogSettings | None = None,
         owner: str = "",
         epoch_floor: int = 0,
+        pace: SyncPace | None = None,
         rules: DurabilityRules | None = None,
     ) -> None:
         """path: absolute, made if missing. owner: who we are, for the message that others get while we hold the log.
 
         epoch_floor: the new epoch is above it; for a log that replaces a lost one (H7).
+        pace: when small frames may be written on the loop; shared by the logs of a loop. Without it none are.
         """
         self._path = path
         self._files = files
@@ -79,6 +82,7 @@ class FileDurableDataLog:
         self._steps = BlockingSteps(executor)
         self._settings = settings or FileLogSettings()
         self._epoch_floor = epoch_floor
+        self._pace = pace
         self._rules = rules or DurabilityRules()
         self._directory = LogDirectory(path, files=files, random=random, owner=owner)
         self._state = _State.NEW
@@ -154,6 +158,7 @@ class FileDurableDataLog:
             directory=self._directory,
             pool=self._pool,
             executor=self._executor,
+            pace=self._pace,
             settings=self._settings,
             rules=self._rules,
         )

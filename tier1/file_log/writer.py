@@ -26,6 +26,7 @@ from tier1.file_log.planner import FramePlanner, PlannedFrame
 from tier1.file_log.pool import JournalPool
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.sync_pace import SyncPace
 
 _RECENT_WEIGHT = 0.1
 
@@ -42,6 +43,7 @@ class FrameWriter:
         directory: LogDirectory,
         pool: JournalPool,
         executor: Executor | None,
+        pace: SyncPace | None,
         settings: FileLogSettings,
         rules: DurabilityRules,
     ) -> None:
@@ -56,6 +58,7 @@ class FrameWriter:
         self._flush = FrameFlush(
             directory=directory,
             executor=executor,
+            pace=pace,
             on_written=self._written,
             on_failure=self._broke,
         )

@@ -11,6 +11,7 @@ from tests.sim.disk import Mount, SimulatedDisk
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.sync_pace import SyncPace
 
 KIB = 1024
 
@@ -69,8 +70,10 @@ class SimulatedLogWorld:
         *,
         disk: SimulatedDisk | None = None,
         rules: DurabilityRules | None = None,
+        pace: SyncPace | None = None,
         seed: int = 1,
     ) -> None:
+        self.pace = pace
         self.settings = settings
         self.disk = disk or SimulatedDisk()
         self.rules = rules
@@ -94,6 +97,7 @@ class SimulatedLogWorld:
             random=self.random,
             settings=settings,
             owner=f"pid {self.processes}",
+            pace=self.pace,
             rules=self.rules,
         )
         self.mounts[id(log)] = mount

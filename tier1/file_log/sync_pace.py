@@ -1,0 +1,50 @@
+"""Whether a frame may be written and synced on the loop itself instead of in a thread.
+
+A lone small append pays for two switches between threads about as much as for its sync. On the loop it saves both, but
+everything else of the process waits meanwhile. So it is done only while syncs are short, and only for frames that come
+one at a time: what comes in crowds shares frames, and its threads overlap with the loop.
+
+Invariants, over all logs that share one object:
+- a frame above `bytes_max` is never written on the loop;
+- after a write that took longer than `seconds_max`, the next `fast_writes_min` go through a thread, wherever they ran;
+- the loop is given to syncs at most half of the time: after one that took t seconds the next comes t seconds later.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+_BYTES_MAX: Final = 32 * 1024
+
+
+class SyncPace:
+    """Shared by the logs of one loop, because they would keep the same loop waiting. Called on the loop only."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float],
+        seconds_max: float = 0.0003,
+        fast_writes_min: int = 16,
+        bytes_max: int = _BYTES_MAX,
+    ) -> None:
+        """`now` is a clock in seconds that resolves microseconds; the loop's own may not."""
+        self.now = now
+        self._seconds_max = seconds_max
+        self._fast_writes_min = fast_writes_min
+        self._bytes_max = bytes_max
+        self._fast_writes = 0
+        self._free_again = 0.0
+
+    def may_wait(self, length: int) -> bool:
+        """Whether the loop may wait for a frame of so many bytes."""
+        return (
+            length <= self._bytes_max
+            and self._fast_writes >= self._fast_writes_min
+            and self.now() >= self._free_again
+        )
+
+    def note(self, seconds: float, *, on_loop: bool) -> None:
+        """A frame was written and synced in so many seconds."""
+        self._fast_writes = self._fast_writes + 1 if seconds <= self._seconds_max else 0
+        if on_loop:
+            self._free_again = self.now() + seconds
