@@ -31,7 +31,7 @@ EVENT_BYTES_MIN = 8
 class SegmentHandle:
     """Pinned while somebody holds it; the context manager that made it unpins."""
 
-    __slots__ = ("_container_id", "_mapper", "_metadata", "_processor")
+    __slots__ = ("_container_id", "_is_table", "_mapper", "_metadata", "_processor")
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class SegmentHandle:
         self._processor = processor
         self._mapper = mapper
         self._container_id = container_id
+        # Fixed at creation, and kept here: an append should meet as few objects of its segment as it can.
+        self._is_table = TABLE_KEY_LENGTH in metadata.attributes.core_values
 
     @property
     def name(self) -> str:
@@ -75,7 +77,8 @@ class SegmentHandle:
         events: int | None = None,
     ) -> "Future[int]":
         """Also raises InvalidRequestError for updates that can never be accepted, and for events that cannot be."""
-        self.require_no_table()
+        if self._is_table:
+            self.require_no_table()
         if attribute_updates:
             validate_updates(attribute_updates)
         if events is not None and not (0 < events * EVENT_BYTES_MIN <= len(data)):
@@ -93,7 +96,7 @@ class SegmentHandle:
 
     def require_no_table(self) -> None:
         """Raises NotATableError: a segment verb would break the records or the index of a table."""
-        if TABLE_KEY_LENGTH in self._metadata.attributes.core_values:
+        if self._is_table:
             raise NotATableError(
                 f"the segment is a table: change it by the verbs of tables name={self._metadata.name!r}"
             )

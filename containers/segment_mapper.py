@@ -145,7 +145,7 @@ class SegmentMapper:
 
     async def create(self, name: str, updates: Sequence[AttributeUpdate]) -> SegmentMetadata:
         """A new segment, durable when this returns; pinned. Raises SegmentExistsError."""
-        validate_updates(updates)
+        validate_updates(updates, at_creation=True)
         while True:
             present = self._metadata.get(name)
             if present is not None:

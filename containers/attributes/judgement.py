@@ -14,6 +14,7 @@ from segmentstore.contracts.errors import BadAttributeUpdateError, InvalidReques
 from segmentstore.contracts.identifiers import (
     ATTRIBUTE_KEY_BYTES_MAX,
     ATTRIBUTE_VALUE_BYTES_MAX,
+    TABLE_KEY_LENGTH,
     AttributeKey,
     AttributeValue,
 )
@@ -39,13 +40,15 @@ class UnknownAttributesError(Exception):
         self.keys = keys
 
 
-def validate_updates(updates: Sequence[AttributeUpdate]) -> None:
+def validate_updates(updates: Sequence[AttributeUpdate], *, at_creation: bool = False) -> None:
     """Raises InvalidRequestError for what can never be accepted."""
     if len(updates) > ATTRIBUTE_UPDATES_MAX:
         raise InvalidRequestError(
             f"too many attribute updates count={len(updates)} count_max={ATTRIBUTE_UPDATES_MAX}"
         )
     for update in updates:
+        if update.key == TABLE_KEY_LENGTH and not at_creation:
+            raise InvalidRequestError("only a new segment can be made a table")
         if not 1 <= len(update.key) <= ATTRIBUTE_KEY_BYTES_MAX:
             raise InvalidRequestError(
                 f"attribute key must have 1 to {ATTRIBUTE_KEY_BYTES_MAX} bytes length={len(update.key)}"

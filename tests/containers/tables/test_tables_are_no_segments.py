@@ -2,8 +2,8 @@
 
 import pytest
 
-from segmentstore.contracts.errors import NotATableError
-from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.errors import InvalidRequestError, NotATableError
+from segmentstore.contracts.identifiers import TABLE_KEY_LENGTH, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate
 from tests.containers.node import MemoryTiers, running
 from tests.contracts.table_suite import all_entries, entry
@@ -30,3 +30,15 @@ async def test_a_table_takes_no_segment_verb_that_changes_its_bytes_or_index() -
             await container.merge("segment", "table", seal_source=True)
         async with container.open_table("table") as table:
             assert [found.value for found in await all_entries(table)] == [b"value"]
+
+
+async def test_a_segment_is_not_made_a_table_once_it_exists() -> None:
+    async with running(MemoryTiers()) as container:
+        await container.create("segment")
+        to_table = [AttributeUpdate(TABLE_KEY_LENGTH, 0)]
+        with pytest.raises(InvalidRequestError, match="only a new segment"):
+            await container.update_attributes("segment", to_table)
+        async with container.open_segment("segment") as handle:
+            with pytest.raises(InvalidRequestError, match="only a new segment"):
+                await handle.append(b"bytes", attribute_updates=to_table)
+            assert handle.info().length == 0
