@@ -13,7 +13,7 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from containers.tables.batch import CopyBatch, OutdatedCopyError, counter
 from containers.tables.record_scan import ScannedRecord, scan_records
 from containers.tables.settings import TableSettings
-from containers.tables.table_index import LIVE_BYTES, Place, decode_place, index_key
+from containers.tables.table_index import LIVE_BYTES, Place, decode_place, index_key, stands_at
 from containers.tables.table_reader import TableReader
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.tables import TableEntry
@@ -53,25 +53,24 @@ class TableCompaction:
         begin = position = segment.start_offset
         end = min(segment.length, begin + settings.round_bytes_max)
         while position < end and self.is_due(segment) and not self._processor.throttle.is_active:
-            records, following = await scan_records(
-                reader, position, end=segment.length, length_max=settings.slice_bytes
+            # Most have been overwritten long ago: no need to ask Tier 2, or to make a batch, for those.
+            updates, following = await scan_records(
+                reader,
+                position,
+                end=segment.length,
+                length_max=settings.slice_bytes,
+                is_wanted=lambda key, offset: not _is_known_to_be_dead(segment, key, offset),
             )
-            await self._move(segment, reader, records)
+            await self._move(segment, reader, updates)
             position = following
         if position > begin:
             await self._processor.truncate(segment, position)
             self.freed_bytes += position - begin
 
     async def _move(
-        self, segment: SegmentMetadata, reader: TableReader, records: list[ScannedRecord]
+        self, segment: SegmentMetadata, reader: TableReader, updates: list[ScannedRecord]
     ) -> None:
-        """Returns when no committed place is among the records any more."""
-        # Most have been overwritten long ago: no need to ask Tier 2, or to make a batch, for those.
-        updates = [
-            record
-            for record in records
-            if not record.removed and not _is_known_to_be_dead(segment, record)
-        ]
+        """Returns when no committed place is among the records any more, those known to be dead included."""
         while True:
             await reader.places([record.key for record in updates])
             batch = _live_batch(segment, updates)
@@ -91,13 +90,14 @@ class TableCompaction:
             return
 
 
-def _is_known_to_be_dead(segment: SegmentMetadata, record: ScannedRecord) -> bool:
+def _is_known_to_be_dead(segment: SegmentMetadata, key: bytes, offset: int) -> bool:
     """Memory says that something newer is accepted; what is dead once stays so."""
-    key = index_key(record.key)
-    if not segment.attributes.is_known(key):
+    attributes = segment.attributes
+    index = index_key(key)
+    if not attributes.is_known(index):
         return False
-    value = segment.attributes.pending_value(key)
-    return value is None or decode_place(value).offset != record.offset
+    value = attributes.pending_value(index)
+    return value is None or not stands_at(value, offset)
 
 
 def _live_batch(segment: SegmentMetadata, records: list[ScannedRecord]) -> CopyBatch | None:

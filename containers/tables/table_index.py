@@ -38,6 +38,7 @@ INDEX_END: Final = b"\x02"
 
 _PLACE = struct.Struct(">QI")
 _MOVED = struct.Struct(">QIQ")
+_OFFSET = struct.Struct(">Q")
 _PLACE_BYTES = _PLACE.size
 
 
@@ -73,6 +74,13 @@ def decode_place(value: AttributeValue) -> Place:
         if len(value) == _MOVED.size:
             return Place(*_MOVED.unpack(value))
     raise CorruptedDataError(f"table index is damaged value={value!r}")
+
+
+def stands_at(value: AttributeValue, offset: int) -> bool:
+    """Whether that is where the newest record is. Raises CorruptedDataError for a value that is no place."""
+    if not isinstance(value, bytes) or len(value) < _PLACE_BYTES:
+        return decode_place(value).offset == offset
+    return value.startswith(_OFFSET.pack(offset))
 
 
 def is_table(segment: SegmentMetadata) -> bool:

@@ -39,7 +39,11 @@ from segmentstore.contracts.tables import NOT_EXISTS, Table, TableApi, TableEntr
 from segmentstore.wire.error_replies import is_stale
 from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.settings import WireSettings
-from segmentstore.wire.table_frames import encode_single_read, read_single_key
+from segmentstore.wire.table_frames import (
+    encode_single_read,
+    encode_single_update,
+    read_single_key,
+)
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
@@ -56,6 +60,8 @@ class Answers(Protocol):
     """Where the outcome of a request goes."""
 
     def reply(self, command: Command, reply: Command) -> None: ...
+
+    def reply_frame(self, command: Command, frame: bytes) -> None: ...
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
@@ -134,7 +140,11 @@ class TableCommands:
             self._pins.forget(pin)
         self._pins.release(pin)
         if error is None:
-            answers.reply(command, _change_reply(command, future.result()))
+            versions = future.result()
+            if versions is not None and len(versions) == 1:
+                answers.reply_frame(command, encode_single_update(command.request_id, versions[0]))
+            else:
+                answers.reply(command, _change_reply(command, versions))
         elif stale and isinstance(error, SegmentNotFoundError):
             # Nothing was stored, and the table may exist again under its name.
             answers.start_over(command)

@@ -7,6 +7,7 @@ codec (None), which reads all shapes and says what is wrong. The bytes are those
     ReadTable             int64 request id, text segment, text token, int32 1, key
     UpdateTableEntries    the same, then the value, then int64 table offset (optional)
     TableRead             int64 request id, text segment, int32 1, key, value
+    TableEntriesUpdated   int64 request id, int32 1, int64 version
 
     text    uint16 length, modified UTF-8
     key     int32 (4 + length + 8), int32 length, the key, int64 version
@@ -16,9 +17,14 @@ codec (None), which reads all shapes and says what is wrong. The bytes are those
 import struct
 from typing import Final, NamedTuple
 
-from segmentstore.codec.wire_protocol.command import frame
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES, frame
 from segmentstore.codec.wire_protocol.modified_utf8 import decode_text, encode_text
-from segmentstore.codec.wire_protocol.tables import NO_TABLE_OFFSET, TableRead, UpdateTableEntries
+from segmentstore.codec.wire_protocol.tables import (
+    NO_TABLE_OFFSET,
+    TableEntriesUpdated,
+    TableRead,
+    UpdateTableEntries,
+)
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
 
 _REQUEST_AND_LENGTH: Final = struct.Struct(">qH")
@@ -27,6 +33,7 @@ _COUNT_AND_KEY: Final = struct.Struct(">iii")
 _VALUE: Final = struct.Struct(">ii")
 _VERSION: Final = struct.Struct(">q")
 _VERSION_AND_VALUE: Final = struct.Struct(">qii")
+_UPDATED: Final = struct.Struct(">iiqiq")
 _KEY_OVERHEAD_BYTES: Final = 12
 """What the outer length of a key counts beyond the key."""
 
@@ -99,3 +106,9 @@ def encode_single_read(asked: SingleKey, found: TableEntry | None) -> bytes:
         _VERSION_AND_VALUE.pack(version, 4 + len(value), len(value)),
         value,
     )
+
+
+def encode_single_update(request_id: int, version: int) -> bytes:
+    """A TableEntriesUpdated."""
+    length = _UPDATED.size - FRAME_HEADER_BYTES
+    return _UPDATED.pack(TableEntriesUpdated.type, length, request_id, 1, version)

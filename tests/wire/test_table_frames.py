@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.wire_protocol.tables import (
     NO_TABLE_OFFSET,
     ReadTable,
+    TableEntriesUpdated,
     TableRead,
     UpdateTableEntries,
 )
@@ -15,6 +16,7 @@ from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
 from segmentstore.wire.table_frames import (
     SingleKey,
     encode_single_read,
+    encode_single_update,
     read_single_key,
     read_single_update,
 )
@@ -64,6 +66,15 @@ def test_a_reply_is_written_as_the_codec_writes_it(
     assert encode_single_read(asked, None if found is None else entry) == expected
 
 
+@given(INT64, INT64)
+def test_the_answer_to_an_update_is_written_as_the_codec_writes_it(
+    request_id: int, version: int
+) -> None:
+    expected = TableEntriesUpdated(request_id, (version,)).encode()
+    assert encode_single_update(request_id, version) == expected
+
+
+@settings(deadline=None)
 @given(UPDATES, st.data())
 def test_a_frame_that_is_cut_anywhere_before_the_offset_is_left_to_the_codec(
     command: UpdateTableEntries, data: st.DataObject
