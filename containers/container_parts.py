@@ -4,7 +4,7 @@ The parts know each other only through what they are given here: the processor f
 a writer waiting for room hurries the storage writer, and the storage writer sees the container through its source.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from random import Random
@@ -25,6 +25,7 @@ from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.container_read_index import ContainerReadIndex
+from containers.segment_expiry import SegmentExpiry
 from containers.segment_mapper import SegmentMapper
 from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
@@ -61,11 +62,23 @@ class ContainerParts:
     attribute_memory: AttributeMemory
     tables: ContainerTables
     housekeeping: Housekeeping
+    expiry: SegmentExpiry
+
+    @property
+    def beside(self) -> tuple[Callable[[], Coroutine[None, None, None]], ...]:
+        """What runs as long as the container does, beside processor, storage writer and housekeeping."""
+        return (
+            self.attribute_fetches.run,
+            self.attribute_memory.run,
+            self.tables.run,
+            self.expiry.run,
+        )
 
 
 def build_parts(
     state: RecoveredState,
     *,
+    truncate: Callable[[str, int], Awaitable[None]],
     settings: ContainerSettings,
     wall_clock: WallClock,
     random: Random,
@@ -137,6 +150,7 @@ def build_parts(
         log=state.log,
         storage=state.storage,
         cache=state.cache,
+        cache_share=state.read_index.share,
         metadata=state.metadata,
         memory_log=state.memory_log,
         processor=processor,
@@ -154,6 +168,12 @@ def build_parts(
         attribute_memory=attribute_memory,
         tables=tables,
         housekeeping=housekeeping,
+        expiry=SegmentExpiry(
+            storage=state.storage,
+            truncate=truncate,
+            wall_clock=wall_clock,
+            settings=settings.expiry,
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """What one container looks after beside its verbs: throttling, room in the cache, idle segments, a late Tier 2.
 
 - The writer's numbers are looked at now and then, not per commit.
+- Items of the log are charged to the container's share of the cache as often as the throttle is looked at (H34).
 - Room made in the cache is noticed at once, but looked at only once per turn of the loop.
 - A container that started without Tier 2 asks for it until it answers, and then ends (H41).
 """
@@ -9,8 +10,9 @@ import asyncio
 
 from containers.attributes.attribute_memory import AttributeMemory
 from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_shares import CacheShare
 from containers.container_settings import ContainerSettings
-from containers.log.memory_log import MemoryLog
+from containers.log.memory_log import ITEM_BYTES, MemoryLog
 from containers.log.operation_processor import OperationProcessor
 from containers.log.replayed_overlap import ReplayedOverlap
 from containers.log.throttler import ThrottleGauges
@@ -39,6 +41,7 @@ class Housekeeping:
         log: DurableDataLog,
         storage: Storage,
         cache: CacheManager,
+        cache_share: CacheShare,
         metadata: ContainerMetadata,
         memory_log: MemoryLog,
         processor: OperationProcessor,
@@ -50,6 +53,7 @@ class Housekeeping:
         self._log = log
         self._storage = storage
         self._cache = cache
+        self._cache_share = cache_share
         self._metadata = metadata
         self._memory_log = memory_log
         self._processor = processor
@@ -74,7 +78,10 @@ class Housekeeping:
     def look_at_writer(self) -> None:
         """Take its numbers, and press it as hard as the cache is full; wholly if attributes need room (H14)."""
         self._writer_statistics = self._writer.statistics()
-        used = self._cache.utilisation / self._settings.throttler.cache_begin_fraction
+        used = (
+            self._cache.utilisation(self._cache_share)
+            / self._settings.throttler.cache_begin_fraction
+        )
         if self._attribute_memory.wants_flush:
             used = 1.0
         self._writer.set_pressure(used if used > _PRESSURE_FROM else 0.0)
@@ -141,10 +148,16 @@ class Housekeeping:
             self._processor.refresh_throttle()
 
     def gauges(self) -> ThrottleGauges:
+        """Look at everything anew, and charge the memory of the log's items to the cache (H34)."""
+        item_count = len(self._memory_log) + self._writer.pending_items
+        if self._cache_share.charge(item_count * ITEM_BYTES):
+            self._cache.room_made()
         return ThrottleGauges(
-            cache_fraction=max(self._cache.utilisation, self._attribute_memory.throttle_fraction),
+            cache_fraction=max(
+                self._cache.utilisation(self._cache_share), self._attribute_memory.throttle_fraction
+            ),
             log_bytes=self._log.statistics().stored_bytes,
-            item_count=len(self._memory_log) + self._writer_statistics.pending_items,
+            item_count=item_count,
             storage_state=self.storage_state,
         )
 

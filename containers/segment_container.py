@@ -24,13 +24,13 @@ from containers.container_health import container_health
 from containers.container_life import ContainerLife, first_cause
 from containers.container_metrics import container_metrics
 from containers.container_parts import RecoveredState, build_parts
+from containers.container_recovery import ContainerRecovery
 from containers.container_settings import ContainerSettings
 from containers.housekeeping import Housekeeping
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.memory_log import MemoryLog
 from containers.log.operation_processor import OperationProcessor
-from containers.log.recovery import Recovery, RecoverySummary
-from containers.log.replayed_overlap import ReplayedOverlap
+from containers.log.recovery import RecoverySummary
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.reading.container_read_index import ContainerReadIndex
@@ -50,11 +50,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import (
-    AttributeKey,
-    AttributeValue,
-    ContainerId,
-)
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.contracts.storage import Storage
 from segmentstore.contracts.tables import Table
@@ -91,10 +87,18 @@ class StreamSegmentContainer:
         self._parts_ended.set()
         self._metadata = ContainerMetadata(container_id=container_id)
         self._memory_log = MemoryLog(metadata=self._metadata)
-        self._markers = TruncationMarkers()
-        self._checkpoints = CheckpointPolicy(settings.checkpoints)
         self._read_index = ContainerReadIndex(
             cache=cache, storage=storage, settings=settings.read_index
+        )
+        self._state = RecoveredState(
+            log=log,
+            storage=storage,
+            cache=cache,
+            metadata=self._metadata,
+            memory_log=self._memory_log,
+            read_index=self._read_index,
+            markers=TruncationMarkers(),
+            checkpoints=CheckpointPolicy(settings.checkpoints),
         )
         self._processor: OperationProcessor
         self._mapper: SegmentMapper
@@ -127,27 +131,13 @@ class StreamSegmentContainer:
         self._life.move_to(ContainerState.RUNNING)
 
     async def _recover(self) -> None:
-        overlap = ReplayedOverlap()
-        self.recovered = await Recovery(
-            log=self._log,
-            storage=self._storage,
-            metadata=self._metadata,
-            memory_log=self._memory_log,
-            read_index=self._read_index,
-            markers=self._markers,
-            expect_in_storage=overlap.add,
-        ).run()
+        recovery = ContainerRecovery(
+            state=self._state, settings=self._settings.writer, executor=self._executor
+        )
+        self.recovered = await recovery.run()
         parts = build_parts(
-            RecoveredState(
-                log=self._log,
-                storage=self._storage,
-                cache=self._cache,
-                metadata=self._metadata,
-                memory_log=self._memory_log,
-                read_index=self._read_index,
-                markers=self._markers,
-                checkpoints=self._checkpoints,
-            ),
+            self._state,
+            truncate=self.truncate,
             settings=self._settings,
             wall_clock=self._wall_clock,
             random=self._random,
@@ -157,22 +147,12 @@ class StreamSegmentContainer:
         self._writer, self._mapper = parts.writer, parts.mapper
         self._housekeeping = parts.housekeeping
         self._tables = parts.tables
-        self.expiry = SegmentExpiry(
-            storage=self._storage,
-            truncate=self.truncate,
-            wall_clock=self._wall_clock,
-            settings=self._settings.expiry,
-        )
-        self._beside = (
-            parts.attribute_fetches.run,
-            parts.attribute_memory.run,
-            parts.tables.run,
-            self.expiry.run,
-        )
+        self.expiry = parts.expiry
+        self._beside = parts.beside
         self._queries = SegmentQueries(
             metadata=self._metadata, storage=self._storage, mapper=parts.mapper
         )
-        self._housekeeping.begin_writing(self.recovered.claimed, overlap)
+        self._housekeeping.begin_writing(self.recovered.claimed, recovery.overlap)
         await self._processor.first_checkpoint()
 
     async def run(self) -> None:
@@ -220,6 +200,7 @@ class StreamSegmentContainer:
         """Stop in order. Everything acknowledged is in the log; nothing is flushed for it."""
         if self._life.state is ContainerState.CREATED:
             self._life.move_to(ContainerState.STOPPED)
+            await self._read_index.close()
             return
         if not self._life.is_running:
             return

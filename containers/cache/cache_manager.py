@@ -7,7 +7,8 @@ ends when a set share of the budget was used in it: age is counted in bytes, not
 Invariants (check()):
 - occupied memory = pinned + evictable + blocks handed out and not yet in an entry; it never exceeds the budget (H55);
 - an entry is in the list of exactly the generation it names, a pinned one in none (H56);
-- blocks for un-flushed bytes stop at `unflushed_share_max`, so that reads go on and a restart has room to spare (H38).
+- blocks for un-flushed bytes stop at `unflushed_share_max`, so that reads go on and a restart has room to spare (H38);
+- within that, each container has a share of its own (`cache_shares`), and what is charged to it counts like bytes.
 """
 
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from containers.cache.cache_entry import PINNED, CacheEntry
+from containers.cache.cache_shares import CacheShare, CacheShares
 from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheBlock, CacheStorage
 from segmentstore.contracts.errors import CacheFullError
 
@@ -44,6 +46,8 @@ class CacheStatistics:
     evictable_bytes: int
     evicted_bytes: int
     """Since the process began."""
+    charged_bytes: int
+    """Outside the cache, and taken from its budget."""
     generation: int
 
 
@@ -58,6 +62,7 @@ class CacheManager:
         budget = storage.budget_bytes
         self._high_mark_bytes = int(budget * self._settings.high_mark_share)
         self._unflushed_bytes_max = int(budget * self._settings.unflushed_share_max)
+        self.shares = CacheShares(limit_bytes=self._unflushed_bytes_max)
         self._generation_bytes_max = max(1, int(budget * self._settings.generation_share))
         self.on_room: list[Callable[[], None]] = []
         """Called, inside the stretch that made the room, when memory became free or evictable.
@@ -70,10 +75,12 @@ class CacheManager:
         self._generation_bytes = 0
         self._generations: OrderedDict[int, OrderedDict[CacheEntry, None]] = OrderedDict()
 
-    @property
-    def utilisation(self) -> float:
-        """Share of the budget that cannot be had without Tier 2's help: un-flushed bytes."""
-        return self.unflushed_bytes / self._storage.budget_bytes
+    def utilisation(self, share: CacheShare) -> float:
+        """How full the cache is for this container: at `unflushed_share_max` it has no room without Tier 2's help.
+
+        For a container that is alone: un-flushed bytes and charges as a share of the budget.
+        """
+        return share.fullness * self._unflushed_bytes_max / self._storage.budget_bytes
 
     @property
     def budget_bytes(self) -> int:
@@ -81,8 +88,8 @@ class CacheManager:
 
     @property
     def append_bytes_max(self) -> int:
-        """The largest append for which there is room when everything else is in Tier 2."""
-        return self._unflushed_bytes_max // BLOCK_BYTES_MIN * BLOCK_BYTES_MIN
+        """The largest append for which there is room when everything else is in Tier 2, however many containers."""
+        return self.shares.common_bytes // BLOCK_BYTES_MIN * BLOCK_BYTES_MIN
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
@@ -92,32 +99,39 @@ class CacheManager:
             unflushed_bytes=self.unflushed_bytes,
             evictable_bytes=self._evictable_bytes,
             evicted_bytes=self._evicted_bytes,
+            charged_bytes=self.shares.charged_bytes,
             generation=self.generation,
         )
 
     # --- blocks -------------------------------------------------------------------------------
 
-    def allocate_unflushed(self, size_bytes: int, *, recovering: bool = False) -> CacheBlock:
+    def allocate_unflushed(
+        self, size_bytes: int, *, share: CacheShare, recovering: bool = False
+    ) -> CacheBlock:
         """A block for bytes that only Tier 1 has; smaller than asked for when memory is short or split up.
 
-        Raises CacheFullError when nothing can be evicted any more, or at `unflushed_share_max` unless recovering.
-        The block counts as un-flushed until it is released or its entry becomes evictable.
+        Raises CacheFullError when nothing can be evicted any more, or when the container has no room. Recovering, it
+        may use what lies beyond `unflushed_share_max` too. The block counts as un-flushed until it is released or its
+        entry becomes evictable.
         """
-        left = self._storage.budget_bytes if recovering else self._unflushed_bytes_max
-        left -= self.unflushed_bytes
+        spare_bytes = self._storage.budget_bytes - self._unflushed_bytes_max if recovering else 0
+        left = share.room_bytes(spare_bytes=spare_bytes)
         if left < BLOCK_BYTES_MIN:
             raise CacheFullError(
                 f"un-flushed bytes are at their limit bytes={self.unflushed_bytes}"
+                f" of_this_container={share.unflushed_bytes} charged={share.charged_bytes}"
             )
         while size_bytes > left:
             size_bytes //= 2
         block = self._allocate(size_bytes)
         self.unflushed_bytes += block.size_bytes
+        share.grow(block.size_bytes)
         return block
 
-    def return_unflushed(self, block: CacheBlock) -> None:
+    def return_unflushed(self, block: CacheBlock, *, share: CacheShare) -> None:
         """Free a block of allocate_unflushed() that never came into an entry."""
         self.unflushed_bytes -= block.size_bytes
+        share.grow(-block.size_bytes)
         self._storage.free(block)
 
     def allocate_fetched(self, size_bytes: int) -> CacheBlock | None:
@@ -129,18 +143,33 @@ class CacheManager:
 
     def can_hold(self, size_bytes: int) -> bool:
         """Whether fetched bytes of this size would find room, evicting older ones at most."""
-        return self.unflushed_bytes + size_bytes <= self._unflushed_bytes_max
+        held = self.unflushed_bytes + self.shares.charged_bytes
+        return held + size_bytes <= self._unflushed_bytes_max
 
     def _allocate(self, size_bytes: int) -> CacheBlock:
-        excess = self._storage.occupied_bytes + size_bytes - self._high_mark_bytes
+        taken = self._storage.occupied_bytes + self.shares.charged_bytes + size_bytes
+        excess = taken - self._high_mark_bytes
         if excess > 0:
             self._evict(excess, self._settings.eviction_batch)
+        over = excess + self._high_mark_bytes - self._storage.budget_bytes
+        if over > 0 and self.shares.charged_bytes:
+            self._evict_for_charges(size_bytes)
         largest = self._storage.largest_free_bytes()
         if largest < size_bytes:
             # Freed blocks need their buddies to become large: twice the size is a fair try, no more.
             self._evict(2 * size_bytes)
             largest = self._storage.largest_free_bytes()
         return self._storage.allocate(min(size_bytes, max(largest, BLOCK_BYTES_MIN)))
+
+    def _evict_for_charges(self, size_bytes: int) -> None:
+        """Blocks end at the budget by themselves; blocks and charges together have to be told."""
+        taken = self._storage.occupied_bytes + self.shares.charged_bytes + size_bytes
+        over = taken - self._storage.budget_bytes
+        if over > 0 and self._evict(over) < over:
+            raise CacheFullError(
+                f"no memory is left beside what is charged charged={self.shares.charged_bytes}"
+                f" occupied_bytes={self._storage.occupied_bytes}"
+            )
 
     # --- entries ------------------------------------------------------------------------------
 
@@ -149,11 +178,12 @@ class CacheManager:
         assert entry.generation == PINNED, f"{entry!r} is in a generation already"
         self._enter_generation(entry)
 
-    def make_evictable(self, entry: CacheEntry) -> None:
-        """All bytes of the entry are in Tier 2 under its owner now."""
+    def make_evictable(self, entry: CacheEntry, *, share: CacheShare) -> None:
+        """All bytes of the entry are in Tier 2 under its owner now; it takes nothing of the container's share."""
         assert entry.generation == PINNED, f"{entry!r} is in a generation already"
         assert entry.block is not None, f"{entry!r} was released"
         self.unflushed_bytes -= entry.block.size_bytes
+        share.grow(-entry.block.size_bytes)
         self._enter_generation(entry)
 
     def touch(self, entry: CacheEntry) -> None:
@@ -162,18 +192,23 @@ class CacheManager:
             self._leave_generation(entry)
             self._enter_generation(entry)
 
-    def release(self, entry: CacheEntry) -> None:
+    def release(self, entry: CacheEntry, *, share: CacheShare) -> None:
         """Free the entry's block; a released entry may be released again. Its index must not find it any more."""
         block = entry.block
         if block is None:
             return
         if entry.generation == PINNED:
             self.unflushed_bytes -= block.size_bytes
+            share.grow(-block.size_bytes)
+            _let_go(entry)
+            self._storage.free(block)
         else:
-            self._leave_generation(entry)
-            entry.generation = PINNED
-        entry.block = None
-        entry.owner = None
+            self._release_evictable(entry, block)
+
+    def _release_evictable(self, entry: CacheEntry, block: CacheBlock) -> None:
+        self._leave_generation(entry)
+        entry.generation = PINNED
+        _let_go(entry)
         self._storage.free(block)
 
     def room_made(self) -> None:
@@ -203,7 +238,7 @@ class CacheManager:
             count += 1
             if entry.owner is not None:
                 entry.owner.evicted(entry)
-            self.release(entry)
+            self._release_evictable(entry, block)
         self._evicted_bytes += freed
         return freed
 
@@ -238,6 +273,7 @@ class CacheManager:
     def check(self) -> None:
         """Prove the invariants; O(entries)."""
         self._storage.check()
+        self.shares.check()
         evictable = 0
         previous = PINNED
         for generation, entries in self._generations.items():
@@ -253,3 +289,8 @@ class CacheManager:
         assert evictable + self.unflushed_bytes == occupied, (
             f"evictable {evictable} + un-flushed {self.unflushed_bytes} is not occupied {occupied}"
         )
+
+
+def _let_go(entry: CacheEntry) -> None:
+    entry.block = None
+    entry.owner = None

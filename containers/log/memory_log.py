@@ -1,6 +1,7 @@
 """The in-memory operation log: what is committed and not yet taken by the storage writer.
 
-Holds runs instead of single appends (H34), everything else as logged. Invariants:
+Holds runs instead of single appends, everything else as logged; the container charges every item to its share of the
+cache (H34). Invariants:
 
 - items stand in order of their first sequence number;
 - only the newest item of a segment may grow, and none that was handed out;
@@ -29,6 +30,10 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
     SequenceNumber,
 )
+
+ITEM_BYTES = 640
+"""What an item is charged with, from its commit until it is published. Measured: a run takes 365 bytes, with two
+attributes 650, another operation 110 to 230. Values of attributes have a bound of their own (AttributeMemory)."""
 
 REST_SECONDS = 0.1
 """How long items rest before the reader is woken, unless somebody is in a hurry."""
@@ -176,6 +181,21 @@ class MemoryLog:
             else:
                 segment_id, number = NO_SEGMENT, item.sequence_number
             if number > forgotten.get(segment_id, 0):
+                kept.append(item)
+        self._items = kept
+
+    def drop_published(self) -> None:
+        """Recovery only, after it has flushed: items that Tier 2 has, or whose segments have left both tiers."""
+        kept: deque[AppendRun | Operation] = deque()
+        by_id = self._metadata.by_id
+        for item in self._items:
+            if isinstance(item, AppendRun):
+                segment, number = by_id.get(item.segment_id), item.last_sequence_number
+            elif isinstance(item, SegmentOperation):
+                segment, number = by_id.get(item.segment.segment_id), item.sequence_number
+            else:
+                continue  # checkpoints are nothing to Tier 2
+            if segment is not None and number > segment.published_sequence_number:
                 kept.append(item)
         self._items = kept
 

@@ -1,26 +1,31 @@
 """Brings a container back from its log, and from what Tier 2 says of it.
 
 Order matters: the log is opened first (that fences its former owner), then the root is claimed (that fences a former
-owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted, served
-or flushed before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted or served
+before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+
+When the bytes that Tier 2 lacks do not fit into memory, replay stops, what has been replayed is flushed, and it goes on
+(H38). The log says nothing of this: whoever replays it again finds more of it in Tier 2.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from containers.log.data_frame import decode_frame
 from containers.log.memory_log import MemoryLog
 from containers.log.record_stream import RecordStream
-from containers.log.replay import Replay, ReplayReadIndex
+from containers.log.replay import Replay
+from containers.log.replayed_segments import ReplayReadIndex
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.operations.operation import OperationType
 from containers.operations.record_codec import LENGTH_FIELD_BYTES, Record, decode_record
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
+    CacheFullError,
     DataCorruptionError,
     ErrorKind,
     SegmentStoreError,
@@ -51,6 +56,8 @@ class RecoverySummary:
     data_bytes: int
     """Bytes that only the log had."""
     active_segments: int
+    flushes: int
+    """How often memory was full, and what had been replayed was flushed (H38)."""
 
 
 class Recovery:
@@ -66,7 +73,9 @@ class Recovery:
         read_index: ReplayReadIndex,
         markers: TruncationMarkers,
         expect_in_storage: Callable[[SegmentId, int, memoryview], None],
+        flush: Callable[[Replay, ClaimedRoot], Awaitable[ClaimedRoot]],
     ) -> None:
+        """`flush` publishes what has been replayed, as far as it may, and says what the root knows then."""
         self._log = log
         self._storage = storage
         self._metadata = metadata
@@ -74,26 +83,30 @@ class Recovery:
         self._read_index = read_index
         self._markers = markers
         self._expect_in_storage = expect_in_storage
+        self._flush = flush
+        self._claimed: ClaimedRoot | None = None
+        self._flushes = 0
 
     async def run(self) -> RecoverySummary:
         """Raises DataCorruptionError (the log should be disabled), LogNotPrimaryError, StorageNotPrimaryError,
         InvalidRequestError (Tier 2 belongs to another log), SegmentStoreError."""
         metadata = self._metadata
         metadata.epoch = await self._log.initialize()
-        claimed = await self._claim()
+        self._claimed = await self._claim()
         replay = Replay(
             metadata=metadata,
             memory_log=self._memory_log,
             read_index=self._read_index,
             expect_in_storage=self._expect_in_storage,
-            storage_known=claimed is not None,
+            storage_known=self._claimed is not None,
         )
-        frames = await self._replay(replay, claimed)
+        frames = await self._replay(replay)
         if not replay.checkpoint_seen and replay.operations:
             raise DataCorruptionError(
                 f"the log has {replay.operations} operations but no checkpoint"
             )
         replay.finish()
+        claimed = self._claimed
         floor_number, floor_id = 0, 0
         if claimed is not None:
             floor_number, floor_id = claimed.highest_sequence_number, claimed.highest_segment_id
@@ -110,6 +123,7 @@ class Recovery:
             operations=replay.operations,
             data_bytes=replay.data_bytes,
             active_segments=len(metadata.by_id),
+            flushes=self._flushes,
         )
 
     async def _claim(self) -> ClaimedRoot | None:
@@ -125,7 +139,7 @@ class Recovery:
             )
             return None
 
-    async def _replay(self, replay: Replay, claimed: ClaimedRoot | None) -> int:
+    async def _replay(self, replay: Replay) -> int:
         stream = RecordStream()
         frames = 0
         loop = asyncio.get_running_loop()
@@ -138,24 +152,38 @@ class Recovery:
                 for view in stream.records(frame):
                     if _is_append(view):
                         if others:
-                            await self._apply(replay, others, claimed)
+                            await self._apply(replay, others)
                             others = []
-                        replay.append_record(view)
+                        try:
+                            replay.append_record(view)
+                        except CacheFullError as full:
+                            await self._append_after_flush(replay, view, full)
                     else:
                         # Copied: the views of a frame are valid only until the next step.
                         others.append(decode_record(memoryview(bytes(view))))
                 if others:
-                    await self._apply(replay, others, claimed)
+                    await self._apply(replay, others)
                 self._markers.add_frame(frame.last_started, entry.address)
                 if loop.time() >= slice_end:
                     await asyncio.sleep(0)
                     slice_end = loop.time() + SLICE_SECONDS
         return frames
 
-    async def _apply(
-        self, replay: Replay, records: list[Record], claimed: ClaimedRoot | None
+    async def _append_after_flush(
+        self, replay: Replay, view: memoryview, full: CacheFullError
     ) -> None:
-        if claimed is not None and not claimed.created:
+        """The frame that the view belongs to stays in memory meanwhile: the log is not asked for the next one."""
+        if self._claimed is None:
+            raise _too_little_memory("and Tier 2 does not answer", full) from full
+        self._claimed = await self._flush(replay, self._claimed)
+        self._flushes += 1
+        try:
+            replay.append_record(view)
+        except CacheFullError as still_full:
+            raise _too_little_memory("although Tier 2 took what it can", still_full) from still_full
+
+    async def _apply(self, replay: Replay, records: list[Record]) -> None:
+        if self._claimed is not None and not self._claimed.created:
             wanted = _mapped_ids(records)
             for record in records:
                 if record.type is OperationType.METADATA_CHECKPOINT and not replay.checkpoint_seen:
@@ -170,6 +198,13 @@ class Recovery:
 
     def _ids_of_checkpoint(self, record: Record) -> list[SegmentId]:
         return [segment.segment_id for segment in self._metadata.decode_checkpoint(record.snapshot)]
+
+
+def _too_little_memory(but: str, full: CacheFullError) -> SegmentStoreError:
+    return SegmentStoreError(
+        f"the bytes in the log that are not yet in Tier 2 do not fit into the cache {but}: "
+        f"start with a larger cache budget (cause: {full})"
+    )
 
 
 def _mapped_ids(records: Sequence[Record]) -> list[SegmentId]:

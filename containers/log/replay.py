@@ -11,10 +11,14 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from containers.log.memory_log import MemoryLog
 from containers.log.replayed_ends import complete_stored, forget_ended, merges_of
+from containers.log.replayed_segments import (
+    ReplayedSegments,
+    ReplayReadIndex,
+    compare_with_checkpoint,
+)
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.metadata.segment_snapshot import decode_segment_snapshot
@@ -36,22 +40,14 @@ from containers.operations.record_codec import (
     decode_attributes,
     decode_events,
 )
-from segmentstore.contracts.errors import CacheFullError, DataCorruptionError, SegmentStoreError
+from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import SegmentRecord
 
 _unpack_append = APPEND_HEADER.unpack_from
 
 
-class ReplayReadIndex(Protocol):
-    """What replay needs of the container's read index."""
-
-    def open(self, metadata: SegmentMetadata) -> object: ...
-
-    def remove(self, segment_id: SegmentId) -> None: ...
-
-
-class Replay:
+class Replay(ReplayedSegments):
     """The state machine of recovery. Feed `append_record` and `apply` in log order, then `finish`."""
 
     def __init__(
@@ -63,32 +59,35 @@ class Replay:
         expect_in_storage: Callable[[SegmentId, int, memoryview], None],
         storage_known: bool,
     ) -> None:
-        self._metadata = metadata
+        super().__init__(metadata=metadata, read_index=read_index, storage_known=storage_known)
         self._memory_log = memory_log
-        self._read_index = read_index
         self._expect_in_storage = expect_in_storage
-        self._storage_known = storage_known
         self.checkpoint_seen = False
-        self.highest_sequence_number = 0
         self.operations = 0
         self.data_bytes = 0
-        self.records: dict[SegmentId, SegmentRecord] = {}
-        self._forgotten: dict[SegmentId, int] = {}
-        """Up to which sequence number; the same id may be active again behind it."""
-        self._missing_in_storage: dict[SegmentId, int] = {}
-        """Segments that Tier 2 had and has no more: they end further down in the log, so their bytes stay out (H38)."""
 
-    def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
-        """What Tier 2 says of segments that the next records may name."""
+    # --- a flush in the middle (H38) ---------------------------------------------------------------
+
+    def begin_flush(self) -> None:
+        """What has left memory is not handed to anybody, and no run grows that is about to be."""
+        self._memory_log.drop_segments(self._forgotten)
+        for segment in self._metadata.by_id.values():
+            segment.open_run = None
+
+    def end_flush(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
+        """Tier 2 has these of all active segments now, and no others of them."""
+        for segment_id in self._metadata.by_id:
+            self.records.pop(segment_id, None)
         self.records.update(records)
+        self._memory_log.drop_published()
 
     # --- appends: the bulk of every log ----------------------------------------------------------
 
     def append_record(self, view: memoryview) -> None:
-        """Apply one APPEND record, given whole."""
+        """Apply one APPEND record, given whole. Raises CacheFullError, having changed nothing."""
         (_, _, flags, count, number, segment_id, offset, modified, length) = _unpack_append(view)
-        self._count(number)
         if not self.checkpoint_seen:
+            self._count(number)
             return
         segment = self._metadata.by_id.get(segment_id)
         if segment is None or segment.length != offset or segment.sealed or segment.is_gone():
@@ -100,10 +99,6 @@ class Replay:
         position = APPEND_HEADER.size
         if count:
             changes, position = decode_attributes(view, position, count)
-            if number > segment.published_sequence_number:
-                segment.attributes.commit(changes, number)
-            else:
-                segment.attributes.commit_published(changes)
         events = None
         if flags & FLAG_EVENTS:
             events, position = decode_events(view, position)
@@ -111,8 +106,16 @@ class Replay:
             raise DataCorruptionError(f"append record length differs sequence_number={number}")
         end = offset + length
         data = view[position:]
-        if number > segment.published_sequence_number:
+        is_published = number <= segment.published_sequence_number
+        if not is_published:
             self._insert(segment, offset, data)
+        self._count(number)
+        if changes is not None:
+            if is_published:
+                segment.attributes.commit_published(changes)
+            else:
+                segment.attributes.commit(changes, number)
+        if not is_published:
             self._memory_log.add_append(
                 segment,
                 offset=offset,
@@ -140,13 +143,7 @@ class Replay:
         length = min(len(data), offset + len(data) - segment.storage_length)
         if length <= 0 or segment.segment_id in self._missing_in_storage:
             return
-        try:
-            segment.read_index.insert_recovered(offset, data)
-        except CacheFullError as error:
-            raise SegmentStoreError(
-                "the bytes in the log that are not yet in Tier 2 do not fit into the cache: start with a larger "
-                f"cache budget (cause: {error})"
-            ) from error
+        segment.read_index.insert_recovered(offset, data)
         self.data_bytes += length
 
     # --- everything else -------------------------------------------------------------------------
@@ -262,26 +259,6 @@ class Replay:
         operation.attributes = record.attributes
         self._applied(operation, record, segment)
 
-    def _activate(self, segment: SegmentMetadata) -> None:
-        stored = self.records.get(segment.segment_id)
-        if stored is not None:
-            if stored.length < segment.storage_length:
-                raise DataCorruptionError(
-                    "Tier 2 lost bytes that the log says it had "
-                    f"segment={segment!r} storage_length={stored.length}"
-                )
-            segment.storage_length = (
-                stored.length
-            )  # may be ahead of `length` until replay gets there
-            segment.published_sequence_number = stored.sequence_number
-            segment.sealed_in_storage = stored.sealed
-        elif self._storage_known:
-            segment.published_sequence_number = SequenceNumber(0)
-            if segment.storage_length > 0:
-                self._missing_in_storage[segment.segment_id] = segment.storage_length
-        self._metadata.add(segment)
-        self._read_index.open(segment)
-
     def _checkpoint(self, record: Record) -> None:
         segments = self._metadata.decode_checkpoint(record.snapshot)
         if not self.checkpoint_seen:
@@ -307,40 +284,10 @@ class Replay:
                 segment.last_sequence_number = record.sequence_number
                 self._activate(segment)
                 continue
-            self._compare(present, segment, record.sequence_number)
+            compare_with_checkpoint(present, segment, record.sequence_number)
         if self._storage_known:
             for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:
                 self.forget(segment)
-
-    @staticmethod
-    def _compare(present: SegmentMetadata, listed: SegmentMetadata, number: SequenceNumber) -> None:
-        """A checkpoint never says anything else than replay up to it (H28)."""
-        ours = (present.length, present.start_offset, present.sealed, present.is_gone())
-        theirs = (listed.length, listed.start_offset, listed.sealed, listed.is_gone())
-        if ours != theirs or present.attributes.core() != listed.attributes.core():
-            raise DataCorruptionError(
-                f"checkpoint contradicts replay sequence_number={number} "
-                f"replayed={present!r} checkpoint={listed!r}"
-            )
-
-    def _storage_checkpoint(self, record: Record) -> None:
-        for segment_id, length in record.storage_lengths:
-            segment = self._metadata.by_id.get(segment_id)
-            if segment is None or length <= segment.storage_length:
-                continue
-            if self._storage_known:
-                # Right only if the segment is gone by the end of the log: judged there.
-                self._missing_in_storage[segment_id] = length
-                segment.read_index.discard_all()
-            else:
-                segment.storage_length = length
-                segment.read_index.storage_advanced(length)
-
-    def forget(self, segment: SegmentMetadata) -> None:
-        """The segment has left memory, or Tier 2 has followed its end."""
-        self._forgotten[segment.segment_id] = self.highest_sequence_number
-        self._read_index.remove(segment.segment_id)
-        self._metadata.remove(segment)
 
     def _count(self, number: int) -> None:
         if number <= self.highest_sequence_number:
@@ -378,15 +325,3 @@ class Replay:
         self._metadata.sequence_number = SequenceNumber(
             max(self._metadata.sequence_number, self.highest_sequence_number)
         )
-
-    def _require_storage_kept(self, segment: SegmentMetadata) -> None:
-        """What the log says was in Tier 2 is there, unless the segment has ended (H31)."""
-        if not self._storage_known or segment.is_gone():
-            return
-        logged = self._missing_in_storage.get(segment.segment_id, 0)
-        if logged > segment.storage_length:
-            raise DataCorruptionError(
-                f"Tier 2 lost bytes that the log says it had {segment!r} logged={logged}"
-            )
-        if segment.storage_length > 0 and segment.segment_id not in self.records:
-            raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")

@@ -32,10 +32,6 @@ class TruncationMarkers:
         assert not self._points or checkpoint > self._points[-1], f"{checkpoint} in {self._points}"
         self._points.append(checkpoint)
 
-    def is_valid_truncation_point(self, number: SequenceNumber) -> bool:
-        place = bisect_left(self._points, number)
-        return place < len(self._points) and self._points[place] == number
-
     def closest_valid_truncation_point(self, number: SequenceNumber) -> SequenceNumber | None:
         """The newest checkpoint at or before `number`."""
         place = bisect_right(self._points, number)
@@ -55,10 +51,6 @@ class TruncationMarkers:
         while self._frames and self._frames[0][1] <= address:
             self._frames.popleft()
         self._points = self._points[bisect_left(self._points, checkpoint) :]
-
-    @property
-    def newest_truncation_point(self) -> SequenceNumber | None:
-        return self._points[-1] if self._points else None
 
     def __len__(self) -> int:
         return len(self._frames)

@@ -5,7 +5,8 @@ gauge of un-flushed bytes that the container throttles by.
 
 Invariants (check()):
 - a segment id has at most one index here; one that was removed is reachable through a merge redirect at most;
-- `unflushed_bytes` is the memory of the pinned entries of all of them, those that wait to be freed included;
+- `unflushed_bytes` is the memory of the pinned entries of all of them, those that wait to be freed included, and
+  what the container uses of its share of the cache;
 - after close() the container occupies no cache memory and nobody waits.
 """
 
@@ -67,8 +68,8 @@ class ContainerReadIndex:
         self.cache = cache
         self._settings = settings or ReadIndexSettings()
         self.fetches = StorageFetches(storage=storage, settings=self._settings.fetch)
-        self.unflushed_bytes = 0
-        """Cache memory of this container's bytes that Tier 2 lacks."""
+        self.share = cache.shares.open()
+        """Until close()."""
         self.no_entry = CacheEntry.empty()
         """Stands where an index has no open entry."""
         self._indexes: dict[SegmentId, SegmentReadIndex] = {}
@@ -76,6 +77,11 @@ class ContainerReadIndex:
         self._discard_is_scheduled = False
         self._waiter_count = 0
         self._stopped: ContainerStoppedError | None = None
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Cache memory of this container's bytes that Tier 2 lacks."""
+        return self.share.unflushed_bytes
 
     def open(self, metadata: SegmentMetadata) -> SegmentReadIndex:
         """Make the index of a segment that became active, and set `metadata.read_index`."""
@@ -120,6 +126,7 @@ class ContainerReadIndex:
             index.discard_all()
         self._indexes.clear()
         self._release_discarded(len(self._discarded))
+        self.cache.shares.close(self.share)
         self.cache.room_made()
 
     def statistics(self) -> ReadIndexStatistics:
@@ -159,16 +166,15 @@ class ContainerReadIndex:
                 holding = 1 << (size - 1).bit_length()
                 block_bytes = max(BLOCK_BYTES_MIN, doubling, holding)
                 block = self.cache.allocate_unflushed(
-                    min(block_bytes, BLOCK_BYTES_MAX), recovering=recovering
+                    min(block_bytes, BLOCK_BYTES_MAX), share=self.share, recovering=recovering
                 )
                 blocks.append(block)
                 run_bytes += block.size_bytes
                 size -= block.size_bytes
         except CacheFullError:
             for block in blocks:
-                self.cache.return_unflushed(block)
+                self.cache.return_unflushed(block, share=self.share)
             raise
-        self.unflushed_bytes += sum(block.size_bytes for block in blocks)
         return blocks
 
     def allocate_fetched(self, size: int) -> CacheBlock | None:
@@ -181,9 +187,7 @@ class ContainerReadIndex:
 
     def unpin(self, entry: CacheEntry) -> None:
         """All bytes of the entry are in Tier 2 now."""
-        assert entry.block is not None, f"{entry!r} was released"
-        self.unflushed_bytes -= entry.block.size_bytes
-        self.cache.make_evictable(entry)
+        self.cache.make_evictable(entry, share=self.share)
 
     def discard(self, entries: Sequence[CacheEntry]) -> None:
         """Free the blocks of entries that no index finds any more, over several turns if they are many."""
@@ -196,10 +200,7 @@ class ContainerReadIndex:
     def _release_discarded(self, count_max: int) -> None:
         self._discard_is_scheduled = False
         for _ in range(min(count_max, len(self._discarded))):
-            entry = self._discarded.popleft()
-            if entry.generation == PINNED and entry.block is not None:
-                self.unflushed_bytes -= entry.block.size_bytes
-            self.cache.release(entry)
+            self.cache.release(self._discarded.popleft(), share=self.share)
         if self._discarded:
             self._discard_is_scheduled = True
             asyncio.get_running_loop().call_soon(self._continue_discarding)

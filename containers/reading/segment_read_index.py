@@ -31,6 +31,7 @@ from segmentstore.contracts.segments import ReadResultEntry
 
 if TYPE_CHECKING:
     from containers.reading.container_read_index import ContainerReadIndex
+    from containers.reading.storage_fetch import ReadAheadMark
 
 
 class SegmentReadIndex(SegmentStaging):
@@ -44,6 +45,7 @@ class SegmentReadIndex(SegmentStaging):
         "_unpinned_end",
         "_waiters",
         "has_waiters",
+        "read_ahead_marks",
     )
 
     def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
@@ -58,6 +60,8 @@ class SegmentReadIndex(SegmentStaging):
         self._redirect_count = 0
         self._unpinned_end = metadata.storage_length
         """Entries that end at or below it are not pinned."""
+        self.read_ahead_marks: list[ReadAheadMark] = []
+        """Few, and most of the time none."""
 
     # --- what the commit stretch says ---------------------------------------------------------
 
@@ -268,7 +272,14 @@ class SegmentReadIndex(SegmentStaging):
             raise BadOffsetError(self.metadata.name, expected=length, given=offset)
         self.raise_if_unreadable(offset)
         end = min(offset + length_max, length)
-        return (self.copy_cached(offset, end) or None) if offset < end else None
+        return (self.copy_for_reader(offset, end) or None) if offset < end else None
+
+    def copy_for_reader(self, offset: int, end: int) -> bytes:
+        """As copy_cached, for somebody who may want what follows too."""
+        content = self.copy_cached(offset, end)
+        if self.read_ahead_marks and content:
+            self._container.fetches.read_on(self, offset, offset + len(content))
+        return content
 
     def copy_cached(self, offset: int, end: int) -> bytes:
         """The longest cached stretch of [offset, end) that begins at `offset`; b"" if there is none."""

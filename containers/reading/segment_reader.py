@@ -50,7 +50,7 @@ def next_entry(index: "SegmentReadIndex", offset: int, end: int) -> StepEntry:
         return TruncatedEntry(name=metadata.name, offset=offset, start_offset=metadata.start_offset)
     end = min(end, offset + PIECE_BYTES_MAX)
     if offset < metadata.length:
-        content = index.copy_cached(offset, min(end, metadata.length))
+        content = index.copy_for_reader(offset, min(end, metadata.length))
         if content:
             return CachedEntry(offset=offset, content=content)
         kind = ReadResultEntryKind.STORAGE

@@ -5,6 +5,8 @@ for wait for that one; one that goes away leaves it running for the others (H59)
 
 Invariants:
 - at most `fetches_max` reads of Tier 2 are under way; read-ahead begins only while some of them are free;
+- a reader in order that finds everything in the cache is read ahead of from a mark on, half-way through what was
+  fetched ahead of it; a segment has at most `marks_max` of them;
 - Tier 2 owes a fetch its first byte and no more; a reader that joined one and got nothing asks for its own byte;
 - a fetch ends every one of its waiters exactly once: with bytes, with Tier 2's error, or with ContainerStoppedError;
 - no task outlives close().
@@ -13,7 +15,7 @@ Invariants:
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataError
 from segmentstore.contracts.identifiers import SegmentId
@@ -37,6 +39,15 @@ class StorageFetchSettings:
     """How far sequential readers are read ahead of."""
     sequences_max: int = 256
     """Sequential readers that are told apart."""
+    marks_max: int = 8
+    """The same in one segment, while they find everything in the cache."""
+
+
+class ReadAheadMark(NamedTuple):
+    """Whoever reads the byte at `offset` is read ahead of, further than `window` the next time."""
+
+    offset: int
+    window: int
 
 
 class StorageFetch:
@@ -172,21 +183,39 @@ class StorageFetches:
 
     def _read_ahead(self, index: "SegmentReadIndex", offset: int, fetch: StorageFetch) -> None:
         """Fetch what comes behind `fetch`, if an earlier fetch ended exactly where this read begins."""
-        settings = self._settings
         window = self._sequences.pop((fetch.segment_id, offset), None)
         if window is None:
             return
-        window = min(settings.read_ahead_bytes_max, max(2 * window, settings.fetch_bytes_max))
-        fetch.window = window
-        if not index.can_keep_fetched(window):
+        fetch.window = self._grown(window)
+        self._fetch_ahead(index, fetch.end, fetch.window)
+
+    def read_on(self, index: "SegmentReadIndex", offset: int, end: int) -> None:
+        """[offset, end) was found in the cache: fetch what comes behind it if there was a mark in it."""
+        for mark in index.read_ahead_marks:
+            if offset <= mark.offset < end:
+                index.read_ahead_marks.remove(mark)
+                self._fetch_ahead(index, end, self._grown(mark.window))
+                return
+
+    def _grown(self, window: int) -> int:
+        settings = self._settings
+        return min(settings.read_ahead_bytes_max, max(2 * window, settings.fetch_bytes_max))
+
+    def _fetch_ahead(self, index: "SegmentReadIndex", position: int, window: int) -> None:
+        """Of the `window` bytes from `position` on, what is missing; and a mark in the middle of them."""
+        if self._closed or not index.can_keep_fetched(window):
             return
-        position = fetch.end
-        limit = min(position + window, index.metadata.storage_length)
-        while self.running_count < settings.fetches_max:
+        metadata, marks = index.metadata, index.read_ahead_marks
+        limit = min(position + window, metadata.storage_length)
+        if limit < metadata.storage_length:
+            marks.append(ReadAheadMark(position + window // 2, window))
+            if len(marks) > self._settings.marks_max:
+                del marks[0]
+        while self.running_count < self._settings.fetches_max:
             position = index.next_missing(position, limit)
             if position >= limit:
                 return
-            ahead = self._find(fetch.segment_id, position)
+            ahead = self._find(metadata.segment_id, position)
             if ahead is None:
                 end = index.uncached_end(position, limit)
                 ahead = self._start(index, position, end)

@@ -23,7 +23,7 @@ from containers.operations.operation import (
     TruncateOperation,
 )
 from containers.writer.ack_calculator import AckCalculator
-from containers.writer.data_source import LogItem, WriterDataSource
+from containers.writer.data_source import FlushSource, LogItem
 from containers.writer.pending_items import PendingItem, last_number
 from containers.writer.segment_aggregator import NEVER, ByteTally, SegmentAggregator
 from containers.writer.settings import WriterSettings
@@ -43,7 +43,7 @@ class RoundKind(Enum):
 class Backlog:
     """The aggregators of one container."""
 
-    def __init__(self, *, source: WriterDataSource, settings: WriterSettings) -> None:
+    def __init__(self, *, source: FlushSource, settings: WriterSettings) -> None:
         self._source = source
         self._settings = settings
         self._aggregators: dict[SegmentId, SegmentAggregator] = {}

@@ -1,4 +1,4 @@
-"""The storage writer's only view of its container."""
+"""The storage writer's only view of its container: its segments, and its log."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
@@ -15,21 +15,8 @@ LogItem: TypeAlias = AppendRun | Operation
 """What the in-memory log hands out: runs instead of single appends, everything else as logged."""
 
 
-class WriterDataSource(Protocol):
-    """What a storage writer may ask of its container, and nothing else."""
-
-    async def read(self, count_max: int) -> Sequence[LogItem]:
-        """The next committed items in order; waits for at least one. A run that was handed out never grows again.
-
-        Items come in order of their (first) sequence number. After recovery the replayed ones come again.
-        """
-
-    def read_nowait(self, count_max: int) -> Sequence[LogItem]:
-        """The same without waiting; empty if there is none."""
-
-    @property
-    def handed_out_sequence_number(self) -> SequenceNumber:
-        """Every operation at or below it is contained in items that were handed out."""
+class FlushSource(Protocol):
+    """What a flush may ask of a container and tell it, also in the middle of a recovery."""
 
     def segment(self, segment_id: SegmentId) -> SegmentMetadata | None:
         """Active metadata, deleted and merged segments included until `segment_removed`."""
@@ -37,9 +24,6 @@ class WriterDataSource(Protocol):
     def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
         """Views of committed bytes not yet in Tier 2. They stay valid and unchanged until
         `published` moved the storage length past them."""
-
-    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
-        """A copy of committed bytes, flushed ones included, if all of [start, end) is in memory; None otherwise."""
 
     def published(
         self,
@@ -57,6 +41,26 @@ class WriterDataSource(Protocol):
 
     def segment_removed(self, segment_id: SegmentId) -> None:
         """The deletion (or merge) is published: the metadata and whatever is cached may go."""
+
+
+class WriterDataSource(FlushSource, Protocol):
+    """What a storage writer may ask of its container, and nothing else."""
+
+    async def read(self, count_max: int) -> Sequence[LogItem]:
+        """The next committed items in order; waits for at least one. A run that was handed out never grows again.
+
+        Items come in order of their (first) sequence number. After recovery the replayed ones come again.
+        """
+
+    def read_nowait(self, count_max: int) -> Sequence[LogItem]:
+        """The same without waiting; empty if there is none."""
+
+    @property
+    def handed_out_sequence_number(self) -> SequenceNumber:
+        """Every operation at or below it is contained in items that were handed out."""
+
+    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
+        """A copy of committed bytes, flushed ones included, if all of [start, end) is in memory; None otherwise."""
 
     async def acknowledge(self, up_to: SequenceNumber) -> None:
         """Everything of every operation at or below is under a published root (H13). The log may be truncated."""

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 
 from crc32c import crc32c
 
-from containers.writer.data_source import WriterDataSource
+from containers.writer.data_source import FlushSource
 from containers.writer.planned_piece import RunPiece, RunSlice
 from containers.writer.segment_aggregator import SegmentAggregator
 from containers.writer.segment_flush import SegmentFlush, fold
@@ -37,7 +37,7 @@ class PublicationBuilder:
     """Plans and fills one publication at a time."""
 
     def __init__(
-        self, *, source: WriterDataSource, settings: WriterSettings, executor: Executor | None
+        self, *, source: FlushSource, settings: WriterSettings, executor: Executor | None
     ) -> None:
         self._source = source
         self._settings = settings
@@ -87,7 +87,7 @@ class PublicationBuilder:
             return None
         flush = fold(aggregator, count)
         for item in flush.slices():
-            item.views = self._source.data(item.owner_id, item.owner_offset, item.length)
+            item.fetch(self._source.data)
         aggregator.in_flight = flush.item_count
         return flush
 
@@ -167,8 +167,13 @@ def check_and_join(batch: Sequence[RunSlice]) -> RunSlice | None:
         content = item.views[0] if len(item.views) == 1 else b"".join(item.views)
         if len(content) != item.length:
             return item
-        if item.checksum is not None and crc32c(content) != item.checksum:
-            return item
+        if item.checksum is not None:
+            checksum = item.published_head_checksum
+            for view in item.dropped_head_views:
+                checksum = crc32c(view, checksum)
+            if crc32c(content, checksum) != item.checksum:
+                return item
+        item.dropped_head_views = ()
         item.views = (content,)
     return None
 

@@ -57,6 +57,7 @@ class SegmentAggregator:
         "items",
         "merges",
         "prompt_since",
+        "published_head",
         "segment",
         "since",
         "taken_by",
@@ -75,6 +76,8 @@ class SegmentAggregator:
         self.base: SegmentRecord | None = None
         """The record in Tier 2 on which the items build; None if there is none."""
         self.base_known = False
+        self.published_head: dict[int, int] = {}
+        """If the base ends inside a run: the run's offset, and the CRC32C of what Tier 2 has of it (H21)."""
         self.doubtful = False
         """A publication of it may have happened, or may still happen, without our knowing."""
         self.since = NEVER

@@ -3,10 +3,9 @@
 The record is the state after exactly those items on top of the record in Tier 2, never the live metadata (H15).
 
 - Bytes begin at max(published length, start offset): what was truncated before it was ever flushed is skipped (H19).
-- A run that Tier 2 has in part, which happens only in the first flush after a recovery, is trimmed. Its checksum covers
-  bytes that are no longer here, so it is not checked; recovery may have asked for the overlap to be compared
-  (containers.writer.reconciler).
-- A run that the start offset cuts is trimmed and not checked for the same reason.
+- A run that Tier 2 has in part is trimmed. Its checksum is that of the whole run, so the head is read from Tier 2
+  (containers.writer.reconciler) and the rest of the run checked behind it (H21).
+- A run that the start offset cuts is trimmed; the head that was never flushed is still in memory, and checked with it.
 - A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target (H17, H18).
   A truncation into the middle of moved bytes waits for the next publication, so that a move is always whole.
 """
@@ -149,6 +148,7 @@ class _FoldedSegment:
         self._name = aggregator.segment.name
         self._base_number = base.sequence_number if base else NO_SEQUENCE_NUMBER
         self._base_length = base.length if base else 0
+        self._published_head = aggregator.published_head
         self._exists = base is not None
         self._start_offset = base.start_offset if base else 0
         self.length = self._base_length
@@ -213,12 +213,14 @@ class _FoldedSegment:
                 f" operations={run.first_sequence_number}..{run.last_sequence_number}"
             )
         if skipped < run.length:
+            head = self._published_head.get(run.offset) if skipped else 0
             self._add_slice(
                 RunSlice(
                     owner_id=self._segment_id,
                     owner_offset=self.length,
                     length=run.length - skipped,
-                    checksum=run.checksum if not skipped else None,
+                    checksum=run.checksum if head is not None else None,
+                    published_head_checksum=head or 0,
                     lowest_time_ms=run.first_modified_ms,
                     highest_time_ms=run.last_modified_ms,
                     events=_events_of(run) if not skipped else None,
@@ -318,7 +320,7 @@ class _FoldedSegment:
                 if skipped:
                     item.owner_offset += skipped
                     item.length -= skipped
-                    item.checksum = None
+                    item.dropped_head_length = skipped
                     item.events = None
                 kept.append(item)
             offset = end

@@ -30,8 +30,9 @@ from containers.writer.backlog import Backlog, RoundKind
 from containers.writer.data_source import WriterDataSource
 from containers.writer.flush_waiters import FlushWaiters
 from containers.writer.publication_builder import PublicationBuilder
+from containers.writer.publication_completion import PublicationCompletion
 from containers.writer.reconciler import Reconciler
-from containers.writer.segment_aggregator import NEVER, SegmentAggregator
+from containers.writer.segment_aggregator import NEVER
 from containers.writer.segment_flush import SegmentFlush
 from containers.writer.settings import WriterSettings
 from containers.writer.writer_health import StorageState, WriterHealth, is_retriable
@@ -78,6 +79,9 @@ class StorageWriter:
         """Recovery tells it which replayed bytes to compare, before run()."""
         self._executor = executor
         self._builder = self._new_builder()
+        self._completion = PublicationCompletion(
+            source=source, backlog=self._backlog, reconciler=self.reconciler, settings=settings
+        )
         self._health = WriterHealth(settings=settings, random=random)
         self._alarm = Alarm()
         self._claimed: ClaimedRoot | None = None
@@ -139,11 +143,16 @@ class StorageWriter:
             self._pressure = level
             self._wake_up()
 
+    @property
+    def pending_items(self) -> int:
+        """Items taken from the log and not published, those of merged sources included."""
+        return self._backlog.item_count
+
     def statistics(self) -> WriterStatistics:
         oldest = self._backlog.oldest
         now = asyncio.get_running_loop().time()
         return WriterStatistics(
-            state=self._health.state.value,
+            state=self._health.word,
             last_error=self._health.last_error,
             failures=self._health.failures,
             failures_in_a_row=self._health.failures_in_a_row,
@@ -250,7 +259,7 @@ class StorageWriter:
             except _GivenUpError:
                 self._give_up(flushes)
                 return
-            await self._complete(flushes, started)
+            self._published_bytes += await self._completion.complete(flushes, started)
         elif wake_ups == self._wake_ups:
             # Nothing could be taken: the rest of what is due is still in the log.
             self._not_before = started + self._settings.look_again_seconds
@@ -300,40 +309,6 @@ class StorageWriter:
             self.reconciler.doubt(flush.aggregator.segment_id)
         self._kind = RoundKind.DELETIONS
 
-    async def _complete(self, flushes: Sequence[SegmentFlush], started: float) -> None:
-        """Tell the container of each segment in one stretch, of all of them in slices."""
-        for number, flush in enumerate(flushes, 1):
-            if number % self._settings.slice_count == 0:
-                await asyncio.sleep(0)
-            self._published_bytes += sum(item.length for item in flush.slices())
-            aggregator = flush.aggregator
-            if flush.deleted:
-                aggregator.complete(flush.item_count, None, started)
-                for absorbed in flush.absorbed:
-                    self._remove(absorbed.aggregator)
-                self._remove(aggregator)
-                self._backlog.drop_if_empty(aggregator)
-                continue
-            record = flush.record
-            assert record is not None, f"nothing was published of {aggregator.segment!r}"
-            aggregator.complete(flush.item_count, record, started)
-            self.reconciler.remember(record)
-            self._source.published(
-                aggregator.segment_id,
-                storage_length=record.length,
-                sealed=record.sealed,
-                sequence_number=record.sequence_number,
-            )
-            for absorbed in flush.absorbed:
-                self._source.merge_completed(absorbed.target_id, absorbed.aggregator.segment_id)
-                self._remove(absorbed.aggregator)
-            self._backlog.drop_if_empty(aggregator)
-
-    def _remove(self, aggregator: SegmentAggregator) -> None:
-        aggregator.finished = True
-        self.reconciler.forget(aggregator.segment_id)
-        self._source.segment_removed(aggregator.segment_id)
-
     # --- acknowledging ------------------------------------------------------------------------
 
     async def _acknowledge(self) -> None:
@@ -381,7 +356,7 @@ class StorageWriter:
         _LOG.warning(
             "container %d: Tier 2 is %s, trying again in %.1f s: %s",
             self._container_id,
-            self._health.state.value,
+            self._health.word,
             seconds,
             error,
         )

@@ -4,7 +4,13 @@ from enum import Enum
 from random import Random
 
 from containers.writer.settings import WriterSettings
-from segmentstore.contracts.errors import ErrorKind, SegmentStoreError, StorageError, StoreFullError
+from segmentstore.contracts.errors import (
+    ErrorKind,
+    SegmentStoreError,
+    StorageError,
+    StorageUnavailableError,
+    StoreFullError,
+)
 
 
 class StorageState(Enum):
@@ -30,12 +36,15 @@ class WriterHealth:
         self._settings = settings
         self._random = random
         self.state = StorageState.OK
+        self.word = self.state.value
+        """The state in the word of the object store, which may know more: throttled, clock_skew, ..."""
         self.failures_in_a_row = 0
         self.failures = 0
         self.last_error = ""
 
     def succeeded(self) -> None:
         self.state = StorageState.OK
+        self.word = self.state.value
         self.failures_in_a_row = 0
         self.last_error = ""
 
@@ -43,6 +52,7 @@ class WriterHealth:
         """Note the failure; gives the seconds to wait: doubling up to a limit, half of it by chance."""
         full = error.kind is ErrorKind.FULL
         self.state = StorageState.FULL if full else StorageState.UNAVAILABLE
+        self.word = error.state if isinstance(error, StorageUnavailableError) else self.state.value
         self.last_error = str(error)
         self.failures += 1
         doublings = min(self.failures_in_a_row, 30)

@@ -39,6 +39,7 @@ def make_container(
     log: DurableDataLog | None = None,
     object_store: ObjectStore | None = None,
     wall_clock: WallClock | None = None,
+    cache: CacheManager | None = None,
 ) -> StreamSegmentContainer:
     """A container that is not started."""
     return StreamSegmentContainer(
@@ -54,7 +55,7 @@ def make_container(
             random=Random(2),
             executor=None,
         ),
-        cache=CacheManager(storage=CacheStorage(budget_bytes=cache_bytes)),
+        cache=cache or CacheManager(storage=CacheStorage(budget_bytes=cache_bytes)),
         wall_clock=wall_clock or SystemWallClock(),
         random=Random(3),
         executor=None,
@@ -71,6 +72,7 @@ async def running(
     log: DurableDataLog | None = None,
     object_store: ObjectStore | None = None,
     wall_clock: WallClock | None = None,
+    cache: CacheManager | None = None,
 ) -> AsyncIterator[StreamSegmentContainer]:
     """A running container; closed in order at the end."""
     container = make_container(
@@ -80,6 +82,7 @@ async def running(
         log=log,
         object_store=object_store,
         wall_clock=wall_clock,
+        cache=cache,
     )
     await container.start()
     async with asyncio.TaskGroup() as tasks:

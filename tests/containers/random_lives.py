@@ -31,6 +31,13 @@ class ContainerLives(ABC):
     def settings(self) -> ContainerSettings:
         """Those of the next life."""
 
+    async def start(self, entry_bytes_max: int) -> StreamSegmentContainer:
+        """The next life, recovered."""
+        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=entry_bytes_max)
+        container = make_container(self.tiers, settings=self.settings(), log=log)
+        await container.start()
+        return container
+
     @abstractmethod
     async def compare(self, container: StreamSegmentContainer) -> None:
         """Everything that it serves, with the model."""
@@ -60,9 +67,7 @@ class ContainerLives(ABC):
 
     async def _live(self) -> None:
         choose = self.random.choice
-        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=choose([80, 300, 1 << 20]))
-        container = make_container(self.tiers, settings=self.settings(), log=log)
-        await container.start()
+        container = await self.start(choose([80, 300, 1 << 20]))
         run = asyncio.ensure_future(container.run())
         try:
             await self.compare(container)
@@ -75,6 +80,6 @@ class ContainerLives(ABC):
             if choose([True, False, False]):
                 await container.close()
         finally:
-            await log.close()  # from here on it is as good as dead
+            await container._log.close()  # from here on it is as good as dead
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)

@@ -73,10 +73,10 @@ class FlakyObjectStore(MemoryObjectStore):
 
 @asynccontextmanager
 async def abandoned(
-    tiers: MemoryTiers, settings: ContainerSettings | None = None
+    tiers: MemoryTiers, settings: ContainerSettings | None = None, *, cache_bytes: int = 64 << 20
 ) -> AsyncIterator[StreamSegmentContainer]:
     """A running container that is never closed: its tasks just end, as with kill -9."""
-    container = make_container(tiers, settings=settings)
+    container = make_container(tiers, settings=settings, cache_bytes=cache_bytes)
     await container.start()
     task = asyncio.ensure_future(container._writer.run())
     try:

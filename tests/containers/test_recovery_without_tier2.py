@@ -75,6 +75,7 @@ async def test_h41_bytes_of_a_merged_source_that_only_tier_2_has_are_missed_by_n
     store.down = True
     async with abandoned(tiers, store) as container:
         container.check()
+        assert container.health().unflushed_bytes == 0  # nothing of the source is taken for missing
         await append(container, "target", b"!")
     store.down = False
     async with abandoned(tiers, store) as container:

@@ -5,17 +5,21 @@ turn every corner quickly: frames of one operation, checkpoints that span frames
 of fifty bytes. Whatever was acknowledged has to be there, and nothing else, before and after every end.
 """
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.log.checkpoint_policy import CheckpointSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import (
     SegmentExistsError,
     SegmentNotFoundError,
+    SegmentStoreError,
     SegmentTruncatedError,
 )
 from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
@@ -24,9 +28,10 @@ from segmentstore.contracts.segments import (
     AttributeUpdateType,
     SegmentProperties,
 )
-from tests.containers.node import FAST_FLUSH
+from tests.containers.node import FAST_FLUSH, make_container
 from tests.containers.random_lives import ContainerLives
 from tests.containers.test_segment_container import read_all
+from tier1.memory_log import MemoryDurableDataLog
 from tier2.storage.tiered_storage import TieredStorage
 
 NAMES = ["a", "b", "c", "d", "e", "e#transaction." + "0" * 32]
@@ -224,6 +229,59 @@ async def test_h81_whatever_was_acknowledged_is_there_after_any_number_of_crashe
     seed: int,
 ) -> None:
     await RandomLives(seed).live_all()
+
+
+class LivesThatRecoverInLittleMemory(RandomLives):
+    """A few blocks are left while the log is replayed, so recovery flushes at any place of the log (H38)."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.flushes = 0
+        self.refusals = 0
+
+    async def start(self, entry_bytes_max: int) -> StreamSegmentContainer:
+        for attempt, blocks_left in enumerate(
+            (1, 1, 1, 2, 3, 20, 60)
+        ):  # whoever is refused tries again with more
+            cache = CacheManager(storage=CacheStorage(budget_bytes=1 << 20))
+            ballast = cache.shares.open()
+            ballast.charge(cache.budget_bytes - blocks_left * BLOCK_BYTES_MIN)
+            log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=entry_bytes_max)
+            container = make_container(self.tiers, settings=self.settings(), log=log, cache=cache)
+            start = asyncio.ensure_future(container.start())
+            for _ in range(self.random.choice([0, 20, 50, 100])):
+                await asyncio.sleep(0)
+            if attempt < 2 and start.cancel():  # killed somewhere in its recovery
+                await asyncio.gather(start, return_exceptions=True)
+                continue
+            try:
+                await start
+            except SegmentStoreError as refusal:
+                if "start with a larger cache budget" not in str(refusal):
+                    raise
+                self.refusals += 1
+                continue
+            ballast.charge(0)
+            assert container.recovered is not None
+            self.flushes += container.recovered.flushes
+            return container
+        raise AssertionError("what was written in a life does not fit into 240 KiB")
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_h38_whatever_was_acknowledged_is_there_though_recovery_flushes_in_between(
+    seed: int,
+) -> None:
+    await LivesThatRecoverInLittleMemory(seed).live_all()
+
+
+async def test_the_lives_in_little_memory_flush_while_they_recover() -> None:
+    flushes = 0
+    for seed in range(5):
+        lives = LivesThatRecoverInLittleMemory(seed)
+        await lives.live_all()
+        flushes += lives.flushes
+    assert flushes > 5, flushes
 
 
 async def test_the_lives_meet_blocks_of_which_events_are_known() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from containers.container_settings import ContainerSettings
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
-from segmentstore.contracts.identifiers import LogAddress
+from segmentstore.contracts.identifiers import AttributeKey, LogAddress
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
-from tests.containers.test_container_faults import abandoned
+from tests.containers.test_container_faults import FlakyObjectStore, abandoned
 from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog
 
@@ -120,17 +121,92 @@ async def test_h38_bytes_of_segments_that_have_ended_need_no_room_at_recovery() 
         assert [found.name for found in await container.list_segments()] == ["kept"]
 
 
-async def test_h38_a_restart_with_too_little_memory_says_so() -> None:
+async def test_h38_a_restart_with_less_memory_flushes_while_it_replays() -> None:
+    tiers = MemoryTiers()
+    counter = AttributeKey(b"c" * 16)
+    update = AttributeUpdate(counter, 1, AttributeUpdateType.ACCUMULATE)
+    async with abandoned(tiers, PATIENT) as container:
+        for name in ("a", "b", "source", "gone"):
+            await container.create(name)
+            await append(container, name, name[:1].encode() * 300_000)
+        await container.flush()
+        for piece in range(5):
+            for name in ("a", "b", "source", "gone"):
+                async with container.open_segment(name) as segment:
+                    await segment.append(b"%d" % piece * 200_000, attribute_updates=[update])
+        await container.merge("b", "source", seal_source=True)
+        await container.truncate("a", 400_000)
+        await container.delete("gone")
+        await append(container, "b", b"behind")
+        await container.seal("b")
+    pieces = b"".join(b"%d" % piece * 200_000 for piece in range(5))
+    for cache_bytes in (1 << 20, 64 << 20):
+        async with abandoned(tiers, PATIENT, cache_bytes=cache_bytes) as container:
+            assert container.recovered is not None
+            assert (container.recovered.flushes > 3) == (cache_bytes == 1 << 20)
+            assert await read_all(container, "a", 400_000) == (b"a" * 300_000 + pieces)[400_000:]
+            b = b"b" * 300_000 + pieces + b"s" * 300_000 + pieces + b"behind"
+            assert await read_all(container, "b") == b
+            assert (await container.info("b")).sealed
+            assert (await container.attributes("a"))[counter] == 5
+            assert (await container.attributes("b"))[counter] == 5
+            assert [found.name for found in await container.list_segments()] == ["a", "b"]
+            container.check()
+            await container.flush()
+
+
+async def test_h38_a_flush_in_the_middle_of_a_replay_brings_no_merged_source_back() -> None:
+    tiers = MemoryTiers()
+    sources = [f"source-{number}" for number in range(6)]
+    async with running(
+        tiers, settings=PATIENT, log=NeverShrinkingLog(tiers.log_store)
+    ) as container:
+        await container.create("target")
+        for source in sources:
+            await container.create(source)
+            await append(container, source, source.encode() * 30_000)
+        await container.flush()
+        for source in sources:
+            await container.merge("target", source, seal_source=True)
+        await container.flush()
+        assert await container._storage.find(sources[0]) is None
+    # Replay meets the sources' bytes first; that Tier 2 has them in the target it learns further down.
+    small = make_container(tiers, cache_bytes=1 << 20)
+    with pytest.raises(SegmentStoreError, match="took what it can: start with a larger cache"):
+        await small.start()
+    async with running(tiers) as container:
+        assert [found.name for found in await container.list_segments()] == ["target"]
+        content = b"".join(source.encode() * 30_000 for source in sources)
+        assert await read_all(container, "target") == content
+        for source in sources:
+            assert await container._storage.find(source) is None
+
+
+async def test_h38_a_restart_with_less_memory_and_without_tier_2_says_so() -> None:
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with running(tiers, settings=PATIENT, object_store=store) as container:
+        await container.create("a")
+        for _ in range(4):
+            await append(container, "a", b"x" * 400_000)
+    store.down = True
+    small = make_container(tiers, cache_bytes=1 << 20, object_store=store)
+    with pytest.raises(SegmentStoreError, match="Tier 2 does not answer: start with a larger"):
+        await small.start()
+    store.down = False
+    async with running(tiers, cache_bytes=1 << 20, object_store=store) as container:
+        assert await read_all(container, "a") == b"x" * 1_600_000
+
+
+async def test_h38_an_append_larger_than_the_memory_left_is_refused_with_a_sentence() -> None:
     tiers = MemoryTiers()
     async with abandoned(tiers, PATIENT) as container:
         await container.create("a")
-        for _ in range(4):
-            await append(container, "a", b"x" * 500_000)
+        await append(container, "a", b"x" * 3_000_000)
     small = make_container(tiers, cache_bytes=1 << 20)
-    with pytest.raises(SegmentStoreError, match="start with a larger cache budget"):
+    with pytest.raises(SegmentStoreError, match="took what it can: start with a larger cache"):
         await small.start()
     async with running(tiers) as container:
-        assert await read_all(container, "a") == b"x" * 2_000_000
+        assert await read_all(container, "a") == b"x" * 3_000_000
 
 
 async def test_h20_a_delete_frees_a_truncated_and_merged_segment_in_replay_as_in_life() -> None:

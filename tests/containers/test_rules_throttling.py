@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from containers.cache.cache_manager import CacheManager
+from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
+from containers.log.memory_log import ITEM_BYTES
 from containers.metadata.merged_sources import merged_source_key
 from segmentstore.contracts.errors import AppendTooLargeError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
@@ -15,6 +18,7 @@ from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 from tests.containers.test_container_faults import FlakyObjectStore
 from tests.containers.test_segment_container import append, read_all
 
+MIB = 1 << 20
 QUICK_RETRY = replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.02)
 COUNTER = AttributeKey(b"counter")
 
@@ -45,8 +49,8 @@ async def test_h35_an_append_that_waits_for_room_is_not_passed_by_smaller_ones()
             container.open_segment("large") as large,
             container.open_segment("small") as small,
         ):
-            await small.append(b"s" * 200_000)
-            waiting = large.append(b"l" * 800_000)
+            await small.append(b"s" * 400_000)
+            waiting = large.append(b"l" * 450_000)
             while not container._processor._line.is_blocked:
                 await asyncio.sleep(0)
             behind = small.append(b"s")
@@ -55,8 +59,8 @@ async def test_h35_an_append_that_waits_for_room_is_not_passed_by_smaller_ones()
             assert not behind.done()
             store.down = False
             async with asyncio.timeout(10):
-                assert await waiting == 800_000
-                assert await behind == 200_001
+                assert await waiting == 450_000
+                assert await behind == 400_001
 
 
 async def test_h52_no_more_is_accepted_ahead_of_the_log_than_its_reserve_can_take() -> None:
@@ -157,3 +161,74 @@ async def test_h26_a_value_read_before_a_newer_one_left_memory_is_read_again(
             assert not table.is_known(key)
             newer_is_published.set()
             assert await early == {key: 5}
+
+
+async def test_h34_items_of_the_log_are_charged_to_the_cache_until_they_are_published() -> None:
+    store = FlakyObjectStore()
+    settings = ContainerSettings(writer=QUICK_RETRY, housekeeping_seconds=0.01)
+    async with running(
+        MemoryTiers(), settings=settings, cache_bytes=1 << 20, object_store=store
+    ) as container:
+        await container.create("a")
+        await container.flush()
+        share = container._read_index.share
+        store.down = True
+        tasks = [
+            asyncio.ensure_future(
+                container.update_attributes(
+                    "a", [AttributeUpdate(COUNTER, 1, AttributeUpdateType.ACCUMULATE)]
+                )
+            )
+            for _ in range(3000)
+        ]
+        async with asyncio.timeout(20):
+            while not container.health().throttle:
+                await asyncio.sleep(0.01)
+            # A megabyte, of which throttling begins at 55 %, is less than a thousand items of 640 bytes.
+            assert 800 * ITEM_BYTES < share.charged_bytes < 1100 * ITEM_BYTES + 2048 * ITEM_BYTES
+            assert container._cache.statistics().charged_bytes == share.charged_bytes
+            store.down = False
+            await asyncio.gather(*tasks)
+            await container.flush()
+            while share.charged_bytes:
+                await asyncio.sleep(0.01)
+        assert not container.health().throttle
+        assert await container.attributes("a") == {COUNTER: 3000}
+
+
+async def test_h37_a_container_whose_tier_2_is_down_leaves_another_its_part_of_the_cache() -> None:
+    cache = CacheManager(storage=CacheStorage(budget_bytes=8 * MIB))
+    stores = [FlakyObjectStore(), FlakyObjectStore()]
+    settings = ContainerSettings(
+        writer=QUICK_RETRY,
+        housekeeping_seconds=0.01,
+        throttler=replace(ContainerSettings().throttler, delay_seconds_max=0.001),
+    )
+    async with (
+        running(MemoryTiers(), settings=settings, cache=cache, object_store=stores[0]) as greedy,
+        running(MemoryTiers(), settings=settings, cache=cache, object_store=stores[1]) as other,
+    ):
+        for container, store in zip((greedy, other), stores, strict=True):
+            await container.create("a")
+            await container.flush()
+            store.down = True
+        async with greedy.open_segment("a") as segment, asyncio.timeout(30):
+            appends = [segment.append(bytes(60_000)) for _ in range(200)]
+            while not greedy._processor._line.is_blocked:
+                await asyncio.sleep(0.01)
+        part = cache.shares.guaranteed_bytes
+        assert part == int(8 * MIB * 0.9) // 2 // 2
+        assert greedy._read_index.unflushed_bytes > 2 * part
+        async with other.open_segment("a") as segment, asyncio.timeout(30):
+            occupied = 0
+            while occupied < 0.6 * part - 131_072:  # neither slowed down
+                await segment.append(bytes(10_000))
+                occupied = other._read_index.unflushed_bytes
+                assert other._processor.throttle.delay_seconds == 0.0
+            while occupied < part - 262_144:  # nor stopped
+                await segment.append(bytes(60_000))
+                occupied = other._read_index.unflushed_bytes
+        for store in stores:
+            store.down = False
+        async with asyncio.timeout(30):
+            await asyncio.gather(*appends)

@@ -2,6 +2,7 @@ import pytest
 
 from containers.cache.cache_entry import PINNED, CacheEntry
 from containers.cache.cache_manager import CacheManager, CacheManagerSettings
+from containers.cache.cache_shares import CacheShare
 from containers.cache.cache_storage import CacheStorage
 from segmentstore.contracts.errors import CacheFullError
 
@@ -19,28 +20,36 @@ class EvictionLog:
         self.offsets.append(entry.offset)
 
 
-def manager_of(budget_bytes: int, *, generation_share: float = 1 / 32) -> CacheManager:
-    return CacheManager(
+def manager_of(
+    budget_bytes: int, *, generation_share: float = 1 / 32
+) -> tuple[CacheManager, CacheShare]:
+    """For one container."""
+    manager = CacheManager(
         storage=CacheStorage(budget_bytes=budget_bytes),
         settings=CacheManagerSettings(
             high_mark_share=1.0, unflushed_share_max=1.0, generation_share=generation_share
         ),
     )
+    return manager, manager.shares.open()
 
 
 def unflushed_entry(
-    manager: CacheManager, owner: EvictionLog, offset: int, size: int = KIB64
+    manager: CacheManager,
+    share: CacheShare,
+    owner: EvictionLog,
+    offset: int,
+    size: int = KIB64,
 ) -> CacheEntry:
-    block = manager.allocate_unflushed(size)
+    block = manager.allocate_unflushed(size, share=share)
     return CacheEntry(owner=owner, offset=offset, end=offset + 1, block=block)
 
 
 def test_the_oldest_generation_leaves_first_and_use_makes_young() -> None:
-    manager = manager_of(MIB, generation_share=1 / 16)
+    manager, share = manager_of(MIB, generation_share=1 / 16)
     log = EvictionLog()
-    entries = [unflushed_entry(manager, log, offset) for offset in range(6)]
+    entries = [unflushed_entry(manager, share, log, offset) for offset in range(6)]
     for entry in entries:
-        manager.make_evictable(entry)
+        manager.make_evictable(entry, share=share)
     manager.touch(entries[0])
     manager.touch(entries[2])
     manager.check()
@@ -52,14 +61,14 @@ def test_the_oldest_generation_leaves_first_and_use_makes_young() -> None:
 
 
 def test_h56_pinned_entries_are_never_found_by_eviction() -> None:
-    manager = manager_of(MIB)
+    manager, share = manager_of(MIB)
     log = EvictionLog()
-    entry = unflushed_entry(manager, log, 0)
+    entry = unflushed_entry(manager, share, log, 0)
     assert manager.evict(MIB) == 0
     manager.touch(entry)
     assert entry.generation == PINNED
     assert manager.unflushed_bytes == KIB64
-    manager.make_evictable(entry)
+    manager.make_evictable(entry, share=share)
     assert manager.unflushed_bytes == 0
     assert manager.evict(1) == KIB64
     assert log.offsets == [0]
@@ -67,35 +76,35 @@ def test_h56_pinned_entries_are_never_found_by_eviction() -> None:
 
 
 def test_allocation_evicts_just_enough() -> None:
-    manager = manager_of(MIB)
+    manager, share = manager_of(MIB)
     log = EvictionLog()
     for offset in range(16):
-        manager.make_evictable(unflushed_entry(manager, log, offset))
-    unflushed_entry(manager, log, 100)
+        manager.make_evictable(unflushed_entry(manager, share, log, offset), share=share)
+    unflushed_entry(manager, share, log, 100)
     assert log.offsets in ([0], [0, 1])
     manager.check()
 
 
 def test_allocation_takes_smaller_blocks_when_memory_is_split_up() -> None:
-    manager = manager_of(MIB)
+    manager, share = manager_of(MIB)
     log = EvictionLog()
-    entries = [unflushed_entry(manager, log, offset, 4096) for offset in range(256)]
+    entries = [unflushed_entry(manager, share, log, offset, 4096) for offset in range(256)]
     for entry in entries[::2]:
-        manager.release(entry)
-    block = manager.allocate_unflushed(MIB)
+        manager.release(entry, share=share)
+    block = manager.allocate_unflushed(MIB, share=share)
     assert block.size_bytes == 4096
 
 
 def test_a_cache_full_of_unflushed_bytes_refuses_and_fetched_bytes_pass_by() -> None:
-    manager = manager_of(MIB)
+    manager, share = manager_of(MIB)
     log = EvictionLog()
     for offset in range(16):
-        unflushed_entry(manager, log, offset)
+        unflushed_entry(manager, share, log, offset)
     with pytest.raises(CacheFullError):
-        manager.allocate_unflushed(4096)
+        manager.allocate_unflushed(4096, share=share)
     assert manager.allocate_fetched(4096) is None
     assert not manager.can_hold(4096)
-    assert manager.utilisation == 1.0
+    assert manager.utilisation(share) == 1.0
 
 
 def test_h38_appends_leave_room_that_only_recovery_may_use() -> None:
@@ -103,12 +112,13 @@ def test_h38_appends_leave_room_that_only_recovery_may_use() -> None:
         storage=CacheStorage(budget_bytes=MIB),
         settings=CacheManagerSettings(unflushed_share_max=0.5),
     )
+    share = manager.shares.open()
     log = EvictionLog()
     for offset in range(8):
-        unflushed_entry(manager, log, offset)
+        unflushed_entry(manager, share, log, offset)
     with pytest.raises(CacheFullError):
-        manager.allocate_unflushed(4096)
-    assert manager.allocate_unflushed(KIB64, recovering=True).size_bytes == KIB64
+        manager.allocate_unflushed(4096, share=share)
+    assert manager.allocate_unflushed(KIB64, share=share, recovering=True).size_bytes == KIB64
 
 
 def test_above_the_high_mark_every_allocation_evicts_down_to_it() -> None:
@@ -116,19 +126,20 @@ def test_above_the_high_mark_every_allocation_evicts_down_to_it() -> None:
         storage=CacheStorage(budget_bytes=MIB),
         settings=CacheManagerSettings(high_mark_share=0.5),
     )
+    share = manager.shares.open()
     log = EvictionLog()
     for offset in range(40):
-        manager.make_evictable(unflushed_entry(manager, log, offset))
+        manager.make_evictable(unflushed_entry(manager, share, log, offset), share=share)
         assert manager.statistics().occupied_bytes <= MIB // 2
     assert log.offsets == list(range(32))
     manager.check()
 
 
 def test_those_who_wait_for_room_are_told_when_there_is_some() -> None:
-    manager = manager_of(MIB)
+    manager, share = manager_of(MIB)
     told: list[int] = []
     manager.on_room.append(lambda: told.append(manager.statistics().occupied_bytes))
-    manager.make_evictable(unflushed_entry(manager, EvictionLog(), 0))
+    manager.make_evictable(unflushed_entry(manager, share, EvictionLog(), 0), share=share)
     assert told == []
     assert manager.evict(1) == KIB64
     assert told == [0]
@@ -137,9 +148,9 @@ def test_those_who_wait_for_room_are_told_when_there_is_some() -> None:
 
 
 def test_a_released_entry_may_be_released_again() -> None:
-    manager = manager_of(MIB)
-    entry = unflushed_entry(manager, EvictionLog(), 0)
-    manager.release(entry)
-    manager.release(entry)
+    manager, share = manager_of(MIB)
+    entry = unflushed_entry(manager, share, EvictionLog(), 0)
+    manager.release(entry, share=share)
+    manager.release(entry, share=share)
     assert manager.unflushed_bytes == 0
     manager.check()

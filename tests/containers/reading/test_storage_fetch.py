@@ -176,6 +176,35 @@ async def test_a_sequential_reader_is_read_ahead_of() -> None:
     bench.container.check()
 
 
+async def test_a_sequential_reader_is_read_ahead_of_while_it_finds_everything_in_the_cache() -> (
+    None
+):
+    bench = ReadIndexBench()
+    index = bench.open(published=DATA)
+    position, waited = 0, 0
+    while position < len(DATA):
+        content = index.read_nowait(position, 1000)
+        if content is None:
+            waited += 1
+            content = await index.wait_for_bytes(position, 1000)
+        assert content == DATA[position : position + len(content)]
+        position += len(content)
+        await turns()
+    # One that nobody read ahead of would wait for each fetch; one that misses start for each window.
+    assert waited <= 3
+    assert bench.container.statistics().fetched_bytes < 2 * len(DATA)
+    bench.container.check()
+
+
+async def test_marks_for_reading_ahead_do_not_pile_up_in_a_segment() -> None:
+    bench = ReadIndexBench()
+    index = bench.open(published=Random(4).randbytes(2_000_000))
+    for start in range(0, 1_900_000, 100_000):
+        await read_all(index, start, 20_000)
+        await turns()
+    assert len(index.read_ahead_marks) == SMALL_FETCHES.marks_max
+
+
 async def test_a_random_reader_is_not_read_ahead_of() -> None:
     bench = ReadIndexBench()
     index = bench.open(published=DATA)

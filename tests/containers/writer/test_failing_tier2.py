@@ -10,6 +10,7 @@ from containers.writer.settings import WriterSettings
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     StorageNotPrimaryError,
+    StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, SequenceNumber
 from segmentstore.contracts.storage import DataPiece
@@ -39,6 +40,28 @@ def test_the_same_publication_is_handed_in_again_until_it_succeeds(fault: Fault)
             assert len({id(attempt) for attempt in storage.attempts}) == 1
             await flush_all(container, writer)
             container.check_equal(storage)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("state", ["throttled", "credentials_expired", "clock_skew"])
+def test_health_names_what_is_wrong_with_tier2_as_its_store_does(state: str) -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        refusals = [StorageUnavailableError("no", state=state)]
+
+        def refuse_once() -> Fault:
+            if refusals:
+                raise refusals.pop()
+            return Fault.NONE
+
+        storage.next_fault = refuse_once
+        async with running(container, storage) as writer:
+            container.append(container.create("a"), b"x")
+            flushed = asyncio.ensure_future(flush_all(container, writer))
+            await asyncio.sleep(0.01)
+            assert writer.statistics().state == state
+            await flushed
+            assert writer.statistics().state == "ok"
 
     simulate(scenario)
 

@@ -37,6 +37,62 @@ def test_h21_bytes_that_changed_in_memory_halt_before_anything_is_published() ->
     simulate(scenario)
 
 
+@pytest.mark.parametrize("flipped", [999, 1000, 50_000, 99_999])
+def test_h21_a_run_that_a_truncation_cuts_is_checked_with_the_part_that_is_dropped(
+    flipped: int,
+) -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        segment_id = container.create("a")
+        container.append(segment_id, bytes(60_000))
+        container.append(segment_id, bytes(40_000))
+        container.truncate(segment_id, 1000)
+        container.bytes_of[segment_id][flipped] ^= 1
+        writer = await make_writer(container, storage)
+        writer.set_pressure(1.0)
+        with pytest.raises(DataCorruptionError, match="bytes in memory"):
+            async with asyncio.timeout(100):
+                await writer.run()
+        assert not storage.attempts
+
+    simulate(scenario)
+
+
+def test_h21_a_cut_run_whose_bytes_are_right_is_published() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        source, target = container.create("source"), container.create("target")
+        container.append(target, b"in front")
+        container.append(source, b"0123456789" * 3000)
+        container.append(source, b"abcdefghij")
+        container.seal(source)
+        container.merge(target, source)
+        container.truncate(target, 8 + 20_000)
+        async with running(container, storage) as writer:
+            await flush_all(container, writer)
+            container.check_equal(storage)
+            assert storage.landed[-1].segments[-1].record.start_offset == 20_008
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("flipped", [9, 15, 21])
+def test_h21_the_rest_of_a_run_that_tier_2_has_in_part_is_checked_with_what_tier_2_has(
+    flipped: int,
+) -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        segment_id = await _publish_two_thirds(container, storage)
+        again = container.recovered(storage)
+        again.bytes_of[segment_id][flipped] ^= 1
+        attempts = len(storage.attempts)
+        writer = await make_writer(again, storage)
+        writer.set_pressure(1.0)
+        with pytest.raises(DataCorruptionError, match="bytes in memory"):
+            async with asyncio.timeout(100):
+                await writer.run()
+        assert len(storage.attempts) == attempts
+
+    simulate(scenario)
+
+
 async def _publish_two_thirds(container: SmallContainer, storage: MemoryStorage) -> SegmentId:
     segment_id = container.create("a", [(WRITER, 0)])
     async with running(container, storage) as writer:

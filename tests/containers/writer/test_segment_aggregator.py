@@ -95,7 +95,7 @@ class Bench:
             if count:
                 flush = fold(subject, count)
                 for item in flush.slices():
-                    item.views = self.container.data(item.owner_id, item.owner_offset, item.length)
+                    item.fetch(self.container.data)
                 assert check_and_join(flush.slices()) is None
                 subject.in_flight = flush.item_count
                 self.in_flight.append(flush)
