@@ -36,7 +36,7 @@ class ContainerHealth:
     """Why writers are slowed or stopped ("" if they are not): cache_full, tier1_full, tier2_unavailable, ..."""
     throttle_delay_seconds: float
     storage_state: str
-    """"ok", or what is wrong with Tier 2 in a word: unavailable, full, unclaimed."""
+    """"ok", or what is wrong with Tier 2 in a word: unavailable, full, unclaimed, throttled, clock_skew, ..."""
     active_segments: int
     unflushed_bytes: int
     cause: str

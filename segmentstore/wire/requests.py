@@ -108,6 +108,11 @@ class ConnectionRequests:
             frame = self._refusal(command, error).encode()
         self._outgoing.send(frame)
 
+    def reply_frame(self, command: Command, frame: bytes) -> None:
+        """As reply(), with what is said already encoded."""
+        self._discharge(_stored_bytes(command))
+        self._outgoing.send(frame)
+
     def refuse(self, command: Command, error: SegmentStoreError) -> None:
         self._discharge(_stored_bytes(command))
         self._outgoing.reply(self._refusal(command, error))
@@ -152,9 +157,11 @@ def _request_id_of(command: Command) -> int:
 
 
 def _stored_bytes(command: Command) -> int:
-    match command:
-        case UpdateTableEntries():
-            return sum(len(entry.key) + len(entry.value) for entry in command.entries)
-        case RemoveTableKeys():
-            return sum(len(key.key) for key in command.keys)
+    if isinstance(command, UpdateTableEntries):
+        entries = command.entries
+        if len(entries) == 1:
+            return len(entries[0].key) + len(entries[0].value)
+        return sum(len(entry.key) + len(entry.value) for entry in entries)
+    if isinstance(command, RemoveTableKeys):
+        return sum(len(key.key) for key in command.keys)
     return 0

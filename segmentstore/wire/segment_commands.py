@@ -65,6 +65,7 @@ from segmentstore.contracts.identifiers import (
     is_core_attribute,
 )
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, SegmentApi
+from segmentstore.wire.event_search import EventNear, first_event_from
 
 ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "big"))
 """Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
@@ -85,11 +86,13 @@ class SegmentCommands:
         random: Random,
         flush_container: FlushContainer | None,
         list_chunks: ListChunks | None,
+        event_near: EventNear | None,
     ) -> None:
         self._segments = segments
         self._random = random
         self._flush_container = flush_container
         self._list_chunks = list_chunks
+        self._event_near = event_near
 
     async def answer(self, command: Command) -> Command | None:
         """The reply; None for a command that is not of this kind. Raises SegmentStoreError."""
@@ -167,11 +170,22 @@ class SegmentCommands:
         return SegmentAttributeUpdated(command.request_id, success=True)
 
     async def _locate(self, command: LocateOffset) -> Command:
-        """There is no index of appends here: the start and the end are the offsets that certainly begin one."""
-        info = await self._segments.info(command.segment)
-        at_end = command.target_offset >= info.length
-        offset = info.length if at_end else info.start_offset
-        return OffsetLocated(command.request_id, command.segment, offset)
+        """The first event that begins at the target or behind it; the end if nobody can say which that is."""
+        segment, target = command.segment, command.target_offset
+        async with self._segments.open_segment(segment) as handle:
+            info = handle.info()
+            located: int | None = info.start_offset
+            if target >= info.length:
+                located = info.length
+            elif target > info.start_offset:
+                near = None
+                if self._event_near is not None:
+                    near = await self._event_near(segment, target)
+                # Clients truncate where events begin.
+                known = info.start_offset if near is None else max(near, info.start_offset)
+                located = await first_event_from(handle, known, target)
+        offset = info.length if located is None else located
+        return OffsetLocated(command.request_id, segment, offset)
 
     # --- changes ---------------------------------------------------------------------------------
 

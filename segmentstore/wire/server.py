@@ -12,6 +12,7 @@ from random import Random
 from segmentstore.contracts.segments import Segment, SegmentApi
 from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.wire.connection import ConnectionServices, WireConnection
+from segmentstore.wire.event_search import EventNear
 from segmentstore.wire.handle_pins import HandlePins
 from segmentstore.wire.segment_commands import FlushContainer, ListChunks, SegmentCommands
 from segmentstore.wire.settings import WireSettings
@@ -33,9 +34,11 @@ class WireServer:
         verify_token: TokenVerifier | None = None,
         flush_container: FlushContainer | None = None,
         list_chunks: ListChunks | None = None,
+        event_near: EventNear | None = None,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
-        `list_chunks` chunks cannot be listed. `random` names transient segments."""
+        `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
+        `random` names transient segments."""
         self._settings = settings
         self._counters = WireCounters()
         self._segment_pins: HandlePins[Segment] = HandlePins(
@@ -57,6 +60,7 @@ class WireServer:
                 random=random,
                 flush_container=flush_container,
                 list_chunks=list_chunks,
+                event_near=event_near,
             ),
             table_commands=TableCommands(tables=tables, pins=self._table_pins, settings=settings),
             verify_token=verify_token,

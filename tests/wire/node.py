@@ -21,6 +21,7 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
+from segmentstore.wire.event_search import EventNear
 from segmentstore.wire.segment_commands import FlushContainer, ListChunks
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
@@ -144,6 +145,7 @@ async def running_server(
     verify_token: TokenVerifier | None = None,
     flush_container: FlushContainer | None = None,
     list_chunks: ListChunks | None = None,
+    event_near: EventNear | None = None,
 ) -> AsyncIterator[WireServer]:
     server = WireServer(
         segments=segments,
@@ -153,6 +155,7 @@ async def running_server(
         verify_token=verify_token,
         flush_container=flush_container,
         list_chunks=list_chunks,
+        event_near=event_near,
     )
     await server.start("127.0.0.1", 0)
     try:

@@ -198,14 +198,52 @@ async def test_attributes_of_the_store_itself_are_read_and_not_written(
     assert (await client.ask(read, SegmentAttribute)).value == 7
 
 
-async def test_an_offset_is_located_at_the_start_or_the_end(
+def framed(*lengths: int) -> bytes:
+    """Events of so many bytes, each behind its header."""
+    return b"".join(bytes(4) + length.to_bytes(4, "big") + b"e" * length for length in lengths)
+
+
+async def located(client: ProtocolClient, target: int) -> int:
+    reply = await client.ask(LocateOffset(3, SEGMENT, target, ""), OffsetLocated)
+    assert (reply.request_id, reply.segment) == (3, SEGMENT)
+    return reply.offset
+
+
+async def test_an_offset_is_located_at_the_event_that_begins_there_or_behind_it(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"0123456789")
-    await node.container.truncate(SEGMENT, 2)
-    for target, offset in ((0, 2), (9, 2), (10, 10), (99, 10)):
-        reply = await client.ask(LocateOffset(3, SEGMENT, target, ""), OffsetLocated)
-        assert reply == OffsetLocated(3, SEGMENT, offset)
+    await fill(node, framed(10, 0, 100_000, 5))
+    begins = [0, 18, 26, 100_034, 100_047]
+    for target in (-1, 0, 1, 17, 18, 19, 26, 27, 100_034, 100_035, 100_047, 1 << 40):
+        wanted = next((begin for begin in begins if begin >= target), begins[-1])
+        assert await located(client, target) == wanted, target
+    await node.container.truncate(SEGMENT, 18)
+    assert [await located(client, target) for target in (0, 18, 19)] == [18, 18, 26]
+
+
+async def test_an_offset_among_bytes_that_are_no_events_is_located_at_the_end(
+    node: Node, client: ProtocolClient
+) -> None:
+    await fill(node, b"0123456789" * 3)
+    assert [await located(client, target) for target in (0, 9, 30, 99)] == [0, 30, 30, 30]
+
+
+async def test_an_event_is_counted_from_where_somebody_knows_that_one_begins(node: Node) -> None:
+    asked: list[int] = []
+
+    async def event_near(segment: str, offset: int) -> int | None:
+        assert segment == SEGMENT
+        asked.append(offset)
+        return {15: 10, 40: 60}.get(offset)
+
+    await fill(node, b"no event, " + framed(2, 2, 40) + b"nothing of the kind")
+    async with running_server(node.container, MemoryTables(), event_near=event_near) as server:
+        client = await ProtocolClient.connect(server.address)
+        assert await located(client, 15) == 20
+        assert await located(client, 40) == 60
+        assert await located(client, 50) == (await node.container.info(SEGMENT)).length
+        await client.close()
+    assert asked == [15, 40, 50]
 
 
 # --- merges --------------------------------------------------------------------------------------
