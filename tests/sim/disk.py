@@ -234,12 +234,15 @@ class SimulatedFile:
         self._inode.settle()
         self._disk.changed("sync", self._path)
 
-    def forget_cached(self) -> None:
+    def forget_cached(self, start: int = 0, length: int = 0) -> None:
         """Clean pages read back as the platter has them: also those that a failed sync gave up."""
         self._mount.enter("forget_cached", self._path)
         inode = self._inode
         for page in inode.pages:
-            if page not in inode.page_history:
+            is_asked = page * PAGE_BYTES >= start and (
+                not length or (page + 1) * PAGE_BYTES <= start + length
+            )
+            if is_asked and page not in inode.page_history:
                 inode.pages[page] = inode.durable_pages.get(page, _ZERO_PAGE)
 
     def lock_exclusive(self) -> bool:

@@ -56,6 +56,7 @@ class NodeMachine:
     """Disk, object store and clock outlive the processes."""
 
     has_second_tier = True
+    has_tables = True
 
     def __init__(
         self, loop: SimLoop, swarm: Swarm, *, rules: DurabilityRules | None = None

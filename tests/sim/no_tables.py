@@ -1,4 +1,4 @@
-"""The verbs of tables for a store that has none: no simulated client uses them yet."""
+"""The verbs of tables for a store that has none: its worlds have no keepers of tables."""
 
 from contextlib import AbstractAsyncContextManager
 

@@ -1,5 +1,6 @@
 """What a world's NodeSettings mean to the rooms of the real node."""
 
+from containers.attributes.attribute_memory import AttributeMemorySettings
 from containers.cache.cache_manager import CacheManagerSettings
 from containers.container_settings import ContainerSettings
 from containers.log.checkpoint_policy import CheckpointSettings
@@ -9,6 +10,7 @@ from containers.log.throttler import ThrottlerSettings
 from containers.reading.container_read_index import ReadIndexSettings
 from containers.reading.storage_fetch import StorageFetchSettings
 from containers.segment_mapper import SegmentMapperSettings
+from containers.tables.settings import TableSettings
 from containers.writer.settings import WriterSettings
 from tests.sim.settings import NodeSettings
 from tier1.file_log.frames import PAGE_BYTES, frame_bytes
@@ -115,6 +117,16 @@ def container_settings(node: NodeSettings) -> ContainerSettings:
             active_segments_max=node.active_segments_max, eviction_share=0.5
         ),
         writer=_writer_settings(node),
+        attribute_memory=AttributeMemorySettings(
+            bytes_max=node.attribute_bytes_max, throttle_factor=1e9
+        ),
+        tables=TableSettings(
+            compact_bytes_min=200,
+            round_bytes_max=1000,
+            slice_bytes=100,
+            scan_count=2,
+            scan_bytes=100,
+        ),
         claim_retry_seconds=0.5,
         housekeeping_seconds=0.5,
     )

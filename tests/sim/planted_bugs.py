@@ -11,8 +11,12 @@ import pytest
 from containers.cache.cache_entry import CacheEntry
 from containers.log.data_frame_builder import DataFrameBuilder
 from containers.log.truncation_markers import TruncationMarkers
-from containers.operations.operation import Operation
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import AttributeChanges, Operation
 from containers.reading.segment_read_index import SegmentReadIndex
+from containers.tables import batch
+from containers.tables.batch import RemovalBatch
+from containers.tables.table_index import encode_place
 from containers.writer.ack_calculator import AckCalculator
 from containers.writer.publication_builder import PublicationBuilder
 from containers.writer.segment_flush import SegmentFlush
@@ -110,6 +114,25 @@ def _reuse_blocks_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentReadIndex, "storage_advanced", storage_advanced)
 
 
+def _give_moved_records_new_versions(patch: pytest.MonkeyPatch) -> None:
+    """A copy counts as a new value (H65)."""
+
+    def encode_new(offset: int, length: int, _: int) -> bytes:
+        return encode_place(offset, length)
+
+    patch.setattr(batch, "encode_moved", encode_new)
+
+
+def _forget_that_removed_keys_are_gone(patch: pytest.MonkeyPatch) -> None:
+    """Removals change the count, and leave the places where they were (H64)."""
+
+    def judge_known(self: RemovalBatch, segment: SegmentMetadata) -> AttributeChanges:
+        _ = self._places(segment)
+        return []
+
+    patch.setattr(RemovalBatch, "_judge_known", judge_known)
+
+
 BUGS: dict[str, PlantedBug] = {
     "acknowledged before it is synced": PlantedBug(rules=AcknowledgesBeforeSync()),
     "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
@@ -121,6 +144,8 @@ BUGS: dict[str, PlantedBug] = {
     ),
     "storage length runs ahead of Tier 2": PlantedBug(patch=_let_storage_length_run_ahead),
     "half a merge is published": PlantedBug(patch=_publish_half_a_merge),
+    "compaction of a table gives new versions": PlantedBug(patch=_give_moved_records_new_versions),
+    "a removed key stays in its table": PlantedBug(patch=_forget_that_removed_keys_are_gone),
     "a cache block is reused while its bytes are needed": PlantedBug(
         patch=_reuse_blocks_before_they_are_flushed
     ),

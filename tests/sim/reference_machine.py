@@ -14,6 +14,7 @@ class ReferenceMachine:
     """One ReferenceDisk per container. A bug may be planted in every container built."""
 
     has_second_tier = False
+    has_tables = False
 
     def __init__(self, loop: SimLoop, swarm: Swarm, bug: str = "") -> None:
         self._loop = loop

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -12,6 +12,7 @@ from tests.sim.client import REQUEST_ERRORS, Client
 from tests.sim.loop import SimLoop
 from tests.sim.root_audits import audit_now_and_then, audit_roots
 from tests.sim.settings import Swarm, draw_swarm
+from tests.sim.table_keepers import TableKeeper
 from tests.sim.workload import cast, make_stage
 from tests.sim.world import Machine, World
 
@@ -39,6 +40,8 @@ async def play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None = N
     swarm = swarm or draw_swarm(loop.random)
     loop.executor_delay = partial(_job_seconds, swarm.trouble.job_seconds_mean)
     machine = make_machine(loop, swarm)
+    if not machine.has_tables:
+        swarm = replace(swarm, work=replace(swarm.work, table_count=0))
     world = World(loop, swarm, machine)
     client = Client(loop, world.model, world)
     stage = make_stage(client, world.model, loop.random, swarm.work)
@@ -60,7 +63,8 @@ async def play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None = N
         for task in work:
             if task.done() and not task.cancelled():
                 task.result()
-    await _audit_thrice(world, client)
+    keepers = [actor for actor in actors if isinstance(actor, TableKeeper)]
+    await _audit_thrice(world, client, keepers)
     return Story(
         len(world.model.appends), len(world.model.incarnations), world.host_count, loop.time()
     )
@@ -76,20 +80,20 @@ async def _first_of(trouble: "asyncio.Task[None]", work: "list[asyncio.Task[None
     trouble.result()
 
 
-async def _audit_thrice(world: World, client: Client) -> None:
+async def _audit_thrice(world: World, client: Client, keepers: list[TableKeeper]) -> None:
     """As it is, after a crash, and after a power cut right behind that: always the same (H40)."""
     await _drain(world, client)
-    first = await _patiently(world, client)
+    first = await _patiently(client, keepers)
     stored = await audit_roots(world)
     if world.machine.has_second_tier and stored != first:
         differ = sorted(name for name in first | stored if first.get(name) != stored.get(name))
         raise ModelBreachError(f"everything was flushed, yet Tier 2 has other content: {differ}")
     await world.restart()
     await world.wait_until_running()
-    second = await _patiently(world, client)
+    second = await _patiently(client, keepers)
     await world.restart(power=True)
     await world.wait_until_running()
-    third = await _patiently(world, client)
+    third = await _patiently(client, keepers)
     if not first == second == third:
         changed = [
             n for n in first | second | third if not first.get(n) == second.get(n) == third.get(n)
@@ -118,15 +122,22 @@ def _is_drained(world: World) -> bool:
     )
 
 
-async def _patiently(world: World, client: Client) -> dict[str, bytes]:
+async def _patiently(client: Client, keepers: list[TableKeeper]) -> dict[str, bytes]:
     """An audit; without faults it must go through, within a few tries of a store that still finds its feet."""
     for _ in range(_PATIENCE_TRIES):
         try:
-            return await audit(client, quiet=True)
+            return await _audit(client, keepers)
         except REQUEST_ERRORS as error:
             client.loop.trace("audit again", type(error).__name__)
             await asyncio.sleep(5)
-    return await audit(client, quiet=True)
+    return await _audit(client, keepers)
+
+
+async def _audit(client: Client, keepers: list[TableKeeper]) -> dict[str, bytes]:
+    contents = await audit(client, quiet=True)
+    for keeper in keepers:
+        await keeper.look()
+    return contents
 
 
 def _job_seconds(mean: float, random: Random) -> float:

@@ -3,7 +3,7 @@
 Values only. tests/sim/world.py maps them onto the settings of the rooms.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.sim.object_store import StoreFaults
@@ -34,6 +34,8 @@ class NodeSettings:
     """Each of the caches of records, run blocks and chunk indexes."""
     executor_workers: int
     """0: as many as there are jobs."""
+    attribute_bytes_max: int = 1 << 25
+    """Memory of extended attributes, the places of tables' keys among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class WorkSettings:
     pipeline_max: int
     """Appends that one writer has in flight."""
     think_seconds_mean: float
+    table_count: int = 0
+    """Tables, each with a keeper of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,17 @@ class Swarm:
 
 def draw_swarm(random: Random) -> Swarm:
     """The world of a seed."""
-    return Swarm(_draw_node(random), _draw_work(random), _draw_trouble(random))
+    swarm = Swarm(_draw_node(random), _draw_work(random), _draw_trouble(random))
+    return _with_tables(swarm, Random(repr(swarm)))
+
+
+def _with_tables(swarm: Swarm, random: Random) -> Swarm:
+    """Two worlds of five have tables; the draws of the others do not depend on it."""
+    if random.random() >= 0.4:
+        return swarm
+    node = replace(swarm.node, attribute_bytes_max=random.choice((1, 1000, 1 << 25)))
+    work = replace(swarm.work, table_count=random.choice((1, 2)))
+    return replace(swarm, node=node, work=work)
 
 
 def _draw_node(random: Random) -> NodeSettings:

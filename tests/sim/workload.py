@@ -23,6 +23,7 @@ from tests.sim.client import Client
 from tests.sim.model import Model
 from tests.sim.readers import RandomReader, TailReader
 from tests.sim.settings import WorkSettings
+from tests.sim.table_keepers import TableKeeper
 from tests.sim.writers import Appender, EventWriter
 
 
@@ -40,7 +41,7 @@ def cast(stage: Stage) -> list[Actor]:
         TailReader(stage, stage.random.choice(stage.steady)),
     ]
     actors += [_draw_actor(stage, number) for number in range(1, stage.settings.actor_count)]
-    return actors
+    return [*actors, *(TableKeeper(stage, number) for number in range(stage.settings.table_count))]
 
 
 def _draw_actor(stage: Stage, number: int) -> Actor:

@@ -54,6 +54,7 @@ class Machine(Protocol):
     """Disks, clocks and networks of one simulated computer, and what its processes are made of."""
 
     has_second_tier: bool
+    has_tables: bool
 
     def build(self, node: Node, container_id: int) -> SegmentContainer:
         """A container of that process, not started. Called inside the node."""
@@ -152,7 +153,7 @@ class World:
 
     # --- where things are -------------------------------------------------------------------------
 
-    def route(self, name: str) -> tuple[Node, SegmentApi]:
+    def route(self, name: str) -> tuple[Node, SegmentContainer]:
         container_id = int(container_of(name, self.swarm.node.container_count))
         host = self.owner
         container = host.containers.get(container_id) if host else None
