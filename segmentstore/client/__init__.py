@@ -13,12 +13,14 @@ from segmentstore.client.key_space import SegmentRange
 from segmentstore.client.reader_group import ReaderGroup, ReaderGroupInfo, StartAt
 from segmentstore.client.scope import Scope
 from segmentstore.client.settings import ClientSettings
+from segmentstore.client.staged_transactions import Stage, StagedCommit, StagedTransactions
 from segmentstore.client.store import Store, connect
 from segmentstore.client.stream import Stream, StreamInfo
 from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy, StreamConfig
 from segmentstore.client.stream_cut import StreamCut
 from segmentstore.client.stream_reader import StreamReader
 from segmentstore.client.table import Table, Update
+from segmentstore.client.tls import Tls
 from segmentstore.client.transaction import Transaction
 
 __all__ = [
@@ -34,6 +36,9 @@ __all__ = [
     "Scope",
     "SegmentInfo",
     "SegmentRange",
+    "Stage",
+    "StagedCommit",
+    "StagedTransactions",
     "StartAt",
     "Store",
     "Stream",
@@ -43,6 +48,7 @@ __all__ = [
     "StreamReader",
     "Table",
     "TableConfig",
+    "Tls",
     "Transaction",
     "TransactionState",
     "Update",

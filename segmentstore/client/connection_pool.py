@@ -11,17 +11,31 @@ import asyncio
 
 from segmentstore.client.errors import ConnectionLostError
 from segmentstore.client.settings import ClientSettings
-from segmentstore.client.wire_connection import Endpoint, WireConnection, open_connection
+from segmentstore.client.tls import Tls
+from segmentstore.client.wire_connection import (
+    Endpoint,
+    Sign,
+    WireConnection,
+    open_connection,
+)
 
 
 class ConnectionPool:
     """`connection(endpoint)` until `close()`."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(
+        self, settings: ClientSettings, *, tls: Tls | None = None, sign: Sign | None = None
+    ) -> None:
         self._settings = settings
+        self._tls = tls
+        self._sign = sign
         self._connections: dict[Endpoint, WireConnection] = {}
         self._locks: dict[Endpoint, asyncio.Lock] = {}
         self._is_closed = False
+
+    def another(self) -> "ConnectionPool":
+        """One of the same kind, without connections."""
+        return ConnectionPool(self._settings, tls=self._tls, sign=self._sign)
 
     async def connection(self, endpoint: Endpoint) -> WireConnection:
         """An open connection. Raises ConnectionLostError."""
@@ -35,7 +49,7 @@ class ConnectionPool:
             self._check_open(endpoint)
             try:
                 async with asyncio.timeout(self._settings.connect_seconds):
-                    connection = await open_connection(endpoint)
+                    connection = await open_connection(endpoint, tls=self._tls, sign=self._sign)
             except TimeoutError as error:
                 raise ConnectionLostError(
                     f"connecting takes too long endpoint={endpoint}"

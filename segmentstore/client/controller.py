@@ -236,6 +236,18 @@ class Controller:
         )
         return Endpoint(answer.endpoint, answer.port)
 
+    async def delegation_token(self, scope: str, stream: str) -> str:
+        """What segment stores take for the right to use the stream; empty where nobody asks for it."""
+        name = StreamName(scope, stream)
+        answer = await self.channel.ask(
+            "getDelegationToken",
+            name.message(),
+            messages.DelegationToken,
+            what="stream",
+            name=str(name),
+        )
+        return str(answer.delegationToken)
+
     async def scale(
         self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
     ) -> int:

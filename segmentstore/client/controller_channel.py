@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Final, TypeVar
 
@@ -30,18 +31,33 @@ from segmentstore.client.errors import (
     StreamSealedError,
 )
 from segmentstore.client.settings import ClientSettings
+from segmentstore.client.tls import Tls
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 
 Answer = TypeVar("Answer", bound=Message)
 
-_SERVICE: Final = "/io.pravega.controller.stream.api.grpc.v1.ControllerService/"
+_SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+OWN_SERVICE: Final = "segmentstore.controller.v1.StagedCommits"
+"""Calls that Pravega's controller does not have."""
 _SUCCESS: Final = ("SUCCESS", "OK", "STARTED")
 
 
 class ControllerChannel:
     """One connection to a controller; gRPC opens it with the first call and again after a loss."""
 
-    def __init__(self, address: str, *, settings: ClientSettings, random: Random) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        settings: ClientSettings,
+        random: Random,
+        tls: Tls | None = None,
+        authorization: Callable[[], str] | None = None,
+    ) -> None:
+        """`authorization` gives what the controller wants to see with every call, such as "Basic ...": it is asked each
+        time."""
+        self._tls = tls
+        self._authorization = authorization
         self._address = address
         self._settings = settings
         self._random = random
@@ -62,18 +78,23 @@ class ControllerChannel:
         what: str,
         name: str,
         repeatable: bool = True,
+        service: str = _SERVICE,
     ) -> Answer:
         """The answer, its status not looked at. `what` and `name` are for messages.
 
         Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer.
         """
-        call = self._call(method, request, answer)
+        call = self._call(f"/{service}/{method}", request, answer)
         backoff = Backoff(self._settings, self._random)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.request_seconds
         while True:
             try:
-                return await call(request, timeout=max(0.001, deadline - loop.time()))
+                return await call(
+                    request,
+                    timeout=max(0.001, deadline - loop.time()),
+                    metadata=self._metadata(),
+                )
             except grpc.aio.AioRpcError as error:
                 refusal = self._error_of(error, what=what, name=name)
                 if not isinstance(refusal, ServiceUnavailableError):
@@ -89,12 +110,24 @@ class ControllerChannel:
         self, method: str, request: Message, answer: type[Answer]
     ) -> "grpc.aio.UnaryUnaryMultiCallable[Message, Answer]":
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._address)
+            self._channel = self._open()
         return self._channel.unary_unary(
-            _SERVICE + method,
+            method,
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self._address)
+        return grpc.aio.secure_channel(
+            self._address, self._tls.channel_credentials(), self._tls.channel_options()
+        )
+
+    def _metadata(self) -> grpc.aio.Metadata | None:
+        if self._authorization is None:
+            return None
+        return grpc.aio.Metadata(("authorization", self._authorization()))
 
     def _error_of(self, error: grpc.aio.AioRpcError, *, what: str, name: str) -> SegmentStoreError:
         details = error.details() or error.code().name

@@ -9,6 +9,7 @@ from segmentstore.client.errors import (
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.refusals import (
     ILLEGAL_ARGUMENT,
+    TOKEN_EXPIRED,
     AuthTokenCheckFailed,
     ErrorMessage,
     NoSuchSegment,
@@ -58,6 +59,8 @@ def error_of(reply: Command) -> SegmentStoreError:
             return RefusedError(
                 f"server does not support the operation operation={operation!r}", ErrorKind.INVALID
             )
+        case AuthTokenCheckFailed(error_code=code) if code == TOKEN_EXPIRED:
+            return ServiceUnavailableError("the token is too old; the next one may not be")
         case AuthTokenCheckFailed():
             return RefusedError("server does not accept the token", ErrorKind.INVALID)
         case ErrorMessage(message=message, error_code=code):

@@ -3,7 +3,8 @@
 Invariants:
 
 - Events carry numbers 1, 2, 3, ... under a writer id that no other appender uses. `_in_flight` then `_waiting`, read as
-  one list, are all events that are not acknowledged, in the order of their numbers.
+  one list, are all events that are not acknowledged, in the order of their numbers. Events that were framed together
+  stay together: they are sent, acknowledged and sent again as one.
 - On a new connection the server says the number of the last event it stored under the writer id. Events up to it are
   acknowledged, those above it are sent again: nothing is lost and nothing is stored twice.
 - A block is sent in the turn of the loop in which its first event came, or when it is full, whichever is first;
@@ -44,21 +45,24 @@ from segmentstore.contracts.errors import (
 
 
 class PendingEvent:
-    """Bytes on their way into a segment."""
+    """Bytes on their way into a segment: one event, or several that were framed together."""
 
-    __slots__ = ("acknowledged", "content", "number", "position")
+    __slots__ = ("acknowledged", "content", "events", "number", "position")
 
     def __init__(
         self,
         content: bytes,
         *,
+        events: int = 1,
         position: float = 0.0,
         acknowledged: asyncio.Future[None] | None = None,
     ) -> None:
         self.content = content
+        self.events = events
         self.position = position
         """Of its routing key, for when it has to find another segment."""
         self.number = 0
+        """Of the last event in it."""
         self.acknowledged = acknowledged
 
 
@@ -66,7 +70,7 @@ class AppenderOwner(Protocol):
     """What an appender tells its writer."""
 
     def released(self, events: int, length: int) -> None:
-        """So many events and bytes were acknowledged."""
+        """So many pieces that were appended, and their bytes, were acknowledged."""
 
     async def segment_ended(self, appender: "SegmentAppender", error: SegmentStoreError) -> None:
         """The segment is sealed or gone: take `appender.take_all()` elsewhere, or fail."""
@@ -100,12 +104,12 @@ class SegmentAppender:
 
     @property
     def unacknowledged(self) -> int:
-        """Events."""
+        """How many times `append` was called for it."""
         return len(self._in_flight) + len(self._waiting)
 
     def append(self, event: PendingEvent) -> None:
         """Take an event behind all others."""
-        self._last_number += 1
+        self._last_number += event.events
         event.number = self._last_number
         self._waiting.append(event)
         self._waiting_bytes += len(event.content)
@@ -158,9 +162,10 @@ class SegmentAppender:
     def check(self) -> None:
         """O(unacknowledged)."""
         events = [*self._in_flight, *self._waiting]
-        numbers = [event.number for event in events]
-        expected = list(range(self._last_number - len(events) + 1, self._last_number + 1))
-        assert numbers == expected, f"numbers have a gap {numbers[:5]} expected={expected[:5]}"
+        following = self._last_number
+        for event in reversed(events):
+            assert event.number == following, f"numbers have a gap {event.number} != {following}"
+            following -= event.events
         waiting_bytes = sum(len(event.content) for event in self._waiting)
         assert self._waiting_bytes == waiting_bytes, f"{self._waiting_bytes} != {waiting_bytes}"
 
@@ -272,8 +277,10 @@ class SegmentAppender:
             self._sent_number = max(self._sent_number, block[-1].number)
             session.send(
                 self._writer_id,
-                b"".join([event.content for event in block]),
-                events=len(block),
+                b"".join([event.content for event in block])
+                if len(block) > 1
+                else block[0].content,
+                events=sum(event.events for event in block),
                 last_number=block[-1].number,
             )
             session = self._session

@@ -49,7 +49,7 @@ class SegmentCalls:
         """The same with a pool of its own, for a component that closes it."""
         return SegmentCalls(
             locator=self.locator,
-            pool=ConnectionPool(self.settings),
+            pool=self.pool.another(),
             settings=self.settings,
             random=self.random,
         )

@@ -10,7 +10,7 @@ async with connect("tcp://127.0.0.1:9090") as store:
 ```
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from segmentstore.client.connection_pool import ConnectionPool
 from segmentstore.client.controller import Controller, StreamName
 from segmentstore.client.controller_channel import ControllerChannel
 from segmentstore.client.controller_tables import TableCalls
+from segmentstore.client.delegation_tokens import DelegationTokens
 from segmentstore.client.reader_group import ReaderGroup
 from segmentstore.client.scope import Scope
 from segmentstore.client.segment_calls import SegmentCalls
@@ -28,7 +29,8 @@ from segmentstore.client.segment_locator import FixedLocator, RememberingLocator
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream import Stream
 from segmentstore.client.table import Table
-from segmentstore.client.wire_connection import Endpoint
+from segmentstore.client.tls import Tls
+from segmentstore.client.wire_connection import Endpoint, Sign
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import system_random
 
@@ -86,31 +88,53 @@ def connect(
     settings: ClientSettings | None = None,
     segment_store: str | None = None,
     random: Random | None = None,
+    tls: Tls | None = None,
+    authorization: Callable[[], str] | None = None,
 ) -> Store:
-    """A store by the address of its controller, `tcp://HOST:PORT`. Connections are made when they are needed.
+    """A store by the address of its controller, `tcp://HOST:PORT` or `tls://HOST:PORT`. Connections are made when they
+    are needed, and are of the same kind to segment stores; `tls` says which certificates will do.
 
-    With `segment_store` (`tcp://HOST:PORT` as well) every segment is looked for there instead of where the controller
-    says. `random` makes ids and pauses; it is the system's if left out. Raises InvalidRequestError for an address.
+    `authorization` gives what the controller wants to see with every call ("Basic ...", "Bearer ..."); with it,
+    segment stores are shown the tokens that the controller gives out. With `segment_store` (an address as well) every
+    segment is looked for there instead of where the controller says. `random` makes ids and pauses; it is the system's
+    if left out. Raises InvalidRequestError for an address, and for certificates of one that has no use for them.
     """
     settings = settings or ClientSettings()
     random = random or system_random()
-    channel = ControllerChannel(str(_endpoint(controller)), settings=settings, random=random)
+    channel = ControllerChannel(
+        str(_endpoint(controller)),
+        settings=settings,
+        random=random,
+        tls=_tls(controller, tls),
+        authorization=authorization,
+    )
     client = Controller(channel)
     locator: SegmentLocator = (
         RememberingLocator(client)
         if segment_store is None
         else FixedLocator(_endpoint(segment_store))
     )
-    calls = SegmentCalls(
-        locator=locator, pool=ConnectionPool(settings), settings=settings, random=random
-    )
+    sign: Sign | None = None
+    if authorization is not None:
+        locator = tokens = DelegationTokens(client, locator)
+        sign = tokens.sign
+    pool = ConnectionPool(settings, tls=_tls(segment_store or controller, tls), sign=sign)
+    calls = SegmentCalls(locator=locator, pool=pool, settings=settings, random=random)
     return Store(controller=client, calls=calls)
+
+
+def _tls(address: str, tls: Tls | None) -> Tls | None:
+    if address.startswith("tls://"):
+        return tls or Tls()
+    if tls is not None:
+        raise InvalidRequestError(f"certificates are for tls:// addresses given={address!r}")
+    return None
 
 
 def _endpoint(address: str) -> Endpoint:
     try:
         parts = urlsplit(address if "//" in address else f"tcp://{address}")
-        if parts.scheme != "tcp" or not parts.hostname or not parts.port:
+        if parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port:
             raise ValueError
         return Endpoint(parts.hostname, parts.port)
     except ValueError as error:

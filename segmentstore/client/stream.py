@@ -16,6 +16,7 @@ from segmentstore.client.errors import (
 from segmentstore.client.event_writer import EventWriter, WriteTarget
 from segmentstore.client.key_space import SegmentRange, Successor
 from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.staged_transactions import StagedTransactions
 from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.stream_cut import StreamCut
 from segmentstore.client.stream_reader import StreamReader
@@ -157,6 +158,10 @@ class Stream:
     def transaction(self, *, lease_seconds: float | None = None) -> Transaction:
         """A new transaction, begun by its `async with` and committed at the end of it."""
         return self._transaction(lease_seconds, None)
+
+    def staged(self) -> StagedTransactions:
+        """Many transactions that are committed as one, for jobs of several processes."""
+        return StagedTransactions(self.name, controller=self._controller, calls=self._calls)
 
     async def resume_transaction(
         self, transaction_id: str, *, lease_seconds: float | None = None

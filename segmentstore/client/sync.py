@@ -35,6 +35,7 @@ from segmentstore.client.group_reader import GroupReader
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_cut import StreamCut
 from segmentstore.client.stream_reader import StreamReader
+from segmentstore.client.tls import Tls
 from segmentstore.client.transaction import Transaction
 
 Result = TypeVar("Result")
@@ -167,11 +168,22 @@ class SyncStore:
 
 @contextmanager
 def connect(
-    controller: str, *, settings: ClientSettings | None = None, segment_store: str | None = None
+    controller: str,
+    *,
+    settings: ClientSettings | None = None,
+    segment_store: str | None = None,
+    tls: Tls | None = None,
+    authorization: Callable[[], str] | None = None,
 ) -> Iterator[SyncStore]:
     """As the asyncio client's `connect`."""
     with asyncio.Runner() as runner:
-        store = asynchronous.connect(controller, settings=settings, segment_store=segment_store)
+        store = asynchronous.connect(
+            controller,
+            settings=settings,
+            segment_store=segment_store,
+            tls=tls,
+            authorization=authorization,
+        )
         runner.run(_awaited(store.__aenter__()))
         try:
             yield SyncStore(store, runner)

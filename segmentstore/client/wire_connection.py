@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from segmentstore.client.errors import ConnectionLostError
+from segmentstore.client.tls import Tls
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.frame_splitter import FrameSplitter
 from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
@@ -27,6 +28,7 @@ from segmentstore.codec.wire_protocol.session import (
 )
 
 Reply = TypeVar("Reply", bound=Command)
+Sign: TypeAlias = Callable[[Command], Command]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,9 @@ class _OneReply:
 class WireConnection(asyncio.Protocol):
     """Made by `open_connection`; `close()` ends it."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, sign: Sign | None = None) -> None:
         self.endpoint = endpoint
+        self._sign = sign
         self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self._sinks: dict[int, ReplySink] = {}
@@ -127,6 +130,8 @@ class WireConnection(asyncio.Protocol):
         """Queue a frame. The callers bound what they have outstanding, and so the queue. Raises ConnectionLostError."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLostError(f"connection is closed endpoint={self.endpoint}")
+        if self._sign is not None:
+            command = self._sign(command)
         self._transport.write(command.encode())
 
     def abort(self) -> None:
@@ -185,12 +190,18 @@ class WireConnection(asyncio.Protocol):
             sink.lost(error)
 
 
-async def open_connection(endpoint: Endpoint) -> WireConnection:
-    """A greeted connection. Raises ConnectionLostError."""
+async def open_connection(
+    endpoint: Endpoint, *, tls: Tls | None = None, sign: Sign | None = None
+) -> WireConnection:
+    """A greeted connection. `sign` gives commands their tokens. Raises ConnectionLostError."""
     loop = asyncio.get_running_loop()
     try:
         transport, connection = await loop.create_connection(
-            partial(WireConnection, endpoint), endpoint.host, endpoint.port
+            partial(WireConnection, endpoint, sign),
+            endpoint.host,
+            endpoint.port,
+            ssl=None if tls is None else tls.ssl_context(),
+            server_hostname=None if tls is None else tls.server_name,
         )
     except OSError as error:
         raise ConnectionLostError(

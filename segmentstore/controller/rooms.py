@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from random import Random
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
-from segmentstore.controller.api.call import Call, unary
+from segmentstore.controller.api.call import OWN_SERVICE, Call, unary
 from segmentstore.controller.api.endpoints import Endpoint, IssueToken, LocateSegment
 from segmentstore.controller.api.scope_calls import ScopeCalls
 from segmentstore.controller.api.segment_calls import SegmentCalls
@@ -27,8 +28,10 @@ from segmentstore.controller.streams.repair import Repair
 from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.finisher import Finisher
+from segmentstore.controller.transactions.forgetting import Forgetting
 from segmentstore.controller.transactions.merges import Merges
 from segmentstore.controller.transactions.rolling_commit import RollingCommit
+from segmentstore.controller.transactions.staged_commits import StagedCommits
 from segmentstore.controller.transactions.transaction_book import TransactionBook
 from segmentstore.controller.transactions.transaction_ids import TransactionIds
 from segmentstore.controller.transactions.transaction_table import TransactionTable
@@ -129,6 +132,9 @@ class Rooms:
             wall_clock=wall_clock,
             settings=self._settings.transactions,
         )
+        self.forgetting = Forgetting(
+            book=book, table=table, finisher=finisher, settings=self._settings.transactions
+        )
         self.transactions = Transactions(
             book=book,
             table=table,
@@ -138,7 +144,17 @@ class Rooms:
             decisions=Decisions(
                 book=book, table=table, finisher=finisher, settings=self._settings.transactions
             ),
+            forgetting=self.forgetting,
             ids=TransactionIds(random=random),
+            wall_clock=wall_clock,
+            settings=self._settings.transactions,
+        )
+
+        self.staged_commits = StagedCommits(
+            transactions=self.transactions,
+            table=table,
+            operations=self.streams.operations,
+            finisher=finisher,
             wall_clock=wall_clock,
             settings=self._settings.transactions,
         )
@@ -192,6 +208,7 @@ class Rooms:
             *StreamCalls(streams=self.streams).calls(),
             *segment_calls.calls(),
             *self._transaction_calls(),
+            *self._staged_calls(),
             *self._reader_group_calls(),
             *self._table_calls(),
         ]
@@ -211,6 +228,16 @@ class Rooms:
             ),
             unary("noteTimestampFromWriter", api.TimestampFromWriter, marks.note),
             unary("removeWriter", api.RemoveWriterRequest, marks.remove),
+        ]
+
+    def _staged_calls(self) -> list[Call]:
+        staged = self.staged_commits
+        return [
+            unary("beginStage", own_api.BeginStageRequest, staged.begin, service=OWN_SERVICE),
+            unary("commitStages", own_api.CommitStagesRequest, staged.commit, service=OWN_SERVICE),
+            unary(
+                "lastVersion", own_api.LastVersionRequest, staged.last_version, service=OWN_SERVICE
+            ),
         ]
 
     def _reader_group_calls(self) -> list[Call]:

@@ -64,6 +64,9 @@ class FakeController:
         self.address = ""
         self.unavailable = 0
         self.calls: list[str] = []
+        self.authorizations: list[str] = []
+        """What clients showed with their calls."""
+        self.tokens_given = 0
         self.pings = 0
 
     @asynccontextmanager
@@ -92,6 +95,9 @@ class FakeController:
     ) -> Callable[[Message, Context], Awaitable[Message]]:
         async def handle(request: Message, context: Context) -> Message:
             self.calls.append(answer.__name__.removeprefix("rpc_"))
+            for name, value in context.invocation_metadata() or ():
+                if name == "authorization":
+                    self.authorizations.append(str(value))
             if self.unavailable:
                 self.unavailable -= 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "recovering")
@@ -105,6 +111,12 @@ class FakeController:
 
     def stream(self, info: messages.StreamInfo) -> FakeStream:
         return self.scopes[info.scope][info.stream]
+
+    def rpc_getDelegationToken(self, request: messages.StreamInfo) -> Message:  # noqa: N802
+        self.tokens_given += 1
+        return messages.DelegationToken(
+            delegationToken=f"{request.scope}/{request.stream} {self.tokens_given}"
+        )
 
     def rpc_createScope(self, request: messages.ScopeInfo) -> Message:  # noqa: N802  # the RPC's name
         if request.scope in self.scopes:

@@ -51,8 +51,11 @@ class SlowPlan(CrashPlan):
 class World:
     """The store, and the controller process of the moment."""
 
-    def __init__(self, loop: SimLoop, seed: int) -> None:
+    def __init__(
+        self, loop: SimLoop, seed: int, *, settings: ControllerSettings | None = None
+    ) -> None:
         self.loop = loop
+        self.settings = settings or ControllerSettings()
         self.random = Random(seed)
         self.segments = MemorySegments()
         self.tables = MemoryTables()
@@ -71,7 +74,7 @@ class World:
             wall_clock=self.clock,
             random=Random(self.random.random()),
             locate=lambda name: Endpoint("127.0.0.1", 12345),
-            settings=ControllerSettings(),
+            settings=self.settings,
         )
         self.node = self.loop.start("controller", self._live(self.controller))
 
@@ -96,7 +99,7 @@ class World:
 async def one_wish(world: World) -> None:
     """Something that a client may ask for."""
     stream = api.StreamInfo(scope="s", stream=world.random.choice(STREAMS))
-    match world.random.randrange(5):
+    match world.random.randrange(9):
         case 0 | 1:
             config = api.StreamConfig(
                 streamInfo=stream, scalingPolicy=api.ScalingPolicy(minNumSegments=2)
@@ -204,7 +207,7 @@ async def live_and_die(world: World) -> None:
     assert world.answered > 50
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(7))
 def test_a_controller_that_dies_again_and_again_leaves_whole_streams(seed: int) -> None:
     async def main(loop: SimLoop) -> None:
         await live_and_die(World(loop, seed))

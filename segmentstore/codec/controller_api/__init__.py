@@ -1,4 +1,6 @@
-"""The controller's gRPC messages: controller.proto, and what grpcio-tools makes of it.
+"""The controller's gRPC messages: two .proto files, and what grpcio-tools makes of them.
+
+`controller.proto` is Pravega's service, `staged_commits.proto` our own beside it.
 
     python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. segmentstore/codec/controller_api/controller.proto
 

@@ -55,8 +55,8 @@ class ControllerServer:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        handler = self._service.handler(wait_seconds=settings.recovery_wait_seconds)
-        server.add_generic_rpc_handlers((handler,))
+        handlers = self._service.handlers(wait_seconds=settings.recovery_wait_seconds)
+        server.add_generic_rpc_handlers(tuple(handlers))
         host = f"[{settings.address}]" if ":" in settings.address else settings.address
         try:
             self._port = server.add_insecure_port(f"{host}:{settings.port}")

@@ -1,4 +1,4 @@
-"""The gRPC service: finds the call, turns errors into statuses.
+"""The gRPC services, Pravega's and our own: finds the call, turns errors into statuses.
 
 Invariants:
 
@@ -17,13 +17,13 @@ from contextlib import suppress
 import grpc
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
-from segmentstore.controller.api.call import Call
+from segmentstore.controller.api.call import SERVICE_NAME, Call
 from segmentstore.controller.api.statuses import status_code
 from segmentstore.controller.errors import RetryLaterError
 
 _LOG = logging.getLogger(__name__)
 
-SERVICE_NAME = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+__all__ = ["SERVICE_NAME", "ControllerService"]
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handler = Callable[[bytes, Context], Awaitable[bytes]]
@@ -57,15 +57,17 @@ class ControllerService:
                     await self._ready.wait()
         return await self.answer(name, request)
 
-    def handler(self, *, wait_seconds: float) -> "grpc.GenericRpcHandler[bytes, bytes]":
-        """What a gRPC server registers; calls wait so long for a recovery."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE_NAME,
-            {
-                name: grpc.unary_unary_rpc_method_handler(self._guarded(name, wait_seconds))
-                for name in self._calls
-            },
-        )
+    def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
+        """What a gRPC server registers, one per service; calls wait so long for a recovery."""
+        services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+        for name, call in self._calls.items():
+            services.setdefault(call.service, {})[name] = grpc.unary_unary_rpc_method_handler(
+                self._guarded(name, wait_seconds)
+            )
+        return [
+            grpc.method_handlers_generic_handler(service, methods)
+            for service, methods in services.items()
+        ]
 
     def _guarded(self, name: str, wait_seconds: float) -> Handler:
         async def handle(request: bytes, context: Context) -> bytes:

@@ -34,6 +34,7 @@ class Batch:
     """Index -> names."""
     removed_names: dict[str, list[str]] = field(default_factory=dict)
     closed_indexes: list[str] = field(default_factory=list)
+    _changed_keys: set[bytes] = field(default_factory=set)
 
     def put(
         self, key: RecordKey[RecordType], record: RecordType, replacing: Versioned[RecordType]
@@ -65,7 +66,8 @@ class Batch:
     def _change(self, key: RecordKey[RecordType], record: Record | None, version: int) -> None:
         value = REMOVED if record is None else record.encode()
         content = key.content
-        assert all(change.key != content for change in self.changes), (
+        assert content not in self._changed_keys, (
             f"a batch changes one record twice key={key.text!r}"
         )
+        self._changed_keys.add(content)
         self.changes.append(RecordChange(content, value, version))

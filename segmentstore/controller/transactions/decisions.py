@@ -98,6 +98,11 @@ class Decisions:
         self._leases.grant(name, deadline=now + lease_ms / 1000)
         self._lease_granted.set()
 
+    def end_lease(self, name: TransactionName) -> None:
+        """The transaction is decided."""
+        self._leases.end(name)
+        self._begun_at.pop(name, None)
+
     def clear(self) -> None:
         """Forget all leases, to grant them anew."""
         self._leases = Leases()
@@ -155,7 +160,6 @@ class Decisions:
             self._finisher.wake(book)
             self._book.changed()
             raise
-        self._leases.end(name)
-        self._begun_at.pop(name, None)
+        self.end_lease(name)
         self._book.place(name, decided)
         self._finisher.wake(book)

@@ -1,4 +1,4 @@
-"""Brings transactions to the end that was promised: merges what commits, deletes what aborts, forgets what is done.
+"""Brings transactions to the end that was promised: joins stages, merges what commits, deletes what aborts, forgets.
 
 One worker per stream that has something to do, inside one task group; a worker ends when nothing is left.
 
@@ -9,6 +9,8 @@ Invariants:
 - What fails is tried again, with growing pauses, for as long as it takes; commits behind it wait. `complaints` says
   which streams are stuck and why.
 - Segments forget a transaction only after its commit is recorded (H74).
+- A transaction with stages takes all of them in before any of it goes into the stream. Until that is recorded its own
+  segments stay where they are: a step that is done again finds what the step before it left.
 """
 
 import asyncio
@@ -39,6 +41,7 @@ from segmentstore.controller.transactions.rolling_commit import RollingCommit
 from segmentstore.controller.transactions.settings import TransactionSettings
 from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
 from segmentstore.controller.transactions.transaction_table import (
+    TransactionChange,
     TransactionName,
     TransactionTable,
 )
@@ -73,7 +76,7 @@ class Finisher:
         self._wall_clock = wall_clock
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.streams_together_max)
-        self._workers: dict[tuple[str, str], asyncio.Event] = {}
+        self._workers: set[tuple[str, str]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._complaints: dict[tuple[str, str], str] = {}
 
@@ -95,46 +98,46 @@ class Finisher:
     def wake(self, book: StreamBook) -> None:
         """Something may be done for the stream now."""
         key = (book.scope, book.stream)
-        worker = self._workers.get(key)
-        if worker is not None:
-            worker.set()
-        elif self._group is not None and book.has_work:
-            self._workers[key] = asyncio.Event()
-            self._group.create_task(self._work(book))
+        # A worker that is there looks again before it ends.
+        if self._group is not None and key not in self._workers:
+            self._workers.add(key)
+            self._group.create_task(self._work(*key))
 
     async def adopt(self, book: StreamBook, transaction_id: int) -> TransactionRecord | None:
-        """Believe what the table says of a transaction."""
+        """Believe what the table says of a transaction, and of those that are committed with it."""
         record = await self._table.read(book.name(transaction_id))
         self._book.place(book.name(transaction_id), record)
+        if record is not None:
+            if record.joins is not None and book.find(record.joins) is None:
+                await self.adopt(book, record.joins)
+            for stage in record.stages:
+                if stage not in book.joined:
+                    await self.adopt(book, stage)
+        # It may be another state than the one that a caller of ours expects to have work for.
+        self.wake(book)
         return record
 
-    async def forget_completed(self, book: StreamBook, transaction_ids: list[int]) -> None:
-        """Remove finished transactions from the table and the book."""
-        changes: dict[TransactionName, tuple[TransactionRecord, TransactionRecord | None]] = {
-            book.name(each): (book.completed[each].record, None) for each in transaction_ids
-        }
-        await self._table.replace(changes)
-        for transaction_id in transaction_ids:
-            self._book.place(book.name(transaction_id), None)
-
     async def drop(self, book: StreamBook, transaction_ids: list[int]) -> None:
-        """Transactions of a stream that does not exist any more: nothing is left to be done for them."""
-        changes: dict[TransactionName, tuple[TransactionRecord, TransactionRecord | None]] = {}
-        for transaction_id in transaction_ids:
-            record = book.find(transaction_id)
-            if record is not None:
-                changes[book.name(transaction_id)] = (record, None)
-        await self._table.replace(changes)
-        for transaction_id in transaction_ids:
-            self._book.place(book.name(transaction_id), None)
+        """Transactions for which nothing is left to be done, because of their stream's end or their own."""
+        if not transaction_ids:
+            return
+        names = [book.name(each) for each in transaction_ids]
+        # Whatever the table says of them: an earlier attempt may have been cancelled behind its batch.
+        await self._table.remove(names)
+        for name in names:
+            self._book.place(name, None)
 
-    async def replace_lost(self, name: TransactionName) -> list[str]:
+    async def replace_lost(self, name: TransactionName, record: TransactionRecord) -> list[str]:
         """Create empty what is missing of a committing transaction and was not merged; the names."""
+        if record.joins is not None:
+            return []
         try:
             history = await self._operations.history(name.scope, name.stream)
             state = await history.any_state()
             if state.record is None:
                 return []
+            if record.stages:
+                return await self._replace_lost_stages(history, name, record)
             return await self._merges.replace_lost(
                 history,
                 sources=await history.epoch(transaction_epoch_of(name.transaction_id)),
@@ -146,13 +149,12 @@ class Finisher:
 
     # --- one stream ------------------------------------------------------------------------------
 
-    async def _work(self, book: StreamBook) -> None:
-        key = (book.scope, book.stream)
-        wake = self._workers[key]
+    async def _work(self, scope: str, stream: str) -> None:
+        key = (scope, stream)
         pause = self._settings.retry_seconds_min
         try:
-            while book.has_work:
-                wake.clear()
+            # Looked up each time: a stream that was deleted and created again has another book.
+            while (book := self._book.known(scope, stream)) is not None and book.has_work:
                 try:
                     async with self._slots:
                         await self._step(book)
@@ -165,15 +167,17 @@ class Finisher:
                     self._complaints.pop(key, None)
                     pause = self._settings.retry_seconds_min
         finally:
-            del self._workers[key]
+            self._workers.discard(key)
             self._complaints.pop(key, None)
-        self._book.drop_if_empty(book)
+        if book is not None:
+            self._book.drop_if_empty(book)
 
     async def _step(self, book: StreamBook) -> None:
         for transaction_id in list(book.doubtful):
             await self.adopt(book, transaction_id)
         try:
             if book.next_commits(count=1):
+                await self._join_next(book)
                 await self._commit_next(book)
             if book.aborting:
                 await self._abort(book)
@@ -181,9 +185,63 @@ class Finisher:
                 await self._forget_merged(book)
         except MetadataConflictError:
             # Another controller was at work, or an answer of the table was lost: look again at all of them.
-            for transaction_id in [*book.committing, *book.aborting]:
+            for transaction_id in [*book.committing, *book.joined, *book.aborting]:
                 await self.adopt(book, transaction_id)
             raise
+
+    async def _join_next(self, book: StreamBook) -> None:
+        for transaction_id, record in book.next_commits(count=self._settings.commits_together_max):
+            if not record.stages:
+                continue
+            try:
+                history = await self._operations.history(book.scope, book.stream)
+                await history.state()
+                await self._join(book, history, transaction_id, record)
+            except _GONE as error:
+                _LOG.warning("stream=%s is gone with stages: %s", book.stream, error)
+                await self.drop(book, [transaction_id, *record.stages])
+
+    async def _join(
+        self,
+        book: StreamBook,
+        history: StreamHistory,
+        transaction_id: int,
+        record: TransactionRecord,
+    ) -> None:
+        sources = await history.epoch(transaction_epoch_of(transaction_id))
+        await self._create_segments(history, sources, transaction_id)
+        await self._merges.join(
+            history, sources=sources, stages=record.stages, transaction_id=transaction_id
+        )
+        changes: dict[TransactionName, TransactionChange] = {
+            book.name(stage): (book.joined[stage], None) for stage in record.stages
+        }
+        changes[book.name(transaction_id)] = (record, dataclasses.replace(record, stages=()))
+        await self._table.replace(changes)
+        for name, (_, after) in changes.items():
+            self._book.place(name, after)
+
+    async def _replace_lost_stages(
+        self, history: StreamHistory, name: TransactionName, record: TransactionRecord
+    ) -> list[str]:
+        sources = await history.epoch(transaction_epoch_of(name.transaction_id))
+        await self._create_segments(history, sources, name.transaction_id)
+        return await self._merges.replace_lost_stages(
+            history,
+            sources=sources,
+            stages=record.stages,
+            transaction_id=name.transaction_id,
+        )
+
+    async def _create_segments(
+        self, history: StreamHistory, sources: EpochRecord, transaction_id: int
+    ) -> None:
+        await self._segments.create(
+            [
+                transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                for parent in sources.segments
+            ]
+        )
 
     async def _commit_next(self, book: StreamBook) -> None:
         try:
@@ -210,9 +268,12 @@ class Finisher:
         sources = active if epoch == active.epoch else await history.epoch(epoch)
         together: list[tuple[int, TransactionRecord]] = []
         for transaction_id, record in due:
-            if transaction_epoch_of(transaction_id) != epoch:
+            # One that was called after the joining began waits for the next round.
+            if transaction_epoch_of(transaction_id) != epoch or record.stages:
                 break
             together.append((transaction_id, record))
+        if not together:
+            return
         if numbers_of(sources) != numbers_of(active):
             await self._rolling.commit(
                 history,

@@ -68,6 +68,53 @@ class Merges:
                 merged[transaction_id][target] = length
         return merged
 
+    async def join(
+        self,
+        history: StreamHistory,
+        *,
+        sources: EpochRecord,
+        stages: Sequence[int],
+        transaction_id: int,
+    ) -> None:
+        """Merge stages into the segments of the transaction, which exist; all of them wrote to the epoch `sources`.
+
+        Raises TransactionSegmentLostError.
+        """
+        chains = await asyncio.gather(
+            *(
+                self._join_into(history, parent.segment_id, stages, transaction_id)
+                for parent in sources.segments
+            ),
+            return_exceptions=True,
+        )
+        for chain in chains:
+            if isinstance(chain, BaseException):
+                raise chain
+
+    async def replace_lost_stages(
+        self,
+        history: StreamHistory,
+        *,
+        sources: EpochRecord,
+        stages: Sequence[int],
+        transaction_id: int,
+    ) -> list[str]:
+        """As `replace_lost`, for stages of a transaction whose segments exist."""
+        created: list[str] = []
+        for parent in sources.segments:
+            target = self._source_name(history, parent.segment_id, transaction_id)
+            for stage in stages:
+                source = self._source_name(history, parent.segment_id, stage)
+                try:
+                    await self._segments.info(source)
+                except SegmentNotFoundError:
+                    try:
+                        await self._segments.merge(target, source)
+                    except SegmentNotFoundError:
+                        await self._segments.create(source)
+                        created.append(source)
+        return created
+
     async def forget(
         self, history: StreamHistory, sources: EpochRecord, merged: Mapping[int, Merged]
     ) -> None:
@@ -113,6 +160,22 @@ class Merges:
                     await self._segments.create(source)
                     created.append(source)
         return created
+
+    async def _join_into(
+        self, history: StreamHistory, parent: int, stages: Sequence[int], transaction_id: int
+    ) -> None:
+        target = self._source_name(history, parent, transaction_id)
+        for stage in stages:
+            source = self._source_name(history, parent, stage)
+            try:
+                # Merged already, it is missing and remembered: the same answer again (H74).
+                await self._segments.merge(target, source, seal_source=True)
+            except SegmentNotFoundError as error:
+                if error.name != source:
+                    raise
+                raise TransactionSegmentLostError(
+                    f"a stage's segment is gone and was not merged name={source!r}"
+                ) from error
 
     async def _merge_into(
         self,

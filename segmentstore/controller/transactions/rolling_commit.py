@@ -168,7 +168,10 @@ class RollingCommit:
         for transaction_id in plan.transaction_ids:
             name = TransactionName(history.scope, history.stream, transaction_id)
             record = await self._table.read(name)
-            if record is not None and record.state is TransactionState.COMMITTING:
+            if record is None or record.state is not TransactionState.COMMITTING:
+                # An earlier attempt was cancelled between the batch and the book.
+                self._book.place(name, record)
+            else:
                 changes[name] = (
                     record,
                     dataclasses.replace(

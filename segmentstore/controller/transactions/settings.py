@@ -11,6 +11,13 @@ class TransactionSettings:
     lease_ms_max: int = 600_000
     execution_seconds_max: float = 86_400.0
     """A transaction older than this cannot be pinged any more, so its lease runs out."""
+    stage_lease_ms_max: int = 604_800_000
+    """A stage may be committed days after it was written, by a job that takes so long."""
+    stages_per_stream_max: int = 4_000
+    """As `open_per_stream_max`, for the begin of a stage."""
+    application_id_bytes_max: int = 256
+    fences_per_stream_max: int = 20_000
+    """Applications whose last version one stream remembers. Above it: refused."""
     open_per_stream_max: int = 1_000
     """Transactions of one stream that are open, committing or aborting. Above it: retry later."""
     completed_per_stream_max: int = 1_000

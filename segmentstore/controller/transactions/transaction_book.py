@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A transaction stands in exactly one of: open, committing, aborting, completed.
+- A transaction stands in exactly one of: open, committing, joined, aborting, completed.
 - Commits are handed out in the order of their numbers, which is that of the calls. One whose record is still on its
   way into the table (announced) holds back all that were called after it.
 - What is in the book was read from the table or written to it; the table decides, and `place` follows it.
@@ -14,12 +14,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
 from segmentstore.codec.stream_records.transaction_record import (
     NO_TIMESTAMP,
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.controller.transactions.transaction_table import TransactionName
+from segmentstore.controller.transactions.transaction_table import FenceName, TransactionName
 from segmentstore.controller.watermarks.noted_times import NotedTimes
 
 
@@ -40,6 +41,8 @@ class StreamBook:
     stream: str
     open: dict[int, TransactionRecord] = field(default_factory=dict)
     committing: dict[int, TransactionRecord] = field(default_factory=dict)
+    joined: dict[int, TransactionRecord] = field(default_factory=dict)
+    """Stages of a transaction that is committing: they are committed with it."""
     aborting: dict[int, TransactionRecord] = field(default_factory=dict)
     completed: OrderedDict[int, Completed] = field(default_factory=OrderedDict)
     announced: dict[int, int] = field(default_factory=dict)
@@ -48,6 +51,10 @@ class StreamBook:
     """Transactions whose last change may or may not have reached the table."""
     unforgotten: dict[int, TransactionRecord] = field(default_factory=dict)
     """Committed ones that the segments they were merged into still remember."""
+    fences: dict[str, float | None] = field(default_factory=dict)
+    """Applications with a fence -> loop time from which on it is remembered, None for as long as the stream lives."""
+    fences_moving: set[str] = field(default_factory=set)
+    """Applications whose fence is being written."""
     begun_count: int = 0
     """Transactions being created right now."""
     closed_count: int = 0
@@ -56,7 +63,8 @@ class StreamBook:
 
     @property
     def unfinished_count(self) -> int:
-        return len(self.open) + len(self.committing) + len(self.aborting) + self.begun_count
+        groups = (self.open, self.committing, self.joined, self.aborting)
+        return sum(map(len, groups)) + self.begun_count
 
     @property
     def has_work(self) -> bool:
@@ -68,7 +76,7 @@ class StreamBook:
     @property
     def is_settled(self) -> bool:
         """Whether no transaction is unfinished, nor its outcome unknown."""
-        return not (self.unfinished_count or self.announced or self.doubtful)
+        return not (self.unfinished_count or self.announced or self.doubtful or self.fences_moving)
 
     @property
     def is_empty(self) -> bool:
@@ -78,6 +86,8 @@ class StreamBook:
             or self.announced
             or self.doubtful
             or self.unforgotten
+            or self.fences
+            or self.fences_moving
             or self.closed_count
         )
 
@@ -86,7 +96,7 @@ class StreamBook:
 
     def find(self, transaction_id: int) -> TransactionRecord | None:
         """The record, whatever its state; None if the book does not have it."""
-        for group in (self.open, self.committing, self.aborting):
+        for group in (self.open, self.committing, self.joined, self.aborting):
             if transaction_id in group:
                 return group[transaction_id]
         completed = self.completed.get(transaction_id)
@@ -95,7 +105,7 @@ class StreamBook:
     def place(self, transaction_id: int, record: TransactionRecord | None, *, now: float) -> bool:
         """The table holds this record (None: it holds none); whether that makes it a newly committed one."""
         known = self.completed.pop(transaction_id, None)
-        for group in (self.open, self.committing, self.aborting):
+        for group in (self.open, self.committing, self.joined, self.aborting):
             group.pop(transaction_id, None)
         self.announced.pop(transaction_id, None)
         self.doubtful.pop(transaction_id, None)
@@ -106,6 +116,8 @@ class StreamBook:
         match record.state:
             case TransactionState.OPEN:
                 self.open[transaction_id] = record
+            case TransactionState.COMMITTING if record.joins is not None:
+                self.joined[transaction_id] = record
             case TransactionState.COMMITTING:
                 self.committing[transaction_id] = record
             case TransactionState.ABORTING:
@@ -143,6 +155,7 @@ class StreamBook:
         groups: Sequence[tuple[TransactionState, dict[int, TransactionRecord]]] = (
             (TransactionState.OPEN, self.open),
             (TransactionState.COMMITTING, self.committing),
+            (TransactionState.COMMITTING, self.joined),
             (TransactionState.ABORTING, self.aborting),
         )
         seen: set[int] = set(self.completed)
@@ -154,6 +167,8 @@ class StreamBook:
         numbers = [record.commit_number for record in self.committing.values()]
         assert len(set(numbers)) == len(numbers), f"two commits with one number {sorted(numbers)}"
         assert max(numbers, default=0) <= self.last_commit_number, f"numbers run ahead {numbers}"
+        stages = sorted(stage for record in self.committing.values() for stage in record.stages)
+        assert stages == sorted(self.joined), f"stages without their transaction {self.joined}"
 
 
 class TransactionBook:
@@ -173,6 +188,11 @@ class TransactionBook:
                 name.scope, name.stream, record.writer, record.timestamp, record.merged
             )
         self.changed()
+
+    def place_fence(self, name: FenceName, record: CommitFenceRecord) -> None:
+        """The table holds this fence."""
+        since = None if record.is_lasting else asyncio.get_running_loop().time()
+        self.stream(name.scope, name.stream).fences[name.application_id] = since
 
     def changed(self) -> None:
         """Let those look again who wait for a change."""

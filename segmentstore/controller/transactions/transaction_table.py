@@ -1,6 +1,8 @@
 """Where the records of all transactions stand, and how they are changed.
 
     _system/_tables/transactions      record `transaction/<scope>/<stream>/<32 hex digits>` per transaction
+                                      record `fence/<scope>/<stream>/<32 hex digits>` per application that commits
+                                      stages; the digits are the BLAKE2b hash of its id
 
 One table for all scopes: it is read as a whole when a controller starts, and never listed afterwards. The tables of
 scopes would do as well for single records, but their indexes let only one batch pass at a time, and every transaction
@@ -9,13 +11,15 @@ would change one twice.
 Invariants:
 
 - A record is replaced only by who has read it: another controller's change is met as a MetadataConflictError.
-- Changes of several transactions are one batch: all of it or nothing.
+- Changes of several transactions are one batch: all of it or nothing. A fence moves in the batch of its commit.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
+from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
 from segmentstore.codec.stream_records.record_places import REMOVED
 from segmentstore.codec.stream_records.transaction_record import (
     TransactionRecord,
@@ -30,6 +34,8 @@ from segmentstore.controller.metadata.record_key import RecordKey
 TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
 
 _TRANSACTION = "transaction"
+_FENCE = "fence"
+_FENCE_HASH_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,27 @@ class TransactionName:
     scope: str
     stream: str
     transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceName:
+    """An application that commits to a stream."""
+
+    scope: str
+    stream: str
+    application_id: str
+
+
+TransactionChange = tuple[TransactionRecord | None, TransactionRecord | None]
+"""The record that is to be replaced (None: there is none), and what replaces it (None: nothing)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFence:
+    """A fence as found when the controller started."""
+
+    name: FenceName
+    record: CommitFenceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +90,9 @@ class TransactionTable:
         except SegmentExistsError:
             return
 
-    async def load(self, *, page_entries: int) -> AsyncGenerator[LoadedTransaction, None]:
+    async def load(
+        self, *, page_entries: int
+    ) -> AsyncGenerator[LoadedTransaction | LoadedFence, None]:
         """Everything in the table, in no particular order. Hold it in `aclosing`."""
         async with self._tables.open_table(TRANSACTIONS_TABLE) as table:
             token = b""
@@ -87,11 +116,34 @@ class TransactionTable:
         batch.put(key, record, await self._table.read(key))
         await self._table.commit(batch)
 
+    async def remove(self, names: Sequence[TransactionName]) -> None:
+        """Transactions that nobody decides any more, as far as they are there: all of them or none."""
+        keys = [_transaction_key(name) for name in names]
+        batch = Batch()
+        for key, versioned in zip(keys, await self._table.read_many(keys), strict=True):
+            batch.remove(key, versioned)
+        if batch.changes:
+            await self._table.commit(batch)
+
+    async def read_fence(self, name: FenceName) -> CommitFenceRecord | None:
+        """What an application committed last."""
+        return (await self._table.read(_fence_key(name))).record
+
+    async def remove_fence(self, name: FenceName) -> None:
+        """Forget what an application committed last."""
+        key = _fence_key(name)
+        batch = Batch()
+        batch.remove(key, await self._table.read(key))
+        if batch.changes:
+            await self._table.commit(batch)
+
     async def replace(
         self,
-        changes: Mapping[TransactionName, tuple[TransactionRecord, TransactionRecord | None]],
+        changes: Mapping[TransactionName, TransactionChange],
+        *,
+        fence: tuple[FenceName, CommitFenceRecord | None, CommitFenceRecord] | None = None,
     ) -> None:
-        """Replace the first record of each pair by the second (None: by nothing), all of them or none.
+        """Replace the first record of each pair by the second, and a fence with them, all of them or none.
 
         Raises MetadataConflictError if a record is not the one that is to be replaced.
         """
@@ -110,6 +162,13 @@ class TransactionTable:
                 batch.remove(key, versioned)
             else:
                 batch.put(key, after, versioned)
+        if fence is not None:
+            fence_name, fence_before, fence_after = fence
+            fence_key = _fence_key(fence_name)
+            found_fence = await self._table.read(fence_key)
+            if found_fence.record != fence_before:
+                raise MetadataConflictError(f"a commit fence changed meanwhile {fence_name}")
+            batch.put(fence_key, fence_after, found_fence)
         if batch.changes:
             await self._table.commit(batch)
 
@@ -121,8 +180,16 @@ def _transaction_key(name: TransactionName) -> RecordKey[TransactionRecord]:
     )
 
 
-def _loaded(key: bytes, value: bytes) -> LoadedTransaction:
+def _fence_key(name: FenceName) -> RecordKey[CommitFenceRecord]:
+    digits = blake2b(name.application_id.encode(), digest_size=_FENCE_HASH_BYTES).hexdigest()
+    return RecordKey(f"{_FENCE}/{name.scope}/{name.stream}/{digits}", CommitFenceRecord.decode)
+
+
+def _loaded(key: bytes, value: bytes) -> LoadedTransaction | LoadedFence:
     match key.decode(errors="replace").split("/"):
+        case [kind, scope, stream, _] if kind == _FENCE:
+            record = CommitFenceRecord.decode(value)
+            return LoadedFence(FenceName(scope, stream, record.application_id), record)
         case [kind, scope, stream, digits] if kind == _TRANSACTION and len(digits) == 32:
             return LoadedTransaction(
                 TransactionName(scope, stream, int(digits, 16)), TransactionRecord.decode(value)

@@ -33,7 +33,7 @@ from segmentstore.codec.stream_records.transaction_record import (
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
     RetryLaterError,
     ScopeNotFoundError,
@@ -45,10 +45,12 @@ from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.finisher import Finisher
+from segmentstore.controller.transactions.forgetting import Forgetting
 from segmentstore.controller.transactions.settings import TransactionSettings
 from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
 from segmentstore.controller.transactions.transaction_ids import TransactionIds
 from segmentstore.controller.transactions.transaction_table import (
+    LoadedFence,
     TransactionName,
     TransactionTable,
 )
@@ -74,6 +76,7 @@ class Transactions:
         segments: StreamSegments,
         finisher: Finisher,
         decisions: Decisions,
+        forgetting: Forgetting,
         ids: TransactionIds,
         wall_clock: WallClock,
         settings: TransactionSettings,
@@ -84,6 +87,7 @@ class Transactions:
         self._segments = segments
         self._finisher = finisher
         self._decisions = decisions
+        self._forgetting = forgetting
         self._ids = ids
         self._wall_clock = wall_clock
         self._settings = settings
@@ -116,6 +120,9 @@ class Transactions:
             self._table.load(page_entries=self._settings.load_page_entries)
         ) as loaded:
             async for transaction in loaded:
+                if isinstance(transaction, LoadedFence):
+                    self._book.place_fence(transaction.name, transaction.record)
+                    continue
                 name, record = transaction.name, transaction.record
                 self._book.place(name, record)
                 if record.state is TransactionState.OPEN:
@@ -133,8 +140,12 @@ class Transactions:
             self._table.load(page_entries=self._settings.load_page_entries)
         ) as loaded:
             async for transaction in loaded:
+                if isinstance(transaction, LoadedFence):
+                    continue
                 if transaction.record.state is TransactionState.COMMITTING:
-                    created += await self._finisher.replace_lost(transaction.name)
+                    created += await self._finisher.replace_lost(
+                        transaction.name, transaction.record
+                    )
         return created
 
     async def run(self) -> None:
@@ -142,29 +153,18 @@ class Transactions:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._finisher.run())
             group.create_task(self._decisions.end_leases())
-            group.create_task(self._forget_for_ever())
+            group.create_task(self._forgetting.run())
 
     # --- verbs -----------------------------------------------------------------------------------
 
     async def create_transaction(self, request: api.CreateTxnRequest) -> api.CreateTxnResponse:
         """Raises InvalidRequestError (lease), StreamNotFoundError, StreamSealedError, RetryLaterError (too many)."""
-        self._require_loaded()
+        self.require_loaded()
         self._require_lease(request.lease)
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        book = self._book.stream(scope, stream)
-        if book.closed_count:
-            raise StreamSealedError(scope, stream)
-        if book.unfinished_count >= self._settings.open_per_stream_max:
-            raise RetryLaterError(
-                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
-            )
-        book.begun_count += 1
-        try:
-            epoch, transaction_id = await self._begin(book, request.lease)
-        finally:
-            book.begun_count -= 1
-            self._book.changed()
-            self._book.drop_if_empty(book)
+        epoch, transaction_id = await self.begin(
+            scope, stream, lease_ms=request.lease, open_max=self._settings.open_per_stream_max
+        )
         high, low = transaction_halves(transaction_id)
         return api.CreateTxnResponse(
             txnId=api.TxnId(highBits=high, lowBits=low),
@@ -182,7 +182,7 @@ class Transactions:
         )
 
     async def commit_transaction(self, request: api.TxnRequest) -> api.TxnStatus:
-        self._require_loaded()
+        self.require_loaded()
         name, _ = self._find(request.streamInfo, request.txnId)
         state = await self._decisions.decide(
             name,
@@ -193,13 +193,13 @@ class Transactions:
         return await self._decided(name, state, wanted=_COMMITTED)
 
     async def abort_transaction(self, request: api.TxnRequest) -> api.TxnStatus:
-        self._require_loaded()
+        self.require_loaded()
         name, _ = self._find(request.streamInfo, request.txnId)
         state = await self._decisions.decide(name, TransactionState.ABORTING)
         return await self._decided(name, state, wanted=_ABORTED)
 
     async def ping_transaction(self, request: api.PingTxnRequest) -> api.PingTxnStatus:
-        self._require_loaded()
+        self.require_loaded()
         name, record = self._find(request.streamInfo, request.txnId)
         if record is None:
             return PingStatus(status=PingStatus.Status.UNKNOWN)
@@ -215,7 +215,7 @@ class Transactions:
         return PingStatus(status=PingStatus.Status.OK)
 
     async def check_transaction_state(self, request: api.TxnRequest) -> api.TxnState:
-        self._require_loaded()
+        self.require_loaded()
         _, record = self._find(request.streamInfo, request.txnId)
         if record is None:
             return api.TxnState(state=api.TxnState.State.UNKNOWN)
@@ -225,7 +225,7 @@ class Transactions:
         self, request: api.ListCompletedTxnRequest
     ) -> api.ListCompletedTxnResponse:
         """Newest first, no more than the settings say."""
-        self._require_loaded()
+        self.require_loaded()
         book = self._book.known(request.streamInfo.scope, request.streamInfo.stream)
         answer = api.ListCompletedTxnResponse()
         if book is None:
@@ -245,6 +245,29 @@ class Transactions:
             )
         return answer
 
+    async def begin(
+        self, scope: str, stream: str, *, lease_ms: int, open_max: int
+    ) -> tuple[EpochRecord, int]:
+        """A new transaction's epoch and id; its segments exist.
+
+        Raises StreamNotFoundError, StreamSealedError, RetryLaterError (`open_max` are unfinished).
+        """
+        self.require_loaded()
+        book = self._book.stream(scope, stream)
+        if book.closed_count:
+            raise StreamSealedError(scope, stream)
+        if book.unfinished_count >= open_max:
+            raise RetryLaterError(
+                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
+            )
+        book.begun_count += 1
+        try:
+            return await self._begin(book, lease_ms)
+        finally:
+            book.begun_count -= 1
+            self._book.changed()
+            self._book.drop_if_empty(book)
+
     # --- the stream's life -----------------------------------------------------------------------
 
     @asynccontextmanager
@@ -253,7 +276,7 @@ class Transactions:
 
         For sealing a stream. Do not hold the stream when entering.
         """
-        self._require_loaded()
+        self.require_loaded()
         book = self._book.stream(scope, stream)
         book.closed_count += 1
         try:
@@ -270,11 +293,12 @@ class Transactions:
 
     async def clean(self, history: StreamHistory) -> None:
         """The stream is being deleted: nothing of its transactions stays."""
-        self._require_loaded()
+        self.require_loaded()
         book = self._book.known(history.scope, history.stream)
         if book is None:
             return
-        for transaction_id in [*book.open, *book.committing, *book.aborting]:
+        unfinished = [*book.open, *book.committing, *book.joined, *book.aborting]
+        for transaction_id in unfinished:
             parents = await history.epoch(transaction_epoch_of(transaction_id))
             await self._segments.delete(
                 [
@@ -283,9 +307,9 @@ class Transactions:
                 ]
             )
         book.unforgotten.clear()
-        await self._finisher.drop(
-            book, [*book.open, *book.committing, *book.aborting, *book.completed]
-        )
+        await self._finisher.drop(book, [*unfinished, *book.completed])
+        for application_id in list(book.fences):
+            await self._forgetting.forget_fence(book, application_id)
         self._book.drop_if_empty(book)
 
     # --- steps -----------------------------------------------------------------------------------
@@ -334,28 +358,6 @@ class Transactions:
             return api.TxnStatus(status=status.STREAM_NOT_FOUND)
         return api.TxnStatus(status=status.TRANSACTION_NOT_FOUND)
 
-    async def _forget_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.completed_sweep_seconds)
-            await self.forget_old()
-
-    async def forget_old(self) -> None:
-        """Forget finished transactions that are too old or too many."""
-        now = asyncio.get_running_loop().time()
-        for book in self._book.all():
-            excess = len(book.completed) - self._settings.completed_per_stream_max
-            old = [
-                transaction_id
-                for place, (transaction_id, completed) in enumerate(book.completed.items())
-                if transaction_id not in book.unforgotten
-                and (place < excess or completed.since + self._settings.completed_seconds <= now)
-            ]
-            try:
-                await self._finisher.forget_completed(book, old)
-            except SegmentStoreError as error:
-                _LOG.info("finished transactions are kept for now: %s", error)
-            self._book.drop_if_empty(book)
-
     # --- requests --------------------------------------------------------------------------------
 
     def _find(
@@ -369,7 +371,8 @@ class Transactions:
         book = self._book.known(name.scope, name.stream)
         return name, book.find(name.transaction_id) if book is not None else None
 
-    def _require_loaded(self) -> None:
+    def require_loaded(self) -> None:
+        """Raises RetryLaterError while the controller does not know its transactions yet."""
         if not self._loaded:
             raise RetryLaterError("the controller is still reading its transactions")
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
 from segmentstore.codec.stream_records.key_value_table_record import (
     KeyValueTableRecord,
     KeyValueTableState,
@@ -66,6 +67,34 @@ SAMPLES: dict[str, tuple[AnyRecord, Callable[[bytes], AnyRecord]]] = {
             merged={(3 << 32) | 1: 1 << 33, 0: 12},
         ),
         TransactionRecord.decode,
+    ),
+    "transaction with stages": (
+        TransactionRecord(
+            state=TransactionState.COMMITTING,
+            lease_ms=0,
+            created_ms=1_700_000_000_000,
+            commit_number=4,
+            stages=((2 << 96) | 5, (2 << 96) | 4),
+        ),
+        TransactionRecord.decode,
+    ),
+    "stage that joins a transaction": (
+        TransactionRecord(
+            state=TransactionState.COMMITTING,
+            lease_ms=3_600_000,
+            created_ms=1_700_000_000_000,
+            joins=(2 << 96) | 9,
+        ),
+        TransactionRecord.decode,
+    ),
+    "commit fence": (
+        CommitFenceRecord(
+            application_id="query:é",
+            version=-3,
+            is_lasting=True,
+            committed_ms=1_700_000_000_000,
+        ),
+        CommitFenceRecord.decode,
     ),
     "rolling plan": (
         RollingPlanRecord(

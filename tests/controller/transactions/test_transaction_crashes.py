@@ -6,6 +6,7 @@ death another controller starts over what is left and finishes.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
@@ -15,9 +16,12 @@ from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.stream_records.transaction_record import TransactionState
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_table import TransactionTable
+from segmentstore.controller.transactions.transaction_table import (
+    LoadedTransaction,
+    TransactionTable,
+)
 from tests.controller.crashing_doors import ProcessDiedError
-from tests.controller.transactions.feature_cluster import FeatureCluster, State
+from tests.controller.transactions.feature_cluster import FeatureCluster, State, id_of
 
 Begun = list[api.CreateTxnResponse]
 
@@ -231,6 +235,7 @@ async def forget_what_is_recorded(cluster: FeatureCluster) -> None:
         TransactionTable(tables=cluster.memory_tables).load(page_entries=9)
     ) as all_:
         async for loaded in all_:
+            assert isinstance(loaded, LoadedTransaction)
             if loaded.record.state is TransactionState.COMMITTED:
                 digits = f"{loaded.name.transaction_id:032x}"
                 for state in cluster.memory_segments._segments.values():
@@ -276,3 +281,41 @@ async def test_h78_a_commit_whose_segment_was_lost_goes_on_after_a_repair_that_s
         await cluster.settled("a")
     assert await cluster.read_all("a") == {0: [b"0.0"], 1: []}
     await check(cluster, begun)
+
+
+async def test_a_commit_that_landed_behind_everybodys_back_is_finished() -> None:
+    # Its caller left, and the table was read before the batch got there: the book says that it is open.
+    cluster, begun = await prepared(transactions=1, scaled=False)
+    async with cluster.finishing():
+        book = cluster.transactions.book.stream("s", "a")
+        transaction_id = id_of(begun[0].txnId)
+        record = book.open[transaction_id]
+        await TransactionTable(tables=cluster.memory_tables).replace(
+            {
+                book.name(transaction_id): (
+                    record,
+                    dataclasses.replace(record, state=TransactionState.COMMITTING, commit_number=1),
+                )
+            }
+        )
+        assert await cluster.abort("a", begun[0].txnId) == api.TxnStatus.Status.FAILURE
+        await cluster.settled("a")
+    assert await cluster.state("a", begun[0].txnId) == State.COMMITTED
+    assert await cluster.read_all("a") == {0: [b"0.0"], 1: [b"0.1"]}
+    await cluster.check()
+
+
+async def test_a_stream_is_deleted_though_the_table_has_less_than_the_book() -> None:
+    # An earlier deletion was cancelled behind its batch.
+    cluster, begun = await prepared(transactions=1, scaled=False)
+    async with cluster.finishing():
+        await cluster.commit("a", begun[0].txnId)
+        await cluster.settled("a")
+        book = cluster.transactions.book.stream("s", "a")
+        await TransactionTable(tables=cluster.memory_tables).remove(
+            [book.name(id_of(begun[0].txnId))]
+        )
+        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.deletion.delete("s", "a")
+    assert cluster.transactions.book.known("s", "a") is None
+    await cluster.check()

@@ -226,7 +226,7 @@ async def test_finished_transactions_are_listed_and_forgotten_in_the_end() -> No
             (id_of(begun[1].txnId), api.TxnResponse.Status.COMMITTED),
             (id_of(begun[0].txnId), api.TxnResponse.Status.COMMITTED),
         ]
-        await cluster.transactions.forget_old()
+        await cluster.rooms.forgetting.forget_old()
         assert await cluster.state("a", begun[0].txnId) == State.UNKNOWN
         assert await cluster.state("a", begun[1].txnId) == State.COMMITTED
     await cluster.restart()

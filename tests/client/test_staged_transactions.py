@@ -1,0 +1,123 @@
+"""A stage: blocks of events into the segments of a transaction, each event once whatever connections do."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.controller import StreamName
+from segmentstore.client.errors import ClientError, TransactionClosedError
+from segmentstore.client.event_frames import frame_event
+from segmentstore.client.key_space import SegmentRange
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_locator import FixedLocator
+from segmentstore.client.settings import ClientSettings
+from segmentstore.client.staged_transactions import Stage
+from segmentstore.codec.stream_names import segment_name, transaction_segment
+from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
+from tests.client.fake_store import FakeStore
+
+TRANSACTION = (3 << 96) | 17
+RANGES = [SegmentRange(1, 0.5, 1.0), SegmentRange(0, 0.0, 0.5)]
+
+
+def name_of(segment_id: int) -> str:
+    return transaction_segment(segment_name("s", "a", segment_id), TRANSACTION)
+
+
+def stage_in(store: FakeStore, settings: ClientSettings | None = None) -> Stage:
+    settings = settings or ClientSettings(retry_seconds_max=0.02)
+    return Stage(
+        stream=StreamName("s", "a"),
+        transaction_id=TRANSACTION,
+        ranges=RANGES,
+        calls=SegmentCalls(
+            locator=FixedLocator(store.endpoint),
+            pool=ConnectionPool(settings),
+            settings=settings,
+            random=Random(1),
+        ),
+    )
+
+
+def block_of(start: int, count: int) -> bytes:
+    return b"".join(frame_event(b"%d" % number) for number in range(start, start + count))
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeStore]:
+    async with FakeStore().serving() as store:
+        for each in RANGES:
+            store.create(name_of(each.segment_id))
+        yield store
+        assert store.complaints == []
+
+
+async def test_blocks_of_events_stand_in_their_order(fake: FakeStore) -> None:
+    async with stage_in(fake) as stage:
+        assert [each.segment_id for each in stage.ranges] == [0, 1]
+        await stage.write(0, block_of(0, 5), events=5)
+        await stage.write(1, block_of(0, 1), events=1)
+        await stage.write(0, block_of(5, 3), events=3)
+        stage.check()
+    assert fake.events(name_of(0)) == [b"%d" % number for number in range(8)]
+    assert fake.events(name_of(1)) == [b"0"]
+    assert sum(fake.blocks) == 9
+
+
+@pytest.mark.parametrize("what", ["drop before", "drop after"])
+async def test_every_block_is_stored_once_though_connections_break(
+    fake: FakeStore, what: str
+) -> None:
+    seen = 0
+
+    def breaking(_: AppendBlockEnd) -> str:
+        nonlocal seen
+        seen += 1
+        return what if seen % 3 == 0 else "store and answer"
+
+    fake.on_append = breaking
+    settings = ClientSettings(retry_seconds_max=0.02, block_bytes_max=100, blocks_in_flight_max=4)
+    async with stage_in(fake, settings) as stage:
+        for number in range(60):
+            await stage.write(number % 2, block_of(number * 10, 10), events=10)
+            stage.check()
+    for half in range(2):
+        expected = [
+            b"%d" % n for block in range(half, 60, 2) for n in range(block * 10, block * 10 + 10)
+        ]
+        assert fake.events(name_of(half)) == expected
+    assert fake.connections > 5
+
+
+async def test_a_single_event_may_have_any_length(fake: FakeStore) -> None:
+    settings = ClientSettings(retry_seconds_max=0.02, event_bytes_max=1000)
+    large = b"x" * 5000
+    async with stage_in(fake, settings) as stage:
+        await stage.write(0, block_of(0, 1), events=1)
+        await stage.write(0, frame_event(large), events=1)
+        await stage.write(0, block_of(1, 1), events=1)
+    assert fake.events(name_of(0)) == [b"0", large, b"1"]
+
+
+async def test_a_stage_that_was_ended_by_others_says_so(fake: FakeStore) -> None:
+    fake.seal(name_of(0))
+    with pytest.raises(TransactionClosedError):
+        async with stage_in(fake) as stage:
+            await stage.write(0, block_of(0, 5), events=5)
+
+
+async def test_ranges_that_leave_a_gap_are_refused(fake: FakeStore) -> None:
+    with pytest.raises(ClientError):
+        Stage(
+            stream=StreamName("s", "a"),
+            transaction_id=TRANSACTION,
+            ranges=RANGES[:1],
+            calls=SegmentCalls(
+                locator=FixedLocator(fake.endpoint),
+                pool=ConnectionPool(ClientSettings()),
+                settings=ClientSettings(),
+                random=Random(1),
+            ),
+        )
