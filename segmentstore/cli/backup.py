@@ -13,14 +13,17 @@ import click
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.cli.session import with_client
 from segmentstore.contracts.errors import InvalidRequestError
 
 data_option = click.option(
     "--data",
     "data_directory",
-    required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data directory of a store that is not running.",
+)
+server_option = click.option(
+    "--server", default="", metavar="URL", help="Address of a store that is running."
 )
 tier2_option = click.option(
     "--tier2", "tier2_place", default="", metavar="s3://...", help="If Tier 2 is in a bucket."
@@ -37,29 +40,50 @@ def backup() -> None:
 
 @backup.command()
 @click.argument("name")
+@server_option
 @data_option
 @tier2_option
 @output_option
-def pin(name: str, data_directory: Path, tier2_place: str, output: str) -> None:
-    """Flush everything and keep it as NAME. Pinning a name again changes nothing."""
-    print_rows(asyncio.run(_pin(name, data_directory, tier2_place)), output)
+def pin(name: str, server: str, data_directory: Path | None, tier2_place: str, output: str) -> None:
+    """Flush everything and keep it as NAME. Pinning a name again changes nothing.
+
+    With --server the store goes on serving; with --data it must not be running.
+    """
+    directory = _directory_unless_online(server, data_directory)
+    if directory is None:
+        pinned = with_client(server, lambda client: client.pin_backup(name))
+        print_rows([_shown(row) for row in pinned], output)
+    else:
+        print_rows(asyncio.run(_pin(name, directory, tier2_place)), output)
 
 
 @backup.command("list")
-@click.argument("place", metavar="DIR|URL")
+@click.argument("place", metavar="DIR|URL", default="")
+@server_option
 @output_option
-def list_backups(place: str, output: str) -> None:
-    """Show the backups in a Tier 2, running or not."""
-    print_rows(asyncio.run(_rows(place)), output)
+def list_backups(place: str, server: str, output: str) -> None:
+    """Show the backups in a Tier 2, running or not, or those of the store at --server."""
+    if bool(place) == bool(server):
+        raise click.UsageError("name a Tier 2 or --server, one of them")
+    if server:
+        found = with_client(server, lambda client: client.list_backups())
+        print_rows([_shown(row) for row in found], output)
+    else:
+        print_rows(asyncio.run(_rows(place)), output)
 
 
 @backup.command()
 @click.argument("name")
+@server_option
 @data_option
 @tier2_option
-def drop(name: str, data_directory: Path, tier2_place: str) -> int:
+def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) -> int:
     """Keep NAME no longer; what only it named is deleted after a while."""
-    dropped = asyncio.run(_drop(name, data_directory, tier2_place))
+    directory = _directory_unless_online(server, data_directory)
+    if directory is None:
+        dropped = with_client(server, lambda client: client.drop_backup(name))
+    else:
+        dropped = asyncio.run(_drop(name, directory, tier2_place))
     if not dropped:
         click.echo(f"error: there is no backup of that name name={name!r}", err=True)
     return ExitCode.OK if dropped else ExitCode.NOT_FOUND
@@ -88,6 +112,19 @@ def restore(name: str, place: str, data_directory: Path, quiet: bool, output: st
     print_rows(rows, output)
     for remark in remarks:
         click.echo(remark, err=True)
+
+
+def _directory_unless_online(server: str, data_directory: Path | None) -> Path | None:
+    """The directory to open, or None where a server does it. Raises UsageError unless one of them is named."""
+    if bool(server) == (data_directory is not None):
+        raise click.UsageError("name --server, if the store is running, or --data, if it is not")
+    return data_directory
+
+
+def _shown(answer: Row) -> Row:
+    """A row of the server, with its date as a person reads it."""
+    kept = {key: value for key, value in answer.items() if key != "made_ms"}
+    return {**kept, "made": _time(int(answer["made_ms"] or 0))}
 
 
 async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:

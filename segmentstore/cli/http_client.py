@@ -176,6 +176,26 @@ class HttpClient:
                 yield segment
             after = segments[-1].name
 
+    async def pin_backup(self, name: str) -> list[dict[str, str | int | bool]]:
+        """What was pinned, a row for each container."""
+        answer = await self._json("POST", f"/v1/backups/{_quoted(name)}")
+        return cast("list[dict[str, str | int | bool]]", answer["pinned"])
+
+    async def drop_backup(self, name: str) -> bool:
+        """False if there is none of that name."""
+        try:
+            await self._json("DELETE", f"/v1/backups/{_quoted(name)}")
+        except ServerError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    async def list_backups(self) -> list[dict[str, str | int | bool]]:
+        """By name."""
+        answer = await self._json("GET", "/v1/backups")
+        return cast("list[dict[str, str | int | bool]]", answer["backups"])
+
     async def health(self) -> Mapping[str, object]:
         """What `/health` says, whatever its status."""
         async with self._answer("GET", "/health", {}, None) as response:

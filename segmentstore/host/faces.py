@@ -19,13 +19,16 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_life import ControllerLife
+from segmentstore.host.segment_layout import SegmentLayout
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.settings import ServiceSettings, split_address
 from segmentstore.host.table_store import TableStore
 from segmentstore.http.application import build_application
+from segmentstore.http.backup_verbs import BackupOwnerSource
 from segmentstore.http.node_health import NodeHealth
 from segmentstore.http.server import HttpServer
 from segmentstore.http.settings import HttpSettings
+from segmentstore.http.swap_verbs import SwapOwnerSource
 from segmentstore.runtime.clock import WallClock
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
@@ -56,9 +59,14 @@ class Faces:
         wall_clock: WallClock,
         random: Random,
         tier2_metrics: Callable[[], Mapping[str, float]],
+        swap_owner: SwapOwnerSource,
+        backup_owners: BackupOwnerSource,
+        layout: SegmentLayout,
     ) -> None:
         self._settings = settings
         self._tier2_metrics = tier2_metrics
+        self._swap_owner = swap_owner
+        self._backup_owners = backup_owners
         self._registry = registry
         self._http = self._http_server(store, wall_clock, random)
         self._wire: WireServer | None = None
@@ -74,6 +82,8 @@ class Faces:
                 random=random,
                 settings=WireSettings(unacked_bytes_max=settings.wire.unacknowledged_bytes_max),
                 flush_container=flush_container,
+                list_chunks=layout.list_chunks,
+                event_near=layout.event_near,
             )
         if settings.controller.address != _OFF:
             controller = Controller(
@@ -152,6 +162,8 @@ class Faces:
             metrics=self._registry.metrics,
             node_metrics=self._metrics,
             settle_clocks=self._settle_clocks,
+            swap_owners=self._swap_owner,
+            backup_owners=self._backup_owners,
             wall_clock=wall_clock,
             random=random,
             settings=settings,

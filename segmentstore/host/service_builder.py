@@ -14,7 +14,7 @@ Invariants:
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from random import Random
 
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
+from containers.container_backups import ContainerBackups
 from containers.container_settings import ContainerSettings
 from containers.log.processor_settings import OperationProcessorSettings
 from containers.segment_container import StreamSegmentContainer
@@ -36,6 +37,7 @@ from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
 from segmentstore.host.faces import Faces
 from segmentstore.host.retention_rules import parse_retention_rules
+from segmentstore.host.segment_layout import SegmentLayout
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings
@@ -125,6 +127,19 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             registry=registry,
             create_container=containers.create,
         )
+
+        def swap_owner(container_id: ContainerId) -> TieredStorage:
+            registry.get(container_id)  # raises unless it runs: only an owner at work may publish
+            return containers.storage_of(container_id)
+
+        def backup_owners() -> Sequence[tuple[ContainerId, ContainerBackups]]:
+            owners: list[tuple[ContainerId, ContainerBackups]] = []
+            # None while one is missing: a backup of a part of the store is none.
+            for one in registry.all_running():
+                assert isinstance(one, StreamSegmentContainer), f"of another kind {one!r}"
+                owners.append((one.container_id, one.backups))
+            return owners
+
         store = SegmentStore(registry=registry)
         faces = Faces(
             settings=settings,
@@ -134,6 +149,9 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             wall_clock=wall_clock,
             random=random,
             tier2_metrics=object_stores.metrics,
+            swap_owner=swap_owner,
+            backup_owners=backup_owners,
+            layout=SegmentLayout(segments=store, storage_of=swap_owner, container_count=count),
         )
         yield Service(
             store=store,
@@ -172,6 +190,7 @@ class ContainerFactory:
         self._sync_pace = SyncPace(now=short_interval_seconds)
         self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
         self._object_stores = object_stores
+        self._storages: dict[ContainerId, TieredStorage] = {}
 
     async def close(self) -> None:
         await self._object_stores.close()
@@ -197,6 +216,7 @@ class ContainerFactory:
             random=self._random,
             executor=lane,
         )
+        self._storages[container_id] = storage
         return StreamSegmentContainer(
             container_id=container_id,
             log=self._log(container_id),
@@ -215,6 +235,10 @@ class ContainerFactory:
                 expiry=ExpirySettings(rules=parse_retention_rules(settings.retention.rules)),
             ),
         )
+
+    def storage_of(self, container_id: ContainerId) -> TieredStorage:
+        """Tier 2 of the container's present life, for compactors beside it. Raises KeyError if it had none."""
+        return self._storages[container_id]
 
     def _processor_settings(self) -> OperationProcessorSettings:
         return OperationProcessorSettings(

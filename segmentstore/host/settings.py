@@ -162,6 +162,12 @@ class S3StoreSettings:
     sign_payload: str = text(
         "false", "Sign a hash of every body; bodies have a CRC32C in either case.", "false", "true"
     )
+    read_client: str = text(
+        "aioboto3",
+        "Client library of reads; obstore (to be installed) takes a tenth of the CPU for small ones.",
+        "aioboto3",
+        "obstore",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def _bucket(
             server_side_encryption=settings.server_side_encryption,
             kms_key_id=settings.kms_key_id,
             sign_payload=settings.sign_payload == "true",
+            rust_reads=settings.read_client == "obstore",
         ),
         random=random,
     )

@@ -2,6 +2,8 @@
 
 /v1/stream/{name}     Durable Streams (stream_*.py)
 /v1/segments...       segment verbs (segment_verbs.py)
+/v1/containers...     swaps that compactors propose (swap_verbs.py)
+/v1/backups...        points in time of the store (backup_verbs.py)
 /v1/clocks/settle     POST: a person says that the present time is right (H77)
 /health, /metrics
 """
@@ -16,6 +18,7 @@ from random import Random
 from aiohttp import web
 
 from segmentstore.contracts.segments import SegmentApi
+from segmentstore.http.backup_verbs import BackupOwnerSource, BackupVerbs, no_backup_owners
 from segmentstore.http.bodies import BodyBudget, BodyReader
 from segmentstore.http.dispatch import STREAM_PREFIX, Dispatch
 from segmentstore.http.fork_registry import ForkRegistry
@@ -34,6 +37,7 @@ from segmentstore.http.stream_events import StreamEvents
 from segmentstore.http.stream_expiry import StreamExpiry
 from segmentstore.http.stream_forks import StreamForks
 from segmentstore.http.stream_read import StreamRead
+from segmentstore.http.swap_verbs import SwapOwnerSource, SwapVerbs, no_swap_owner
 from segmentstore.http.upkeep import Upkeep
 from segmentstore.http.waiters import Waiters
 from segmentstore.runtime.clock import WallClock
@@ -108,6 +112,8 @@ def build_application(
     metrics: Callable[[], ContainerMetrics],
     node_metrics: Callable[[], Mapping[str, float]] = dict,
     settle_clocks: Callable[[], None] = lambda: None,
+    swap_owners: SwapOwnerSource = no_swap_owner,
+    backup_owners: BackupOwnerSource = no_backup_owners,
     wall_clock: WallClock,
     random: Random,
     settings: HttpSettings | None = None,
@@ -117,6 +123,7 @@ def build_application(
 
     `health`, `metrics` and `node_metrics` (of the process's other faces) give snapshots, taken when asked for.
     `settle_clocks` tells the rest of the process when a person says that the present time is right (H77).
+    `swap_owners` gives the owner of a container to compactors beside it (H9), `backup_owners` those of all (H6).
     `executor` splits large JSON bodies (None: the loop's own). Does no I/O.
     """
     shared = _shared_parts(segments, wall_clock, settings or HttpSettings())
@@ -140,6 +147,8 @@ def build_application(
         ),
         read=_read(shared, wall_clock, random),
         verbs=_verbs(shared, health),
+        swaps=SwapVerbs(owners=swap_owners, bodies=shared.bodies, settings=settings),
+        backups=BackupVerbs(owners=backup_owners),
         health=health,
         exposition=MetricsExposition(
             containers=metrics,

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.http import header_names
+from segmentstore.http.backup_verbs import BackupVerbs
 from segmentstore.http.metrics_exposition import CONTENT_TYPE, MetricsExposition
 from segmentstore.http.names import is_reserved, name_of_path
 from segmentstore.http.node_health import NodeHealth, health_as_json
@@ -36,12 +37,15 @@ from segmentstore.http.stream_append import StreamAppend
 from segmentstore.http.stream_create import StreamCreate
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_read import StreamRead
+from segmentstore.http.swap_verbs import SwapVerbs
 from segmentstore.http.upkeep import Upkeep
 from segmentstore.runtime.clock_watch import ClockWatch
 
 STREAM_PREFIX = "/v1/stream/"
 _SEGMENTS_PATH = "/v1/segments"
 _SEGMENTS_PREFIX = _SEGMENTS_PATH + "/"
+_CONTAINERS_PREFIX = "/v1/containers/"
+_BACKUPS_PATH = "/v1/backups"
 _CLIENT_GONE = 499
 """The status under which requests are counted whose client went away first."""
 
@@ -61,6 +65,8 @@ class Dispatch:
         append: StreamAppend,
         read: StreamRead,
         verbs: SegmentVerbs,
+        swaps: SwapVerbs,
+        backups: BackupVerbs,
         health: Callable[[], NodeHealth],
         exposition: MetricsExposition,
         statistics: RequestStatistics,
@@ -75,6 +81,8 @@ class Dispatch:
         self._append = append
         self._read = read
         self._verbs = verbs
+        self._swaps = swaps
+        self._backups = backups
         self._health = health
         self._exposition = exposition
         self._statistics = statistics
@@ -155,6 +163,10 @@ class Dispatch:
             return "options", self._options()
         if path.startswith(_SEGMENTS_PREFIX):
             return self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
+        if path.startswith(_CONTAINERS_PREFIX):
+            return self._swaps.route(request, path[len(_CONTAINERS_PREFIX) :])
+        if path == _BACKUPS_PATH or path.startswith(_BACKUPS_PATH + "/"):
+            return self._backups.route(request, path[len(_BACKUPS_PATH) + 1 :])
         return self._route_fixed(request, path)
 
     def _route_fixed(self, request: web.BaseRequest, path: str) -> tuple[str, Work]:

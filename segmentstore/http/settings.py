@@ -15,6 +15,8 @@ class HttpSettings:
     """Largest body of one append: it is one operation, so it is held in memory whole. Above it: 413."""
     control_body_bytes_max: int = 1 << 20
     """Largest JSON body of a segment verb."""
+    swap_object_bytes_max: int = 128 << 20
+    """Largest object that a compactor beside the owner of a container uploads through it; one at a time."""
     body_bytes_in_flight_max: int = 256 << 20
     """All request bodies that wait for their commit together. Above it: 503 with Retry-After."""
     body_seconds_max: float = 60.0

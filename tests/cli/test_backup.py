@@ -71,6 +71,44 @@ def test_h6_a_store_comes_back_as_it_was_when_it_was_pinned(
         assert users_of(CommandLine(capfdbinary, original.address)) == ["later"]
 
 
+def test_h6_a_running_store_is_pinned_while_it_serves_and_comes_back_as_it_was(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data, restored = tmp_path / "data", tmp_path / "restored"
+    cli = CommandLine(capfdbinary)
+    with ServerProcess(data, ["--set", "tier2.garbage_grace_seconds=0s"]) as server:
+        online, at = CommandLine(capfdbinary, server.address), ("--server", server.address)
+        fill(online, tmp_path)
+        pinned = cli("backup", "pin", "monday", *at, "-o", "json")
+        assert pinned.exit_code == ExitCode.OK, pinned.errors
+        assert len(pinned.rows) == 4
+        again = cli("backup", "pin", "monday", *at, "-o", "json")
+        assert again.rows == pinned.rows
+        for name in CONTENT:
+            assert online.segment("delete", name).exit_code == ExitCode.OK
+        assert online.segment("flush").exit_code == ExitCode.OK
+        assert cli("backup", "pin", "tuesday", *at).exit_code == ExitCode.OK
+        rows = cli("backup", "list", *at, "-o", "json").rows
+        assert [(row["backup"], row["complete"]) for row in rows] == [
+            ("monday", True),
+            ("tuesday", True),
+        ]
+        assert cli("backup", "drop", "tuesday", *at).exit_code == ExitCode.OK
+        assert cli("backup", "drop", "tuesday", *at).exit_code == ExitCode.NOT_FOUND
+        assert cli("backup", "pin", "bad%2Fname", *at).exit_code == ExitCode.USAGE
+        assert cli("backup", "pin", "both", *at, "--data", str(data)).exit_code == ExitCode.USAGE
+        assert cli("backup", "list").exit_code == ExitCode.USAGE
+        assert server.terminate() == 0
+    arguments = ("--from", str(data), "--data", str(restored), "--quiet", "-o", "json")
+    done = cli("backup", "restore", "monday", *arguments)
+    assert done.exit_code == ExitCode.OK, done.errors
+    with ServerProcess(restored) as copy:
+        found = CommandLine(capfdbinary, copy.address)
+        assert users_of(found) == sorted(CONTENT)
+        for name, content in CONTENT.items():
+            assert found.segment("read", name).content == content
+
+
 def test_a_backup_is_dropped_once_and_a_missing_one_is_said_to_be_missing(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -4,7 +4,9 @@ Any change of a single bit of an image is found: everything before the file CRC3
 with the computed one, and the last eight bytes have only one right value.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
@@ -13,7 +15,7 @@ from tier2.format.block import decode_block
 from tier2.format.chunk_footer import ChunkFooter, parse_footer
 from tier2.format.chunk_format import FILE_CRC_TAIL_BYTES, FOOTER_BYTES, HEADER_BYTES, ChunkFlag
 from tier2.format.chunk_header import ChunkHeader, parse_header
-from tier2.format.chunk_index import ChunkIndex, parse_index
+from tier2.format.chunk_index import BlockEntry, ChunkIndex, parse_index
 from tier2.format.chunk_reader import ChunkIdentity
 
 
@@ -32,10 +34,20 @@ class ChunkReport:
         return not self.damages
 
 
+BlockExamination: TypeAlias = Callable[[BlockEntry, BufferView], str]
+"""Looks into the bytes of a sound block; a sentence if they contradict what the block should hold, else empty."""
+
+
 def verify_chunk(
-    image: BufferView, *, identity: ChunkIdentity | None = None, source: str = "chunk"
+    image: BufferView,
+    *,
+    identity: ChunkIdentity | None = None,
+    source: str = "chunk",
+    examine: BlockExamination | None = None,
 ) -> ChunkReport:
     """Check every byte of an image, and against `identity` if the layout's record is at hand.
+
+    `examine` sees each sound block, in order, while it is decoded.
 
     Never raises for bad bytes: everything that can still be checked is checked. Complexity: O(size), decompressing
     one block at a time.
@@ -55,7 +67,7 @@ def verify_chunk(
     except CorruptedDataError as error:
         damages.append(str(error))
     if index is not None:
-        damages += _block_damages(image, index, source)
+        damages += _block_damages(image, index, source, examine)
     if header is not None and index is not None:
         damages += _header_damages(header, index, source)
     if footer is not None:
@@ -82,16 +94,22 @@ def _read_index(
     )
 
 
-def _block_damages(image: BufferView, index: ChunkIndex, source: str) -> list[str]:
+def _block_damages(
+    image: BufferView, index: ChunkIndex, source: str, examine: BlockExamination | None
+) -> list[str]:
     view = memoryview(image)
     damages = []
     for block, entry in enumerate(index.entries):
         try:
-            decode_block(
+            content = decode_block(
                 entry, view[entry.position : entry.end_position], source=f"{source} block={block}"
             )
         except CorruptedDataError as error:
             damages.append(str(error))
+            continue
+        sentence = examine(entry, content) if examine is not None else ""
+        if sentence:
+            damages.append(f"{sentence} source={source} block={block}")
     return damages
 
 

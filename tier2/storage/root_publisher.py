@@ -82,10 +82,6 @@ class RootPublisher:
         """The last version known to be published."""
         return self._root
 
-    @property
-    def open_attempt(self) -> Attempt | None:
-        return self._open
-
     def abandon(self, objects: Iterable[ObjectReference]) -> None:
         """Objects uploaded for something that never became an attempt: the next version records them as garbage."""
         self._abandoned.update(dict.fromkeys(objects))

@@ -13,6 +13,7 @@ from segmentstore.contracts.storage import (
     StoredBlock,
 )
 from tier2.storage.block_listing import list_blocks
+from tier2.storage.chunk_listing import StoredChunk, list_chunks
 from tier2.storage.components import Components
 from tier2.storage.published_segments import PublishedSegments
 from tier2.storage.run_view import RunView
@@ -71,5 +72,17 @@ class RootReading:
         not published or a range past its published length.
         """
         return list_blocks(
+            self._segments, self._components, segment_id=segment_id, start=start, end=end
+        )
+
+    def list_chunks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredChunk, None]:
+        """The chunks that hold published bytes of [start, end), in order; no chunk is looked at.
+
+        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
+        not published or a range past its published length.
+        """
+        return list_chunks(
             self._segments, self._components, segment_id=segment_id, start=start, end=end
         )

@@ -17,7 +17,7 @@ the columns fit; the order of keys is proved by check().
 import struct
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -148,10 +148,6 @@ class RunBlock:
     def lower_bound(self, key: bytes) -> int:
         """Index of the first key at or above `key`; the count if there is none."""
         return bisect_left(range(self.count), key, key=self.key)
-
-    def upper_bound(self, key: bytes) -> int:
-        """Index of the first key above `key`; the count if there is none."""
-        return bisect_right(range(self.count), key, key=self.key)
 
     def find(self, key: bytes) -> int | None:
         index = self.lower_bound(key)

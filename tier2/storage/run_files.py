@@ -46,10 +46,6 @@ class RunFiles:
         self._executor = executor
         self._cache: ByteCache[_Key, PartIndex | RunBlock] = ByteCache(cache_bytes)
 
-    @property
-    def cached_bytes(self) -> int:
-        return self._cache.used_bytes
-
     async def index(self, part: RunPart) -> PartIndex:
         cached = self._cache.get((part.identity, _INDEX))
         if cached is not None:

@@ -28,7 +28,7 @@ from segmentstore.contracts.errors import (
     ObjectNotFoundError,
     StoreFullError,
 )
-from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.identifiers import BufferView, SegmentId
 from tier2.format.chunk_index import EventInformation
 from tier2.storage.chunk_joining import Block, decoded_blocks
 from tier2.storage.components import Components
@@ -93,6 +93,18 @@ class SwapDoor:
             self._reserved[key] = identity
             keys.append(key)
         return keys
+
+    def release(self, keys: Sequence[str]) -> None:
+        """Keys that will not be used any more; what lies under them is garbage. Unknown ones are passed over."""
+        identities = [self._reserved.pop(key) for key in keys if key in self._reserved]
+        self._owned.publisher.abandon([(ObjectKind.CHUNKS, identity) for identity in identities])
+
+    async def upload(self, key: str, content: BufferView) -> None:
+        """Store an object for a compactor that cannot write to Tier 2 itself. Raises SwapRefusedError, StorageError."""
+        identity = self._reserved.get(key)
+        if identity is None:
+            raise SwapRefusedError(f"upload refused: the owner gave out no such object key {key=}")
+        await self._components.objects.put(ObjectKind.CHUNKS, identity, [content])
 
     async def propose(self, proposal: SwapProposal) -> None:
         """Returns when the swap is published. Raises SwapRefusedError, and what Storage.publish() raises."""

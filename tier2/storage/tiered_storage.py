@@ -12,6 +12,7 @@ from random import Random
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import (
+    BufferView,
     ContainerId,
     Epoch,
 )
@@ -168,6 +169,18 @@ class TieredStorage(RootReading):
         self._claimed()
         assert self._swap_door is not None, "a claim makes a door for proposals"
         return self._swap_door.reserve(count)
+
+    def release_object_keys(self, keys: Sequence[str]) -> None:
+        """Keys that were given out and will not be used; whatever lies under them is garbage."""
+        self._claimed()
+        assert self._swap_door is not None, "a claim makes a door for proposals"
+        self._swap_door.release(keys)
+
+    async def upload_reserved(self, key: str, content: BufferView) -> None:
+        """Store an object under a key that was given out and not used yet. Raises SwapRefusedError, StorageError."""
+        self._claimed()
+        assert self._swap_door is not None, "a claim makes a door for proposals"
+        await self._swap_door.upload(key, content)
 
     async def propose_swap(self, proposal: SwapProposal) -> None:
         """Check a swap that somebody else prepared, and publish it (H9).
