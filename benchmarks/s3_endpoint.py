@@ -1,9 +1,8 @@
-"""The S3 endpoint beside versitygw, an S3 gateway over a file system: the same client, the same disk, the same run.
+"""Our S3 endpoint beside versitygw and MinIO: the same client library, puts and gets of three sizes, 16 in flight.
 
-16 requests in flight, objects of 1 KB, 100 KB and 8 MB, put and get. Each server has a process of its own, the client
-(aioboto3) a third; rounds alternate, so that all see the same machine. What is compared is not the same promise: our
-puts are synced to the disk before they are answered and every read checks its bytes, the gateway leaves both to the
-file system.
+The servers run at once, each in a process of its own, and take turns: a slow moment of the machine hits all. What is
+promised is not the same: our puts are synced to the disk before they are answered and every read checks its bytes;
+versitygw leaves both to the file system, MinIO checks what it reads.
 
     python -m benchmarks.s3_endpoint [--rounds 3] [--scale 1.0]
 """
@@ -11,100 +10,24 @@ file system.
 import argparse
 import asyncio
 import os
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
-import aioboto3
-from aiobotocore.config import AioConfig
-
+from benchmarks.s3_servers import (
+    BUCKET,
+    CONCURRENT,
+    Server,
+    minio,
+    server,
+    start_gateway,
+    start_minio,
+    start_ours,
+)
 from benchmarks.workbench import Row, median, print_rows, row
-from tests.tier2.object_stores.s3.conftest import free_port
-from tests.tier2.object_stores.s3.test_real_server import gateway, wait_for
 
-CONCURRENT = 16
-ACCESS_KEY, SECRET_KEY = "testkey", "testsecret1"
-BUCKET = "benchmark"
 SIZES = (("1 KB", 1 << 10, 480), ("100 KB", 100 << 10, 240), ("8 MB", 8 << 20, 32))
 """Name, bytes, and operations of one round."""
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """One that is measured."""
-
-    name: str
-    url: str
-    client: Any  # the client library makes its classes at run time
-
-
-def start_ours(directory: str) -> tuple[subprocess.Popen[str], str]:
-    environment = {
-        **os.environ,
-        "SEGMENTSTORE_S3_ACCESS_KEY": ACCESS_KEY,
-        "SEGMENTSTORE_S3_SECRET_KEY": SECRET_KEY,
-    }
-    command = [sys.executable, "-m", "segmentstore.cli", "s3", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*command, "--data", directory],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    return process, process.stdout.readline().split()[1]
-
-
-def start_gateway(directory: str) -> tuple[subprocess.Popen[str], str]:
-    port = free_port()
-    environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-    process = subprocess.Popen(
-        [str(gateway()), "--port", f"127.0.0.1:{port}", "--quiet", "posix", directory],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    wait_for(port)
-    return process, f"http://127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def server(
-    name: str, start: Callable[[str], tuple[subprocess.Popen[str], str]]
-) -> AsyncIterator[Server]:
-    """A server on a directory of its own."""
-    async with AsyncExitStack() as stack:
-        directory = stack.enter_context(TemporaryDirectory(prefix="segmentstore-bench-"))
-        process, url = start(str(Path(directory)))
-        try:
-            client = await stack.enter_async_context(
-                aioboto3.Session().client(
-                    "s3",
-                    endpoint_url=url,
-                    region_name="us-east-1",
-                    aws_access_key_id=ACCESS_KEY,
-                    aws_secret_access_key=SECRET_KEY,
-                    config=AioConfig(
-                        max_pool_connections=CONCURRENT,
-                        request_checksum_calculation="when_required",
-                        response_checksum_validation="when_required",
-                        s3={"addressing_style": "path", "payload_signing_enabled": False},
-                    ),
-                )
-            )
-            await client.create_bucket(Bucket=BUCKET)
-            yield Server(name, url, client)
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
 
 
 async def rate(operations: int, operation: Callable[[int], Awaitable[None]]) -> float:
@@ -144,25 +67,29 @@ async def measure(
 
 async def compare(rounds: int, scale: float) -> list[Row]:
     found: dict[tuple[str, str, str], list[float]] = {}
-    async with (
-        server("ours", start_ours) as ours,
-        server("versitygw", start_gateway) as peer,
-    ):
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(server("ours", start_ours)),
+            await stack.enter_async_context(server("versitygw", start_gateway)),
+        ]
+        if minio() is not None:
+            servers.append(await stack.enter_async_context(server("MinIO", start_minio)))
         for round_number in range(rounds):
-            pair = (ours, peer) if round_number % 2 == 0 else (peer, ours)
+            turn = round_number % len(servers)
             for title, size, operations in SIZES:
                 count = max(CONCURRENT, int(operations * scale))
-                for one in pair:
+                for one in (*servers[turn:], *servers[:turn]):
                     puts, gets = await measure(one, size, count, round_number)
                     found.setdefault((one.name, "put", title), []).append(puts)
                     found.setdefault((one.name, "get", title), []).append(gets)
     return [
         row(
-            f"{verb} {title}, {CONCURRENT} in flight, beside versitygw",
+            f"{verb} {title}, {CONCURRENT} in flight, beside {peer.name}",
             median(found["ours", verb, title]),
             "1/s",
-            median(found["versitygw", verb, title]),
+            median(found[peer.name, verb, title]),
         )
+        for peer in servers[1:]
         for title, _, _ in SIZES
         for verb in ("put", "get")
     ]

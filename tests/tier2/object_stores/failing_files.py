@@ -61,9 +61,9 @@ class FailingFile:
         self._log.note("sync_data", self._path)
         self._file.sync_data()
 
-    def forget_cached(self) -> None:
+    def forget_cached(self, start: int = 0, length: int = 0) -> None:
         self._log.note("forget_cached", self._path)
-        self._file.forget_cached()
+        self._file.forget_cached(start, length)
 
     def lock_exclusive(self) -> bool:
         self._log.note("lock_exclusive", self._path)

@@ -86,10 +86,8 @@ async def test_h2_buffers_reused_after_a_cancelled_put_never_become_an_object(
 
 def test_a_start_whose_caller_gave_up_waiting_may_be_repeated() -> None:
     async def main(loop: SimLoop) -> None:
-        disk = SimulatedDisk()
-        store = FilesystemObjectStore(
-            "/tier2", files=disk.mount("process"), executor=None, random=Random(1)
-        )
+        files = SimulatedDisk().mount("process")
+        store = FilesystemObjectStore("/tier2", files=files, executor=None, random=Random(1))
         for _ in range(3):
             start = loop.create_task(store.start())
             await asyncio.sleep(0)
@@ -100,6 +98,8 @@ def test_a_start_whose_caller_gave_up_waiting_may_be_repeated() -> None:
         await store.start()
         await store.put("a", [b"bytes"])
         assert (await store.get("a")).content == b"bytes"
+        owners = [name for name in files.list("/tier2/temporary") if name.endswith(".owner")]
+        assert len(owners) == 1  # a start that went through unseen is not done a second time
         await store.close()
 
     run_simulation(1, main)

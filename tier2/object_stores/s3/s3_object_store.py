@@ -34,6 +34,7 @@ from tier2.object_stores.s3.multipart_upload import MultipartUpload, checksum_te
 from tier2.object_stores.s3.one_attempt_session import OneAttemptSession
 from tier2.object_stores.s3.request_line import ConditionFailedError, RequestLine
 from tier2.object_stores.s3.request_statistics import RequestStatistics
+from tier2.object_stores.s3.rust_reads import RustReads
 from tier2.object_stores.s3.settings import S3Settings
 from tier2.object_stores.s3.startup_race import require_compare_and_set
 
@@ -50,6 +51,7 @@ class S3ObjectStore:
         self._line = RequestLine(settings=settings, random=random)
         self._stack = AsyncExitStack()
         self._client: Any = None  # the client library makes its classes at run time
+        self._reads: RustReads | None = None
         self._creation = _creation_parameters(settings)
 
     @property
@@ -61,6 +63,8 @@ class S3ObjectStore:
         assert self._client is None, "the store is started already"
         settings = self._settings
         session = aioboto3.Session()
+        if settings.rust_reads:
+            self._reads = RustReads(settings=settings, session=session)
         self._client = await self._stack.enter_async_context(
             session.client(
                 "s3",
@@ -161,6 +165,8 @@ class S3ObjectStore:
         check_key(key)
 
         async def request() -> VersionedObject:
+            if self._reads is not None:
+                return await self._reads.get(self._full_key(key))
             answer = await self._client.get_object(**self._address(key))
             async with answer["Body"] as stream:
                 content = await stream.read()
@@ -178,6 +184,8 @@ class S3ObjectStore:
             return b""
 
         async def request() -> bytes:
+            if self._reads is not None:
+                return await self._reads.get_range(self._full_key(key), start, length)
             try:
                 answer = await self._client.get_object(
                     **self._address(key), Range=f"bytes={start}-{start + length - 1}"

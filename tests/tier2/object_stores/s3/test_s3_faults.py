@@ -109,6 +109,43 @@ async def test_a_multipart_upload_survives_lost_parts_and_a_lost_completion(
     [
         (Fault.SLOW_DOWN, "throttled"),
         (Fault.SERVER_ERROR, "unavailable"),
+        (Fault.LOST_ANSWER, "unavailable"),
+        (Fault.EXPIRED_TOKEN, "credentials_expired"),
+        (Fault.CLOCK_SKEW, "clock_skew"),
+    ],
+)
+async def test_reads_by_obstore_are_repeated_and_named_like_all_others(
+    proxy: FaultyProxy, bucket: str, fault: Fault, state: str
+) -> None:
+    settings = S3Settings(
+        bucket=bucket,
+        endpoint_url=proxy.url,
+        startup_race_rounds=0,
+        retry_seconds_first=0.001,
+        retry_seconds_max=0.01,
+        rust_reads=True,
+    )
+    store = S3ObjectStore(settings=settings, random=Random(1))
+    await store.start()
+    body = Random(1).randbytes(300_000)
+    await store.put("a", [body])
+    proxy.plan("GET", Fault.HALF_BODY, Fault.SLOW_DOWN)
+    assert (await store.get("a")).content == body
+    assert (proxy.count("GET"), store.statistics.retries) == (3, 2)
+    proxy.plan("GET", *[fault] * 5)
+    with pytest.raises(StorageUnavailableError) as caught:
+        await store.get_range("a", 1000, 2000)
+    assert caught.value.state == state
+    proxy.forget_plans()
+    assert await store.get_range("a", 1000, 200_000) == body[1000:201_000]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "state"),
+    [
+        (Fault.SLOW_DOWN, "throttled"),
+        (Fault.SERVER_ERROR, "unavailable"),
         (Fault.EXPIRED_TOKEN, "credentials_expired"),
         (Fault.CLOCK_SKEW, "clock_skew"),
     ],

@@ -51,6 +51,22 @@ class TestS3ObjectStore(ObjectStoreSuite):
         await store.close()
 
 
+class TestS3ObjectStoreThatReadsByObstore(ObjectStoreSuite):
+    refuses_path_prefixes = False
+
+    @pytest.fixture
+    async def store(self, settings: S3Settings) -> AsyncIterator[S3ObjectStore]:
+        store = await started(replace(settings, rust_reads=True), 1)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def second_store(self, settings: S3Settings) -> AsyncIterator[S3ObjectStore]:
+        store = await started(replace(settings, rust_reads=True), 2)
+        yield store
+        await store.close()
+
+
 async def test_a_large_object_goes_up_in_parts_and_reads_back(settings: S3Settings) -> None:
     store = await started(replace(settings, multipart_bytes_min=6 << 20, part_bytes=5 << 20), 1)
     body = Random(3).randbytes(12 << 20)
