@@ -35,8 +35,11 @@ class File(Protocol):
     def sync_data(self) -> None:
         """fdatasync: contents and what is needed to read them back (the size)."""
 
-    def forget_cached(self) -> None:
-        """Ask the system to drop what it caches of the synced contents: the next read is the disk's own answer."""
+    def forget_cached(self, start: int = 0, length: int = 0) -> None:
+        """Ask the system to drop what it caches of the synced contents: the next read is the disk's own answer.
+
+        Of `length` bytes from `start` on; a length of 0 means up to the end.
+        """
 
     def lock_exclusive(self) -> bool:
         """Take the advisory lock of this open file without waiting; False if another process holds it.
@@ -127,8 +130,8 @@ class SystemFile:
     def sync_data(self) -> None:
         os.fdatasync(self._descriptor)
 
-    def forget_cached(self) -> None:
-        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    def forget_cached(self, start: int = 0, length: int = 0) -> None:
+        os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
     def lock_exclusive(self) -> bool:
         try:

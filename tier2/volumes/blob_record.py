@@ -1,4 +1,4 @@
-"""One record of a volume: the document's blob header with what a rebuild needs besides, then key, index record, blob.
+"""One record of a volume: a blob's header with what a rebuild needs besides, then key, index record, blob.
 
      0  4  mark b"S4rc"
      4  4  header CRC32, of bytes 8 to 48, seeded with the volume's secret
@@ -13,7 +13,7 @@
     40  8  sequence number of this change; the highest of a key and version wins (H69)
     48     key, index record, blob; then zeros up to a multiple of 8
 
-Big-endian. The five fields named crc to is_deleted are the document's header; the rest is what lets a volume alone
+Big-endian. The five fields named crc to is_deleted describe the blob; the rest is what lets a volume alone
 rebuild the index (H68), keep its order (H69), know whether its last group is whole, and be read past damage (H71): a
 bad body is skipped by the length in its good header, and only a bad header makes the scan search for the next mark, at
 multiples of 8.
@@ -23,6 +23,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
@@ -35,6 +36,8 @@ KEY_BYTES_MAX = 4096
 INDEX_RECORD_BYTES_MAX = 16 << 20
 _CHECKED = struct.Struct(">IQIQBBHIQ")
 _FRONT = struct.Struct(">4sI")
+RECORD_LAYOUT = struct.Struct(">4sIIQIQBBHIQ")
+"""The whole fixed part: mark, header CRC, and what that covers."""
 
 
 class RecordKind(IntEnum):
@@ -48,6 +51,9 @@ class RecordKind(IntEnum):
     """The key, or the version named in the index record, is gone."""
     BLOB = 4
     """Bytes alone, for references elsewhere: has no key, and changes no object."""
+
+
+_KINDS = {kind.value: kind for kind in RecordKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class RecordHeader:
         return RECORD_HEADER_BYTES + self.key_length + self.index_record_length
 
 
+@lru_cache(maxsize=64)
 def seed_of(secret: int) -> int:
     """What every checksum of a volume starts from."""
     return crc32_of(secret.to_bytes(8, "big"))
@@ -159,8 +166,8 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
         index_record_length,
         sequence,
     ) = _CHECKED.unpack(checked)
-    known = kind in RecordKind.__members__.values()
-    if not known or bool(is_deleted) != (kind == RecordKind.TOMBSTONE):
+    known = _KINDS.get(kind)
+    if known is None or bool(is_deleted) != (known is RecordKind.TOMBSTONE):
         raise CorruptedDataError(f"record header contradicts itself {kind=} {is_deleted=}")
     if key_length > KEY_BYTES_MAX or index_record_length > INDEX_RECORD_BYTES_MAX:
         raise CorruptedDataError(
@@ -171,7 +178,7 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
         timestamp_ms=timestamp_ms,
         key_length=key_length,
         blob_length=blob_length,
-        kind=RecordKind(kind),
+        kind=known,
         index_record_length=index_record_length,
         sequence=sequence,
         group_left=group_left,

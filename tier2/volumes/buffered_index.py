@@ -43,7 +43,15 @@ class BufferedIndex:
         return self._database.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(key) for key in keys]
+        found: dict[bytes, bytes | None] = {}
+        # Newest first, and the database last, as in `get`.
+        for rows in (self._fresh, self._leaving):
+            for key in keys:
+                if key in rows and key not in found:
+                    found[key] = rows[key]
+        missing = [key for key in keys if key not in found]
+        found.update(zip(missing, self._database.get_many(missing), strict=True))
+        return [found[key] for key in keys]
 
     def scan(
         self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
@@ -73,6 +81,17 @@ class BufferedIndex:
         self._fresh_bytes += sum(
             len(key) + (0 if value is None else len(value)) for key, value in batch.items()
         )
+
+    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+        self.flush()
+        return self._database.add(rows)
+
+    def load(self) -> None:
+        self.flush()
+        self._database.load()
+
+    def loaded(self) -> None:
+        self._database.loaded()
 
     def sync(self) -> None:
         self.flush()

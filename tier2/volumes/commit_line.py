@@ -3,7 +3,9 @@
 Invariants:
 
 - One group is under way at a time; a change joins the line synchronously, in the order of the calls.
-- No waiting window: a lone change is a group of one. The line is bounded by bytes; more wait outside, in order.
+- No waiting window: a lone change is a group of one. A group waits only for puts that are being hashed when it could
+  begin, as many as that, and each of them small: what they take is a fraction of the sync that they would wait for.
+- The line is bounded by bytes; more wait outside, in order.
 - A caller that goes away changes nothing: its change is made all the same.
 - When a group fails, every change of it fails with one error, outcome unknown; the next group has a new volume.
 - `changed` is called after every group of somebody else than compaction: there may be something to compact; urgently,
@@ -15,8 +17,9 @@ import asyncio
 import logging
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -61,6 +64,11 @@ class CommitLine:
         self._something = asyncio.Event()
         self._room = asyncio.Condition()
         self._waiting_outside = 0
+        self._expected = 0
+        """Puts that will join soon, or give up."""
+        self._arrived = 0
+        """Of those, since the line was made."""
+        self._arrival = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_due = False
@@ -96,6 +104,17 @@ class CommitLine:
         finally:
             self._waiting_outside -= 1
 
+    @contextmanager
+    def expect_one(self) -> Iterator[None]:
+        """Around the short work after which a change joins the line, in the same turn of the loop."""
+        self._expected += 1
+        try:
+            yield
+        finally:
+            self._expected -= 1
+            self._arrived += 1
+            self._arrival.set()
+
     async def submit_all(self, mutations: Sequence[Mutation]) -> None:
         """Changes without bytes of their own, side by side in the line. Raises what refused the first one."""
         for future in [self._join(mutation) for mutation in mutations]:
@@ -117,13 +136,26 @@ class CommitLine:
         while True:
             await self._something.wait()
             while self._line:
+                await self._wait_for_expected()
                 await self._make(self._next_group())
+                # Also while the line never empties: readers beside this process see only what the database has.
+                await self._flush_if_due()
             self._something.clear()
             if self._closing:
                 return
-            if self._flush_due:
-                self._flush_due = False
-                await self._run(self._commit.flush_index)
+            await self._flush_if_due()
+
+    async def _flush_if_due(self) -> None:
+        if self._flush_due:
+            self._flush_due = False
+            await self._run(self._commit.flush_index)
+
+    async def _wait_for_expected(self) -> None:
+        """Until as many have arrived as are expected now: a stream of new ones does not keep the group waiting."""
+        enough = self._arrived + self._expected
+        while self._arrived < enough and len(self._line) < self._settings.group_records_max:
+            self._arrival.clear()
+            await self._arrival.wait()
 
     def _next_group(self) -> list[Waiting]:
         settings = self._settings

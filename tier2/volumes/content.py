@@ -9,7 +9,7 @@ from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ContentDigest:
     """Of one object's bytes."""
 
@@ -40,6 +40,12 @@ def digest(content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
     if room < piece_bytes:
         pieces.append(crc)
     return ContentDigest(size=size, content_hash=sha.digest(), pieces=tuple(pieces))
+
+
+def digest_piece(content: bytes) -> ContentDigest:
+    """As `digest`, of bytes that are one piece."""
+    pieces = (crc32_of(content),) if content else ()
+    return ContentDigest(len(content), hashlib.sha256(content).digest(), pieces)
 
 
 def check_pieces(

@@ -29,7 +29,7 @@ from segmentstore.runtime.clock import WallClock
 from tier2.volumes.blob_record import KEY_BYTES_MAX
 from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
-from tier2.volumes.content import ContentDigest, check_pieces, digest
+from tier2.volumes.content import ContentDigest, check_pieces, digest, digest_piece
 from tier2.volumes.description import Description, check_date, check_key, check_texts, draft_of
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_database import IndexDatabase
@@ -54,6 +54,8 @@ _Result = TypeVar("_Result")
 _LOOKUPS_MAX = 4
 _HASH_ON_LOOP_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
+_AWAITED_BYTES_MAX = 256 << 10
+"""Smaller contents are hashed faster than the disk syncs: a group waits for those that are being hashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,12 @@ class VolumeEngine:
             legal_hold=legal_hold,
         )
         size = sum(len(buffer) for buffer in content)
-        if size <= _HASH_ON_LOOP_BYTES_MAX:
-            found = digest(content, self._settings.piece_bytes)
+        if size <= min(_HASH_ON_LOOP_BYTES_MAX, self._settings.piece_bytes):
+            whole = b"".join(content)
+            content, found = [whole], digest_piece(whole)
+        elif size <= _AWAITED_BYTES_MAX:
+            with self._line.expect_one():
+                found = await self._run(digest, content, self._settings.piece_bytes)
         else:
             found = await self._run(digest, content, self._settings.piece_bytes)
         return await self.put_digested(

@@ -42,7 +42,7 @@ from tier2.volumes.volume_files import OpenVolume
 Outcome: TypeAlias = IndexRecord | SegmentStoreError | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Record:
     """A record that the group will write."""
 
@@ -97,6 +97,10 @@ class Group:
             )
         return buffers
 
+    def look_ahead(self, mutations: Sequence[Mutation]) -> None:
+        """What the puts among them will ask the index for is read in one go."""
+        self.changes.look_ahead([current_key(one.key) for one in mutations if type(one) is Put])
+
     def judge(self, mutation: Mutation) -> Outcome:
         """All of its effects or none. Raises OSError."""
         if self._full and not isinstance(mutation, FREES_SPACE):
@@ -150,9 +154,10 @@ class Group:
         known = None if draft.inline else changes.blob(draft.content_hash)
         brings_blob = draft.size > 0 and known is None and put.stored is None
         oldest = self.sequence if replaced is None else replaced.record.oldest
-        record = replace(draft, sequence=self.sequence, oldest=oldest)
+        record = draft.numbered(self.sequence, oldest)
+        encoded = encode_index_record(record)
         volume, offset, overhead = self._append(
-            RecordKind.PUT, key, record, put.content if brings_blob else ()
+            RecordKind.PUT, key, encoded, put.content if brings_blob else ()
         )
         if known is None and draft.size > 0 and not draft.inline:
             if put.stored is not None:
@@ -161,7 +166,7 @@ class Group:
             changes.add_blob(draft.content_hash, blob_row)
         inline = b"".join(put.content) if draft.inline else None
         length = overhead + (draft.size if draft.inline else 0)
-        changes.put_version(key, ObjectRow(volume, offset, length, record, inline))
+        changes.put_version(key, ObjectRow(volume, offset, length, record, inline), encoded)
         return record
 
     def _note_stored(self, stored: BlobRow) -> None:
@@ -203,7 +208,9 @@ class Group:
             oldest=row.record.oldest,
             version_id=row.record.version_id,
         )
-        volume, _, length = self._append(RecordKind.TOMBSTONE, key, tombstone, ())
+        volume, _, length = self._append(
+            RecordKind.TOMBSTONE, key, encode_index_record(tombstone), ()
+        )
         changes.note_tombstones(volume, length=length, oldest=tombstone.oldest)
         changes.remove_version(key, row_key, row)
         return row.record
@@ -219,7 +226,9 @@ class Group:
             versioned=bool(marker_id),
             delete_marker=True,
         )
-        volume, offset, overhead = self._append(RecordKind.PUT, key, marker, ())
+        volume, offset, overhead = self._append(
+            RecordKind.PUT, key, encode_index_record(marker), ()
+        )
         self.changes.put_version(key, ObjectRow(volume, offset, overhead, marker, None))
         return marker
 
@@ -247,7 +256,7 @@ class Group:
             record = replace(record, legal_hold=change.legal_hold)
         inline = row.inline
         volume, offset, overhead = self._append(
-            RecordKind.CHANGE, key, record, () if not inline else (inline,)
+            RecordKind.CHANGE, key, encode_index_record(record), () if not inline else (inline,)
         )
         length = overhead + len(inline or b"")
         changes.replace_object(row_key, row, ObjectRow(volume, offset, length, record, inline))
@@ -295,10 +304,9 @@ class Group:
     # --- records ---------------------------------------------------------------------------------
 
     def _append(
-        self, kind: RecordKind, key: bytes, record: IndexRecord, blob: Sequence[BufferView]
+        self, kind: RecordKind, key: bytes, encoded: bytes, blob: Sequence[BufferView]
     ) -> tuple[int, int, int]:
         """Volume, offset of the record, and its length before the blob."""
-        encoded = encode_index_record(record)
         if self._volume is None:
             self._volume = self._open_volume()
         offset = self._volume.end + self.length

@@ -120,6 +120,7 @@ class GroupCommit:
             full=full,
         )
         first = group.sequence
+        group.look_ahead(mutations)
         outcomes = [group.judge(mutation) for mutation in mutations]
         if group.has_records:
             self._write(group, first)

@@ -32,6 +32,12 @@ class GroupTail:
             self._group_start = one.offset + one.header.total_length
             self._ends_behind_damage += 1
 
+    def pass_over(self, end: int, groups: int) -> None:
+        """So many whole groups came next, the last of which ends at `end`."""
+        assert not self._open, "groups that begin inside another one"
+        self._group_start = end
+        self._ends_behind_damage += groups
+
     @property
     def cut_at(self) -> int | None:
         """Where the volume has to end, or None if its last group is whole."""

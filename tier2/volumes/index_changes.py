@@ -9,6 +9,7 @@ Invariants:
 - What was changed since the last `accept` can be dropped as a whole: a mutation has all of its effects or none.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from segmentstore.contracts.errors import CorruptedDataError
@@ -50,6 +51,9 @@ class IndexChanges:
         """Changes since the last `accept`."""
         self._seen: dict[bytes, bytes | None] = {}
         """Rows that were read: nobody but the holder of this object changes the index meanwhile."""
+        self._volumes: dict[int, VolumeRow | None] = {}
+        """Changed rows of volumes, encoded at the end: every put of a group changes the same one."""
+        self._trial_volumes: dict[int, VolumeRow | None] = {}
         self._version_rows: dict[bytes, list[bytes]] = {}
         """Keys of changed `v` rows by the key of their object."""
 
@@ -57,16 +61,27 @@ class IndexChanges:
         """What was changed stays."""
         self._rows.update(self._trial)
         self._trial.clear()
+        self._volumes.update(self._trial_volumes)
+        self._trial_volumes.clear()
 
     def reject(self) -> None:
         """What was changed since the last `accept` never happened."""
         self._trial.clear()
+        self._trial_volumes.clear()
 
     def take(self) -> list[tuple[bytes, bytes | None]]:
         """Everything that changed, in key order (the order in which a tree likes it)."""
         self.accept()
+        for number, volume in self._volumes.items():
+            self._rows[volume_key(number)] = None if volume is None else encode_volume_row(volume)
         rows, self._rows = sorted(self._rows.items()), {}
+        self._volumes.clear()
         return rows
+
+    def look_ahead(self, row_keys: Sequence[bytes]) -> None:
+        """These rows will be asked for: they are read in one go."""
+        wanted = [key for key in dict.fromkeys(row_keys) if key not in self._seen]
+        self._seen.update(zip(wanted, self._index.get_many(wanted), strict=True))
 
     # --- objects ---------------------------------------------------------------------------------
 
@@ -99,8 +114,11 @@ class IndexChanges:
         present = [(row, content) for row, content in sorted(found.items()) if content is not None]
         return [(row, decode_object_row(content)) for row, content in present[:limit]]
 
-    def put_version(self, key: bytes, row: ObjectRow) -> None:
-        """A new newest version of a key, in the place of what stands under its id; its blob has a row already."""
+    def put_version(self, key: bytes, row: ObjectRow, index_record: bytes | None = None) -> None:
+        """A new newest version of a key, in the place of what stands under its id; its blob has a row already.
+
+        `index_record`: the row's record as it is encoded, where that is known.
+        """
         # Named before the other one is removed: that may be the last name of the same blob.
         if row.has_blob_row:
             self._change_references(row.record.content_hash, 1)
@@ -110,7 +128,7 @@ class IndexChanges:
             self._remove_object(key, *replaced)
         if current is not None and (replaced is None or replaced[0] != current_key(key)):
             self._keep_as_earlier(key, current)
-        self.put(current_key(key), encode_object_row(row))
+        self.put(current_key(key), encode_object_row(row, index_record))
         self._add_live(row.volume, row.record_length)
 
     def remove_version(self, key: bytes, row_key: bytes, row: ObjectRow) -> None:
@@ -182,48 +200,50 @@ class IndexChanges:
     # --- volumes ---------------------------------------------------------------------------------
 
     def volume(self, number: int) -> VolumeRow | None:
+        if number in self._trial_volumes:
+            return self._trial_volumes[number]
+        if number in self._volumes:
+            return self._volumes[number]
         content = self.get(volume_key(number))
         return None if content is None else decode_volume_row(content)
 
     def note_written(self, number: int, *, end: int, lowest: int, highest: int) -> None:
         """Records with numbers from `lowest` to `highest` now end at `end` of a volume."""
         row = self._volume_or_new(number)
-        self._set_volume(
-            number,
-            replace(
-                row,
-                indexed_to=max(row.indexed_to, end),
-                sequence_lowest=min(row.sequence_lowest, lowest),
-                sequence_highest=max(row.sequence_highest, highest),
-            ),
+        self._trial_volumes[number] = replace(
+            row,
+            indexed_to=max(row.indexed_to, end),
+            sequence_lowest=min(row.sequence_lowest, lowest),
+            sequence_highest=max(row.sequence_highest, highest),
         )
 
     def note_tombstones(self, number: int, *, length: int, oldest: int) -> None:
         """A volume has got tombstones of so many bytes, for records from `oldest` on."""
         row = self._volume_or_new(number)
-        self._set_volume(
-            number,
-            replace(
-                row,
-                tombstone_bytes=row.tombstone_bytes + length,
-                tombstone_oldest=min(row.tombstone_oldest, oldest),
-            ),
+        self._trial_volumes[number] = replace(
+            row,
+            tombstone_bytes=row.tombstone_bytes + length,
+            tombstone_oldest=min(row.tombstone_oldest, oldest),
         )
 
     def forget_volume(self, number: int) -> None:
         """Its file is gone, or about to go, and nothing of it is live."""
         row = self.volume(number)
         assert row is None or row.live_bytes == 0, f"volume {number} is live {row}"
-        self.put(volume_key(number), None)
+        self._trial_volumes[number] = None
 
     def _add_live(self, number: int, by: int) -> None:
         row = self._volume_or_new(number)
         if row.live_bytes + by < 0:
             raise CorruptedDataError(f"the index miscounts a volume {number=} {row=} {by=}")
-        self._set_volume(number, replace(row, live_bytes=row.live_bytes + by))
-
-    def _set_volume(self, number: int, row: VolumeRow) -> None:
-        self.put(volume_key(number), encode_volume_row(row))
+        self._trial_volumes[number] = VolumeRow(
+            row.indexed_to,
+            row.live_bytes + by,
+            row.sequence_lowest,
+            row.sequence_highest,
+            row.tombstone_bytes,
+            row.tombstone_oldest,
+        )
 
     def _volume_or_new(self, number: int) -> VolumeRow:
         return self.volume(number) or NEW_VOLUME_ROW

@@ -6,6 +6,8 @@ Guarantees (tests/tier2/volumes/index_database_suite.py):
 - D2  After kill -9 or a power cut the newest batches may be missing, always a suffix of the history, and never one
       before the last sync. (The volumes have what they said.)
 - D3  Reads see every batch applied before them. A scan sees one state.
+- D4  Between `load` and the next `sync` D2 does not hold: a power cut may leave nothing that can be read. Kill -9 does
+      no harm.
 
 All calls block and are made from an executor, one writer at a time. Keys may have any length; order is that of bytes.
 Raises CorruptedDataError if the database cannot be read, OSError if the disk fails or is full.
@@ -31,6 +33,15 @@ class IndexDatabase(Protocol):
 
     def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """One batch: None removes the key. Later changes of a key win."""
+
+    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """One batch in key order, each key once: those whose key is there already are returned, and change nothing."""
+
+    def load(self) -> None:
+        """Many batches follow, which are not synced one by one; nobody else uses the database until `loaded`."""
+
+    def loaded(self) -> None:
+        """The last of them was there. A `sync` has to follow, and may take its time."""
 
     def sync(self) -> None:
         """Everything applied survives a power cut."""

@@ -32,6 +32,8 @@ from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestErro
 from segmentstore.contracts.identifiers import BufferView
 
 _FIXED = struct.Struct(">BBHQQQQQI32s")
+RECORD_FRONT = struct.Struct(">IQQ60xH")
+"""Version with flags and reserved bytes as one number, size, sequence, length of the version id."""
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _FORMAT_VERSION = 1
@@ -40,6 +42,8 @@ _DELETE_MARKER, _GOVERNANCE, _COMPLIANCE, _LEGAL_HOLD, _VERSIONED, _INLINE = (
     1 << bit for bit in range(6)
 )
 _KNOWN_FLAGS = (1 << 6) - 1
+INLINE_ONLY = _FORMAT_VERSION << 24 | _INLINE << 16
+"""The first number of RECORD_FRONT of an inline object that has no version id, no retention and no hold."""
 _TEXT_BYTES_MAX = 0xFFFF
 
 
@@ -52,9 +56,9 @@ class RetentionMode(Enum):
     """Nobody can, and the date can only move away."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class IndexRecord:
-    """One version of an object."""
+    """One version of an object. Never changed once made; not frozen, since that makes it three times as dear."""
 
     size: int
     sequence: int
@@ -76,6 +80,28 @@ class IndexRecord:
     """Small enough to stand in the index: every record of it carries its bytes, and it has no blob row."""
     oldest: int = 0
     """The lowest number that a record of this key and version id may have (H70)."""
+
+    def numbered(self, sequence: int, oldest: int) -> "IndexRecord":
+        """The same with its numbers."""
+        return IndexRecord(
+            self.size,
+            sequence,
+            self.content_hash,
+            self.etag,
+            self.created_ms,
+            self.piece_bytes,
+            self.pieces,
+            self.content_type,
+            self.metadata,
+            self.version_id,
+            self.retention_mode,
+            self.retain_until_ms,
+            self.legal_hold,
+            self.versioned,
+            self.delete_marker,
+            self.inline,
+            oldest,
+        )
 
     def is_locked(self, now_ms: int, *, bypass_governance: bool) -> bool:
         """Whether it must be neither removed nor overwritten now."""

@@ -15,7 +15,7 @@
 
 While an index is rebuilt there are also (rebuild):
 
-    r key 00 version id               the newest record seen so far: u64 sequence, then ObjectRow (none: a tombstone)
+    a key 00 version id               the newest record seen so far: u64 sequence, then ObjectRow (none: a tombstone)
 
 Object keys hold no zero byte. Invariants: an `i` row exists exactly for each `v` row; a blob row exists exactly while
 some object row names its hash and has no inline bytes; `live bytes` of a volume is the sum of the record lengths
@@ -26,18 +26,21 @@ import struct
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError
-from tier2.volumes.index_record import IndexRecord, decode_index_record, encode_index_record
+from tier2.volumes.index_record import (
+    RECORD_FRONT,
+    IndexRecord,
+    decode_index_record,
+    encode_index_record,
+)
 
-_OBJECT = struct.Struct(">IQQI")
+OBJECT_LAYOUT = struct.Struct(">IQQI")
 _BLOB = struct.Struct(">IQQQI")
 _VOLUME = struct.Struct(">QQQQQQ")
 _SEQUENCE = struct.Struct(">Q")
 SEQUENCE_MAX = (1 << 64) - 1
 
-CURRENT, VERSION, VERSION_ID, BLOB, VOLUME, META, STAGED = b"o", b"v", b"i", b"b", b"s", b"m", b"r"
+CURRENT, VERSION, VERSION_ID, BLOB, VOLUME, META, STAGED = b"o", b"v", b"i", b"b", b"s", b"m", b"a"
 NEXT_SEQUENCE = META + b"next_sequence"
-REBUILDING = META + b"rebuilding"
-"""There while a rebuild is under way: what the index says is not to be used."""
 
 
 def current_key(key: bytes) -> bytes:
@@ -80,7 +83,7 @@ def volume_key(number: int) -> bytes:
     return VOLUME + number.to_bytes(4, "big")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ObjectRow:
     """A version of an object as the index has it."""
 
@@ -96,7 +99,7 @@ class ObjectRow:
         return not self.record.inline and self.record.size > 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BlobRow:
     """Where deduplicated bytes are."""
 
@@ -108,7 +111,7 @@ class BlobRow:
     references: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VolumeRow:
     """What the index knows of a volume."""
 
@@ -126,21 +129,21 @@ NEW_VOLUME_ROW = VolumeRow(
 )
 
 
-def encode_object_row(row: ObjectRow) -> bytes:
-    """See the module."""
-    record = encode_index_record(row.record)
-    fixed = _OBJECT.pack(row.volume, row.record_offset, row.record_length, len(record))
+def encode_object_row(row: ObjectRow, index_record: bytes | None = None) -> bytes:
+    """See the module; `index_record` saves encoding the record again."""
+    record = encode_index_record(row.record) if index_record is None else index_record
+    fixed = OBJECT_LAYOUT.pack(row.volume, row.record_offset, row.record_length, len(record))
     return fixed + record + (row.inline or b"")
 
 
 def decode_object_row(content: bytes) -> ObjectRow:
     """Raises CorruptedDataError."""
     try:
-        volume, record_offset, record_length, length = _OBJECT.unpack_from(content)
+        volume, record_offset, record_length, length = OBJECT_LAYOUT.unpack_from(content)
     except struct.error as error:
         raise CorruptedDataError("object row is cut off") from error
-    end = _OBJECT.size + length
-    record = decode_index_record(memoryview(content)[_OBJECT.size : end])
+    end = OBJECT_LAYOUT.size + length
+    record = decode_index_record(memoryview(content)[OBJECT_LAYOUT.size : end])
     return ObjectRow(
         volume=volume,
         record_offset=record_offset,
@@ -148,6 +151,18 @@ def decode_object_row(content: bytes) -> ObjectRow:
         record=record,
         inline=content[end:] if record.inline else None,
     )
+
+
+def plain_row_sequence(content: bytes) -> int:
+    """The number of the put that made a row, without taking the row apart."""
+    sequence: int = RECORD_FRONT.unpack_from(content, OBJECT_LAYOUT.size)[2]
+    return sequence
+
+
+def plain_row_volume_and_length(content: bytes) -> tuple[int, int]:
+    """Where the record of a row is, and how long."""
+    volume, _, length, _ = OBJECT_LAYOUT.unpack_from(content)
+    return volume, length
 
 
 def encode_blob_row(row: BlobRow) -> bytes:

@@ -8,7 +8,8 @@ that share the first 400 bytes stand together.
                   400 bytes + 0xFF + SHA-256                    u32 length of the key, key, value
 
 Invariants: `metasync=False` syncs a transaction's pages before its meta page and the meta page later, so that a power
-cut loses the newest transactions at most (D2), never the tree. The map grows when it is full.
+cut loses the newest transactions at most (D2), never the tree. While it is loaded (D4) nothing is synced, so that the
+pages of many transactions go to the disk once; a kill is no harm then, a power cut is.
 """
 
 import errno
@@ -43,16 +44,20 @@ class LmdbIndex:
         self._directory = directory
         self._read_only = read_only
         with _translated():
-            self._environment = lmdb.open(
-                directory,
-                map_size=_MAP_BYTES,
-                metasync=False,
-                readonly=read_only,
-                readahead=False,
-                max_readers=256,
-            )
+            self._environment = self._opened()
             # A process that was killed while it read leaves its place in the table of readers.
             self._environment.reader_check()
+
+    def _opened(self, *, synced: bool = True) -> lmdb.Environment:
+        return lmdb.open(
+            self._directory,
+            map_size=_MAP_BYTES,
+            metasync=False,
+            sync=synced,
+            readonly=self._read_only,
+            readahead=False,
+            max_readers=256,
+        )
 
     def get(self, key: bytes) -> bytes | None:
         with _translated(), self._environment.begin(buffers=False) as transaction:
@@ -126,10 +131,41 @@ class LmdbIndex:
                 stored = _stored(key)
                 if value is None:
                     transaction.delete(stored)
-                elif len(key) > _SHORT_KEY_BYTES_MAX:
-                    transaction.put(stored, _LENGTH.pack(len(key)) + key + value)
                 else:
-                    transaction.put(stored, value)
+                    transaction.put(stored, _stored_value(key, value))
+
+    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+        stored = rows
+        if any(len(key) > _SHORT_KEY_BYTES_MAX for key, _ in rows):
+            stored = [(_stored(key), _stored_value(key, value)) for key, value in rows]
+            stored.sort()
+        with _translated():
+            with self._environment.begin(write=True) as transaction:
+                cursor = transaction.cursor()
+                # Behind everything that is there, pages are filled one after the other, and nothing is looked for.
+                behind = bool(stored) and not cursor.set_range(stored[0][0])
+                _, added = cursor.putmulti(stored, overwrite=False, append=behind)
+                if added == len(rows):
+                    return []
+                # Which ones it passed over it does not say.
+                transaction.abort()
+            with self._environment.begin(write=True) as transaction:
+                return [
+                    (key, value)
+                    for key, value in rows
+                    if not transaction.put(_stored(key), _stored_value(key, value), overwrite=False)
+                ]
+
+    def load(self) -> None:
+        self._reopen(synced=False)
+
+    def loaded(self) -> None:
+        self._reopen(synced=True)
+
+    def _reopen(self, *, synced: bool) -> None:
+        with _translated():
+            self._environment.close()
+            self._environment = self._opened(synced=synced)
 
     def sync(self) -> None:
         if self._read_only:
@@ -152,6 +188,12 @@ def _stored(key: bytes) -> bytes:
     if len(key) <= _SHORT_KEY_BYTES_MAX:
         return key
     return key[:_SHORT_KEY_BYTES_MAX] + _LONG_MARK + hashlib.sha256(key).digest()
+
+
+def _stored_value(key: bytes, value: bytes) -> bytes:
+    if len(key) <= _SHORT_KEY_BYTES_MAX:
+        return value
+    return _LENGTH.pack(len(key)) + key + value
 
 
 def _whole(stored: bytes, value: bytes) -> Row:

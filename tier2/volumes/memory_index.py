@@ -2,7 +2,8 @@
 
 Not for several threads at once.
 
-Invariant: after a power cut the state is that of some batch boundary between the last sync and the last batch (D2).
+Invariant: after a power cut the state is that of some batch boundary between the last sync and the last batch (D2);
+while it is loaded, any rows may be lost (D4).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ class MemoryIndex:
         self._rows: SortedDict[bytes, bytes] = SortedDict()
         self._unsynced: list[list[tuple[bytes, bytes | None]]] = []
         """For each batch since the last sync, what undoes it."""
+        self._loading = False
 
     def get(self, key: bytes) -> bytes | None:
         found: bytes | None = self._rows.get(key)
@@ -46,15 +48,28 @@ class MemoryIndex:
             self._set(key, value)
         self._unsynced.append(undo)
 
+    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+        present = [row for row in rows if row[0] in self._rows]
+        self.apply([row for row in rows if row[0] not in self._rows])
+        return present
+
+    def load(self) -> None:
+        self._loading = True
+
+    def loaded(self) -> None:
+        """Not synced yet: what was loaded may still be lost in part."""
+
     def sync(self) -> None:
         self._unsynced.clear()
+        self._loading = False
 
     def lose_unsynced(self, random: Random) -> None:
         """A power cut: some of the newest batches never happened."""
         kept = random.randint(0, len(self._unsynced))
         for undo in reversed(self._unsynced[kept:]):
             for key, value in reversed(undo):
-                self._set(key, value)
+                if not self._loading or random.random() < 0.5:
+                    self._set(key, value)
         self._unsynced.clear()
 
     def fork(self) -> "MemoryIndex":
@@ -62,6 +77,7 @@ class MemoryIndex:
         twin = MemoryIndex()
         twin._rows = self._rows.copy()
         twin._unsynced = list(self._unsynced)
+        twin._loading = self._loading
         return twin
 
     def bytes_on_disk(self) -> int:

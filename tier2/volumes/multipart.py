@@ -57,7 +57,6 @@ class Part:
     size: int
     etag: str
     """MD5 of its bytes, in hexadecimal digits, as S3 has it."""
-    received_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class MultipartUploads:
         path = f"{self._path(upload_id)}/{number:05d}.{state.files_made}"
         try:
             size, etag = await self._receive(path, content)
-            part = Part(number, size, etag, self._wall_clock.now_ms())
+            part = Part(number, size, etag)
             replaced = state.parts.get(number)
             state.parts[number] = (part, path)
         except BaseException:

@@ -1,7 +1,7 @@
 """Opens an engine on a directory: one process at a time, index and volumes brought together.
 
     lock -> directories -> identity -> index -> tail replay, or rebuild if the index is missing or damaged
-    -> reserve -> commit line -> compactor
+    -> reserve -> commit line -> compactor -> sync of an index that was made anew
 
     DIR/identity    b"S4ENGINE", u8 version 1, 7 zero bytes, 16 bytes engine id, u32 CRC32; written once
 
@@ -34,7 +34,8 @@ from tier2.volumes.disk_reserve import DiskReserve
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_rows import NEXT_SEQUENCE, REBUILDING
+from tier2.volumes.index_mark import IndexMark, IndexSettling
+from tier2.volumes.index_rows import NEXT_SEQUENCE
 from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.rebuild import Rebuild
 from tier2.volumes.settings import VolumeSettings
@@ -57,12 +58,14 @@ class OpenEngine:
         uploads: MultipartUploads | None,
         lock: File | None,
         replay: ReplaySummary,
+        settling: IndexSettling | None = None,
     ) -> None:
         """`uploads` is None where the engine is open for reading only."""
         self.engine = engine
         self.uploads = uploads
         self.replay = replay
         self._lock = lock
+        self._settling = settling
         self._closed = False
 
     async def close(self) -> None:
@@ -71,6 +74,8 @@ class OpenEngine:
             return
         self._closed = True
         try:
+            if self._settling is not None:
+                await self._settling.close()
             await self.engine.close()
         finally:
             if self._lock is not None:
@@ -99,7 +104,7 @@ async def open_engine(
     loop = asyncio.get_running_loop()
     opening = partial(_open, directory, files=files, open_index=open_index, random=random)
     lock, database, volumes, replay = await loop.run_in_executor(executor, opening)
-    _log(replay, directory)
+    replay.log(directory)
     index = _buffered(database, settings)
     reserve = DiskReserve(f"{directory}/reserve", files=files, size=settings.reserve_bytes)
     compaction_reserve = DiskReserve(
@@ -153,11 +158,15 @@ async def open_engine(
         settings=settings,
     )
     await loop.run_in_executor(executor, commit.hold_reserves)
+    settling = IndexSettling(
+        database, mark=IndexMark(f"{directory}/index", files=files), executor=executor
+    )
     line.start()
     compactor.start()
+    settling.start()
     # What earlier lives left may be worth a look.
     alarm.set(urgent=False)
-    return OpenEngine(engine=engine, uploads=uploads, lock=lock, replay=replay)
+    return OpenEngine(engine=engine, uploads=uploads, lock=lock, replay=replay, settling=settling)
 
 
 async def open_engine_for_reading(
@@ -172,7 +181,8 @@ async def open_engine_for_reading(
 ) -> OpenEngine:
     """Beside the process that writes: what it acknowledged a second ago can be read, and no verb that changes works.
 
-    `open_index` opens the database read-only. Raises CorruptedDataError, OSError.
+    `open_index` opens the database read-only. Raises StorageUnavailableError while there is no whole index yet,
+    CorruptedDataError, OSError.
     """
 
     def opening() -> tuple[IndexDatabase, VolumeFiles]:
@@ -180,7 +190,14 @@ async def open_engine_for_reading(
         volumes = VolumeFiles(
             f"{directory}/volumes", files=files, random=random, engine_id=engine_id
         )
-        return open_index(f"{directory}/index"), volumes
+        database = open_index(f"{directory}/index")
+        if database.get(NEXT_SEQUENCE) is None and volumes.numbers():
+            # Objects would seem to be missing that are only not indexed yet.
+            database.close()
+            raise StorageUnavailableError(
+                f"the index of the volumes is being made directory={directory}", state="indexing"
+            )
+        return database, volumes
 
     database, volumes = await asyncio.get_running_loop().run_in_executor(executor, opening)
     index = _buffered(database, settings)
@@ -246,30 +263,43 @@ def _open_index(
         with contextlib.suppress(DamagedHeaderError):
             volumes.header(number)
     index: IndexDatabase | None = None
-    why = "it was not there"
+    mark = IndexMark(directory, files=files)
+    if mark.is_there:
+        # Nothing of it counts, and a power cut may have made anything of it.
+        _empty(directory, files)
+        return _make_anew(directory, mark, open_index, volumes, "its rebuild was cut off")
     try:
         index = open_index(directory)
-        if index.get(REBUILDING) is not None:
-            why = "its rebuild was cut off"
-        elif index.get(NEXT_SEQUENCE) is not None or not numbers:
+        if index.get(NEXT_SEQUENCE) is not None or not numbers:
             return index, TailReplay(index=index, volumes=volumes).run()
-        elif not index.scan(b"", b"\xff", 1):
-            return index, Rebuild(index=index, volumes=volumes, why=why).run()
+        why = "it was not there"
+        is_new = not index.scan(b"", b"\xff", 1)
     except ForeignVolumeError:
         _close(index)
         raise
     except CorruptedDataError as error:
-        why = f"it is damaged: {error}"
+        why, is_new = f"it is damaged: {error}", False
     except BaseException:
         _close(index)
         raise
     _close(index)
-    aside = _move_aside(directory, files)
-    _LOGGER.error("the index of the volumes is made anew, %s: moved to %s", why, aside)
+    if not is_new:
+        aside = _move_aside(directory, files)
+        _LOGGER.error("the index of the volumes is made anew, %s: moved to %s", why, aside)
+    return _make_anew(directory, mark, open_index, volumes, why)
+
+
+def _make_anew(
+    directory: str,
+    mark: IndexMark,
+    open_index: Callable[[str], IndexDatabase],
+    volumes: VolumeFiles,
+    why: str,
+) -> tuple[IndexDatabase, ReplaySummary]:
+    mark.put()
     index = open_index(directory)
     try:
-        if index.scan(b"", b"\xff", 1):
-            _clear(index)
+        _clear(index)
         return index, Rebuild(index=index, volumes=volumes, why=why).run()
     except BaseException:
         index.close()
@@ -289,9 +319,8 @@ def _close(index: IndexDatabase | None) -> None:
 
 def _clear(index: IndexDatabase) -> None:
     """For an index that is not in its directory."""
-    index.apply([(REBUILDING, b"1")])
-    while rows := [key for key, _ in index.scan(b"", b"\xff", _PAGE_ROWS) if key != REBUILDING]:
-        index.apply([(key, None) for key in rows])
+    while rows := index.scan(b"", b"\xff", _PAGE_ROWS):
+        index.apply([(key, None) for key, _ in rows])
 
 
 def _move_aside(directory: str, files: FileSystem) -> str:
@@ -314,32 +343,6 @@ def _empty(directory: str, files: FileSystem) -> None:
             files.remove_directory(path)
         else:
             files.remove(path)
-
-
-def _log(replay: ReplaySummary, directory: str) -> None:
-    if replay.rebuilt:
-        _LOGGER.warning(
-            "the index of the volumes was made anew (%s) records=%d directory=%s",
-            replay.rebuilt,
-            replay.records,
-            directory,
-        )
-    if replay.cut_bytes:
-        _LOGGER.warning("an unanswered group was cut off bytes=%d", replay.cut_bytes)
-    for number, stretch in replay.damaged:
-        _LOGGER.error(
-            "volume=%d has no good record in %d bytes at offset %d: %s",
-            number,
-            stretch.length,
-            stretch.offset,
-            stretch.why,
-        )
-    if replay.unreadable:
-        _LOGGER.error("volumes have a damaged header volumes=%s", replay.unreadable)
-    if replay.missing:
-        _LOGGER.error("volumes with objects are missing volumes=%s", replay.missing)
-    if replay.references_without_blob:
-        _LOGGER.error("objects without their bytes count=%d", replay.references_without_blob)
 
 
 def _identity(directory: str, files: FileSystem, random: Random) -> bytes:

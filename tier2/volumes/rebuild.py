@@ -1,24 +1,26 @@
 """Makes a lost index anew from the volumes alone (H68), with bounded memory.
 
-    volumes, one after the other: for each key and version id the record with the highest number so far -> `r` rows;
+    volumes, one after the other: plain records (record_block), the newest of each key so far -> `o` rows;
+                                  of all others, for each key and version id the newest so far -> `a` rows;
                                   where the bytes of each hash are -> `b` rows without references
-    `r` rows in key order:        what is left of each key -> `o`, `v` and `i` rows, references, live bytes
+    `a` rows in key order:        what is left of each key, with its `o` row -> `o`, `v`, `i` rows, references, sums
     `b` rows:                     those that nobody names go, the others are live
-    volumes' rows, next number, end of the rebuild: one batch
+    volumes' rows, next number:   one batch
 
 Invariants:
 
 - Numbers decide, never the order in which records are met (H69); of two copies of one record either may be taken.
 - A tombstone is a record like others: what is older than it stays away (H70).
 - The last group of all is there whole or not at all (group_tail).
-- The index says that it is being rebuilt until all is there: a crash in the middle begins it again, from nothing.
-- Memory: one batch of records, and a row for each volume.
+- Nothing is synced here. Until somebody has, a crash begins the rebuild again, from nothing (index_mark).
+- Memory: one batch of records, one of plain rows, and a row for each volume.
 
 A change of hold counts like a put: it carries the whole record.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tier2.volumes.blob_record import RecordKind
 from tier2.volumes.group_tail import GroupTail
@@ -27,7 +29,6 @@ from tier2.volumes.index_rows import (
     BLOB,
     NEW_VOLUME_ROW,
     NEXT_SEQUENCE,
-    REBUILDING,
     STAGED,
     BlobRow,
     ObjectRow,
@@ -35,6 +36,7 @@ from tier2.volumes.index_rows import (
     blob_key,
     current_key,
     decode_blob_row,
+    decode_object_row,
     decode_staged_row,
     encode_blob_row,
     encode_object_row,
@@ -46,12 +48,16 @@ from tier2.volumes.index_rows import (
     version_key,
     volume_key,
 )
+from tier2.volumes.plain_rows import PlainRows
+from tier2.volumes.record_block import RecordBlock, take_block
 from tier2.volumes.tail_replay import ReplaySummary, blob_row_of, object_row_of
 from tier2.volumes.volume_files import DamagedHeaderError, VolumeFiles
 from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
 
 _BATCH_RECORDS = 10_000
 _BATCH_BYTES = 32 << 20
+_PLAIN_BYTES = 128 << 20
+"""So much is put in order at once: what comes in key order anyway, and a store of this size, is written once."""
 _PAGE_ROWS = 2000
 
 
@@ -65,6 +71,26 @@ class _Tail:
     items: list[ScannedRecord | DamagedStretch]
 
 
+_Staged: TypeAlias = tuple[int, ObjectRow | None]
+_NEVER: _Staged = (-1, None)
+
+
+class _Batch:
+    """Records that are staged together."""
+
+    def __init__(self) -> None:
+        self.records: list[ScannedRecord] = []
+        self._bytes = 0
+
+    def append(self, one: ScannedRecord) -> None:
+        self.records.append(one)
+        self._bytes += one.header.blob_offset + len(one.inline or b"")
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.records) >= _BATCH_RECORDS or self._bytes >= _BATCH_BYTES
+
+
 class Rebuild:
     """One rebuild into an empty index. Blocking; runs in an executor."""
 
@@ -75,24 +101,29 @@ class Rebuild:
         self._rows: dict[int, VolumeRow] = {}
         self._tails: list[_Tail] = []
         self._sequence_highest = 0
+        self._plain = PlainRows(
+            index=index,
+            bytes_max=_PLAIN_BYTES,
+            superseded=lambda volume, length: self._add_live(volume, -length),
+        )
 
     def run(self) -> ReplaySummary:
         """Raises ForeignVolumeError, CorruptedDataError, OSError."""
-        self._index.apply([(REBUILDING, b"1")])
+        self._index.load()
         numbers = self._volumes.numbers()
         for number in numbers:
             self._stage_volume(number)
         for tail in self._tails:
             self._settle(tail)
+        self._plain.store()
         self._make_objects()
         self._count_blobs()
         changes: list[tuple[bytes, bytes | None]] = [
             (volume_key(number), encode_volume_row(row)) for number, row in self._rows.items()
         ]
         changes.append((NEXT_SEQUENCE, encode_sequence(self._summary.sequence_next)))
-        changes.append((REBUILDING, None))
         self._index.apply(changes)
-        self._index.sync()
+        self._index.loaded()
         return self._summary
 
     # --- volumes ---------------------------------------------------------------------------------
@@ -112,34 +143,50 @@ class Rebuild:
         try:
             file.sync_data()
             scan = VolumeScan(file, secret=header.secret, size=size, offset=0)
-            self._stage_records(number, size, scan)
+            self._stage_records(number, size, scan, header.secret)
         finally:
             file.close()
 
-    def _stage_records(self, number: int, size: int, scan: VolumeScan) -> None:
+    def _stage_records(self, number: int, size: int, scan: VolumeScan, secret: int) -> None:
         tail = GroupTail(scan.offset)
-        batch: list[ScannedRecord] = []
-        batch_bytes = 0
+        batch = _Batch()
         doubtful: list[ScannedRecord | DamagedStretch] = []
-        for one in scan:
-            tail.see(one)
-            doubtful.append(one)
-            if tail.cut_at is not None:
-                continue
-            for settled in doubtful:
-                if isinstance(settled, DamagedStretch):
-                    self._summary.damaged.append((number, settled))
+        items = iter(scan)
+        while True:
+            block = None if doubtful else take_block(scan, volume=number, secret=secret)
+            if block is not None:
+                tail.pass_over(block.end, block.groups)
+                self._take_plain(number, block)
+                settled: list[ScannedRecord | DamagedStretch] = [*block.others]
+            else:
+                one = next(items, None)
+                if one is None:
+                    break
+                tail.see(one)
+                doubtful.append(one)
+                if tail.cut_at is not None:
                     continue
-                self._note(number, settled)
-                batch.append(settled)
-                batch_bytes += settled.header.blob_offset + len(settled.inline or b"")
-            doubtful.clear()
-            if len(batch) >= _BATCH_RECORDS or batch_bytes >= _BATCH_BYTES:
-                self._stage(number, batch)
-                batch, batch_bytes = [], 0
-        self._stage(number, batch)
+                settled, doubtful = doubtful, []
+            for one in settled:
+                if isinstance(one, DamagedStretch):
+                    self._summary.damaged.append((number, one))
+                else:
+                    self._note(number, one)
+                    batch.append(one)
+            if batch.is_full:
+                self._stage(number, batch.records)
+                batch = _Batch()
+        self._stage(number, batch.records)
         if tail.cut_at is not None:
             self._tails.append(_Tail(number, tail.cut_at, size, doubtful))
+
+    def _take_plain(self, number: int, block: RecordBlock) -> None:
+        if not block.plain:
+            return
+        self._summary.records += len(block.plain)
+        self._note_numbers(number, block.sequence_lowest, block.sequence_highest)
+        self._add_live(number, block.plain_bytes)
+        self._plain.take(block.plain, block.plain_bytes)
 
     def _settle(self, tail: _Tail) -> None:
         """Cut off what nobody was answered: the last group of all, if it is not there whole.
@@ -166,24 +213,32 @@ class Rebuild:
 
     def _note(self, number: int, one: ScannedRecord) -> None:
         sequence = one.header.sequence
-        self._summary.sequence_next = max(self._summary.sequence_next, sequence + 1)
-        self._sequence_highest = max(self._sequence_highest, sequence)
         if one.header.kind is RecordKind.BLOB:
+            self._note_highest(sequence)
             return
         self._summary.records += 1
-        row = self._rows[number]
-        row = replace(
-            row,
-            sequence_lowest=min(row.sequence_lowest, sequence),
-            sequence_highest=max(row.sequence_highest, sequence),
-        )
+        self._note_numbers(number, sequence, sequence)
         if one.header.is_deleted:
-            row = replace(
+            row = self._rows[number]
+            self._rows[number] = replace(
                 row,
                 tombstone_bytes=row.tombstone_bytes + one.header.blob_offset,
                 tombstone_oldest=min(row.tombstone_oldest, one.record.oldest),
             )
-        self._rows[number] = row
+
+    def _note_numbers(self, number: int, lowest: int, highest: int) -> None:
+        self._note_highest(highest)
+        row = self._rows[number]
+        if lowest < row.sequence_lowest or highest > row.sequence_highest:
+            self._rows[number] = replace(
+                row,
+                sequence_lowest=min(row.sequence_lowest, lowest),
+                sequence_highest=max(row.sequence_highest, highest),
+            )
+
+    def _note_highest(self, sequence: int) -> None:
+        self._summary.sequence_next = max(self._summary.sequence_next, sequence + 1)
+        self._sequence_highest = max(self._sequence_highest, sequence)
 
     def _stage(self, number: int, batch: Sequence[ScannedRecord]) -> None:
         """Take what is newer than what was seen before. `batch` is in the order of the volume."""
@@ -214,30 +269,37 @@ class Rebuild:
 
     def _make_objects(self) -> None:
         pending_key: bytes | None = None
-        versions: list[ObjectRow] = []
+        staged: dict[bytes, _Staged] = {}
         changes: dict[bytes, bytes | None] = {}
         for row_key, content in _rows_of(self._index, STAGED):
-            key = row_key[len(STAGED) : row_key.index(b"\0")]
+            key, version_id = row_key[len(STAGED) :].split(b"\0", 1)
             if key != pending_key:
-                self._make_object(pending_key, versions, changes)
-                pending_key, versions = key, []
+                self._make_object(pending_key, staged, changes)
+                pending_key, staged = key, {}
                 # Only between two keys: a crash begins everything again, but a page may end anywhere.
                 if len(changes) >= _PAGE_ROWS:
                     self._index.apply(sorted(changes.items()))
                     changes.clear()
             changes[row_key] = None
-            row = decode_staged_row(content)[1]
-            if row is not None:
-                versions.append(row)
-        self._make_object(pending_key, versions, changes)
+            staged[version_id] = decode_staged_row(content)
+        self._make_object(pending_key, staged, changes)
         self._index.apply(sorted(changes.items()))
 
     def _make_object(
-        self, key: bytes | None, versions: list[ObjectRow], changes: dict[bytes, bytes | None]
+        self, key: bytes | None, staged: dict[bytes, _Staged], changes: dict[bytes, bytes | None]
     ) -> None:
         """The rows of one key: its newest version, and those before it."""
         if key is None:
             return
+        plain = self._index.get(current_key(key))
+        if plain is not None:
+            # The version without an id has two rows: what it was put as, and what became of it before or later.
+            row = decode_object_row(plain)
+            self._add_live(row.volume, -row.record_length)
+            changes[current_key(key)] = None
+            if row.record.sequence > staged.get(b"", _NEVER)[0]:
+                staged[b""] = row.record.sequence, row
+        versions = [row for _, row in staged.values() if row is not None]
         kept = [row for row in versions if self._refer(row, changes)]
         kept.sort(key=lambda row: row.record.sequence, reverse=True)
         for place, row in enumerate(kept):

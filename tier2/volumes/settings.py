@@ -21,8 +21,8 @@ class VolumeSettings:
     index_buffer_rows: int = 8000
     index_buffer_bytes: int = 8 << 20
     """Rows that the index holds in memory before its database gets them: what a start after a kill reads again."""
-    index_delay_seconds: float = 1.0
-    """After so long the database has them in any case: what reads it beside the service is no further behind."""
+    index_delay_seconds: float = 0.25
+    """After so long the database has them in any case: what reads it beside the service is hardly further behind."""
     reserve_bytes: int = 4 << 20
     """Held by a file that is given up when the disk is full, so that deletes have room for their tombstones."""
     compaction_reserve_bytes: int = 12 << 20

@@ -15,6 +15,7 @@ Memory is proportional to what the index lacks: one group after a kill, a few af
 is the business of rebuild.
 """
 
+import logging
 from dataclasses import dataclass, field
 
 from tier2.volumes.blob_record import RecordKind
@@ -34,6 +35,7 @@ from tier2.volumes.index_rows import (
 from tier2.volumes.volume_files import DamagedHeaderError, VolumeFiles
 from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
 
+_LOGGER = logging.getLogger(__name__)
 _VOLUMES_MAX = 1 << 30
 
 
@@ -56,6 +58,32 @@ class ReplaySummary:
     """Volumes that the index needs and that are not there."""
     references_without_blob: int = 0
     sequence_next: int = 1
+
+    def log(self, directory: str) -> None:
+        """What a person has to know of it."""
+        if self.rebuilt:
+            _LOGGER.warning(
+                "the index of the volumes was made anew (%s) records=%d directory=%s",
+                self.rebuilt,
+                self.records,
+                directory,
+            )
+        if self.cut_bytes:
+            _LOGGER.warning("an unanswered group was cut off bytes=%d", self.cut_bytes)
+        for number, stretch in self.damaged:
+            _LOGGER.error(
+                "volume=%d has no good record in %d bytes at offset %d: %s",
+                number,
+                stretch.length,
+                stretch.offset,
+                stretch.why,
+            )
+        if self.unreadable:
+            _LOGGER.error("volumes have a damaged header volumes=%s", self.unreadable)
+        if self.missing:
+            _LOGGER.error("volumes with objects are missing volumes=%s", self.missing)
+        if self.references_without_blob:
+            _LOGGER.error("objects without their bytes count=%d", self.references_without_blob)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,14 @@ Invariants:
 - A volume that is being written is in `written_now` until its writer releases it: nobody compacts or removes it.
 - Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and whoever
   does not find it asks the index again (H8).
+- Of what an open volume has synced the system need not keep more than `cached_bytes_max` in memory: a stream of writes
+  then goes on through the same pages, and pushes nobody else's out.
 
 Blocking; made for an executor, by several of its threads at once.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 from segmentstore.contracts.errors import CorruptedDataError
@@ -25,6 +28,10 @@ from tier2.volumes.volume_header import (
 
 _PREFIX, _SUFFIX = "volume_", ".dat"
 _NUMBER_ATTEMPTS_MAX = 100
+CACHED_BYTES_MAX = 256 << 20
+"""As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
+_FORGOTTEN_BYTES_MIN = 8 << 20
+"""What is asked of the system at once."""
 
 
 class ForeignVolumeError(CorruptedDataError):
@@ -38,11 +45,16 @@ class DamagedHeaderError(CorruptedDataError):
 class OpenVolume:
     """A volume that takes records at its end."""
 
-    def __init__(self, *, number: int, secret: int, file: File) -> None:
+    def __init__(
+        self, *, number: int, secret: int, file: File, cached_bytes_max: int = CACHED_BYTES_MAX
+    ) -> None:
         self.number = number
         self.secret = secret
         self.end = VOLUME_HEADER_BYTES
         self.file = file
+        self._cached_bytes_max = cached_bytes_max
+        self._forgotten_end = 0
+        """The system was told that what lies before it is not needed in memory."""
 
     @property
     def is_empty(self) -> bool:
@@ -53,6 +65,7 @@ class OpenVolume:
         self.file.write_at(self.end, buffers)
         self.file.sync_data()
         self.end += length
+        self._forget_until(self.end - self._cached_bytes_max)
 
     def write_unsynced(self, buffers: Sequence[BufferView], length: int) -> None:
         """Append; `sync` comes before anybody relies on it."""
@@ -62,7 +75,17 @@ class OpenVolume:
     def sync(self) -> None:
         self.file.sync_data()
 
+    def _forget_until(self, end: int) -> None:
+        start = self._forgotten_end
+        if end - start < _FORGOTTEN_BYTES_MIN:
+            return
+        self._forgotten_end = end
+        # Advice: what is written and synced stays so, whatever becomes of it.
+        with suppress(OSError):
+            self.file.forget_cached(start, end - start)
+
     def close(self) -> None:
+        self._forget_until(self.end)
         self.file.close()
 
 
@@ -70,13 +93,20 @@ class VolumeFiles:
     """The directory of volumes."""
 
     def __init__(
-        self, directory: str, *, files: FileSystem, random: Random, engine_id: bytes
+        self,
+        directory: str,
+        *,
+        files: FileSystem,
+        random: Random,
+        engine_id: bytes,
+        cached_bytes_max: int = CACHED_BYTES_MAX,
     ) -> None:
         self.directory = directory
         self.written_now: set[int] = set()
         self._files = files
         self._random = random
         self._engine_id = engine_id
+        self._cached_bytes_max = cached_bytes_max
         self._number_highest = 0
 
     def numbers(self) -> list[int]:
@@ -108,7 +138,9 @@ class VolumeFiles:
             self.written_now.discard(number)
             self._files.remove(self.path(number))
             raise
-        return OpenVolume(number=number, secret=secret, file=file)
+        return OpenVolume(
+            number=number, secret=secret, file=file, cached_bytes_max=self._cached_bytes_max
+        )
 
     def _new_file(self) -> tuple[int, File]:
         for _ in range(_NUMBER_ATTEMPTS_MAX):

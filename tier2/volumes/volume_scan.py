@@ -87,6 +87,37 @@ class VolumeScan:
             except CorruptedDataError as error:
                 yield DamagedStretch(start, header.total_length, str(error))
 
+    def next_length(self) -> int:
+        """Bytes of the record that begins here, as its header says, and 0 if there is no good header."""
+        try:
+            header = decode_record_header(
+                self._read(self._offset, RECORD_HEADER_BYTES), self._secret
+            )
+        except CorruptedDataError:
+            return 0
+        return header.total_length
+
+    def stretch(self, length: int) -> bytes:
+        """The next bytes, up to `length`; fewer only at the end."""
+        length = min(length, self._size - self._offset)
+        start = self._offset - self._buffer_offset
+        if not 0 <= start <= len(self._buffer) - length:
+            self._buffer = self._file.read_at(self._offset, length)
+            self._buffer_offset, start = self._offset, 0
+        if start == 0 and length == len(self._buffer):
+            return self._buffer
+        return self._buffer[start : start + length]
+
+    def pass_to(self, offset: int) -> None:
+        """Everything before `offset` was looked at by the caller."""
+        assert self._offset <= offset <= self._size, f"{self._offset=} {offset=} {self._size=}"
+        self._offset = offset
+
+    def record_at(self, start: int) -> ScannedRecord:
+        """The record that begins there, whole inside the volume. Raises CorruptedDataError."""
+        header = decode_record_header(self._read(start, RECORD_HEADER_BYTES), self._secret)
+        return self._body(start, header)
+
     def _body(self, start: int, header: RecordHeader) -> ScannedRecord:
         front_length = header.key_length + header.index_record_length
         front = self._read(start + RECORD_HEADER_BYTES, front_length)

@@ -94,6 +94,31 @@ class IndexDatabaseSuite:
             assert list(index.scan(first, before, limit)) == expected[:limit]
             assert list(index.scan(first, before, limit, reverse=True)) == expected[::-1][:limit]
 
+    def test_rows_are_added_where_there_are_none_and_the_others_are_given_back(
+        self, index: IndexDatabase
+    ) -> None:
+        assert list(index.add([(b"b", b"1"), (b"d", b"2"), (LONG[3], b"3")])) == []
+        again = [(b"a", b"4"), (b"b", b"5"), (LONG[2], b"6"), (LONG[3], b"7"), (b"z", b"8")]
+        assert list(index.add(again)) == [(b"b", b"5"), (LONG[3], b"7")]
+        assert list(index.add([])) == []
+        assert [value for _, value in index.scan(b"", b"\xff", 100)] == [
+            *(b"4", b"1", b"2", b"6", b"3", b"8")
+        ]
+
+    def test_d4_what_was_loaded_is_there_when_it_was_synced(
+        self, index: IndexDatabase, reopened: Callable[[IndexDatabase], IndexDatabase]
+    ) -> None:
+        index.apply([(b"a", b"1")])
+        index.load()
+        index.add([(b"b", b"2")])
+        index.apply([(b"a", None), (b"c", b"3")])
+        index.loaded()
+        assert index.get_many([b"a", b"b", b"c"]) == [None, b"2", b"3"]
+        index.sync()
+        again = reopened(index)
+        assert again.get_many([b"a", b"b", b"c"]) == [None, b"2", b"3"]
+        again.close()
+
     def test_d2_what_was_synced_is_there_when_it_is_opened_again(
         self, index: IndexDatabase, reopened: Callable[[IndexDatabase], IndexDatabase]
     ) -> None:

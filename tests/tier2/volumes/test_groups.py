@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,9 +18,10 @@ from segmentstore.contracts.errors import (
 from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
-from tests.tier2.volumes.engines import SetClock, open_small
+from tests.tier2.volumes.engines import SMALL, SetClock, open_small
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index_record import RetentionMode
+from tier2.volumes.index_rows import current_key
 from tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.mutations import Condition
 
@@ -176,3 +179,37 @@ def test_readers_never_miss_a_version_while_others_come_and_go() -> None:
 
     for seed in range(3):
         run_simulation(seed, main)
+
+
+def test_the_database_has_what_was_committed_although_the_line_is_never_empty() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk, database = SimulatedDisk(), MemoryIndex()
+        settings = replace(SMALL, index_buffer_rows=1_000_000, index_delay_seconds=0.25)
+        opened = await open_small(
+            "/machine/volumes",
+            files=disk.mount("writer"),
+            open_index=lambda _: database,
+            settings=settings,
+        )
+        engine = opened.engine
+        await engine.put(b"root", [b"1"])
+        stop = asyncio.Event()
+        loop.executor_delay = lambda random: 0.005 + 0.005 * random.random()
+
+        async def change(random: Random) -> None:
+            while not stop.is_set():
+                # At any time: so some always join while a group is under way.
+                await asyncio.sleep(random.random() * 0.01)
+                await engine.delete(b"nothing")
+
+        async with asyncio.TaskGroup() as tasks:
+            for seed in range(100):
+                tasks.create_task(change(Random(seed)))
+            begin = loop.time()
+            while database.get(current_key(b"root")) is None:
+                assert loop.time() < begin + 2.0, "nobody beside the process has ever seen it"
+                await asyncio.sleep(0.05)
+            stop.set()
+        await opened.close()
+
+    run_simulation(1, main)
