@@ -1,0 +1,80 @@
+"""The data source `segmentstore` as Spark sees it. What it makes lives in files of its own, imported when needed."""
+
+from dataclasses import replace
+from functools import cached_property
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.columns import arrow_schema, parse_columns, spark_schema
+from segmentstore.spark.options import SourceOptions, parse_options
+
+
+class SegmentStoreDataSource(DataSource):
+    """`spark.read.format("segmentstore")` and its three siblings."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "segmentstore"
+
+    def schema(self) -> str:
+        """The columns asked for, or those of a metadata table."""
+        options = self._read_options
+        if options.metadata:
+            from segmentstore.spark.metadata_tables import metadata_schema
+
+            return metadata_schema(options.metadata)
+        return spark_schema(options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._read_options
+        if options.metadata:
+            from segmentstore.spark.metadata_tables import MetadataReader
+
+            return MetadataReader(options)
+        from segmentstore.spark.batch_reader import BatchReader
+
+        return BatchReader(_of_schema(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        from segmentstore.spark.streaming.stream_reader import SegmentStoreStreamReader
+
+        return SegmentStoreStreamReader(_of_schema(self._read_options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from segmentstore.spark.sink.batch_writer import make_batch_writer
+
+        return make_batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802  # Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        from segmentstore.spark.sink.stream_writer import make_stream_writer
+
+        return make_stream_writer(self.options, schema, overwrite)
+
+    @cached_property
+    def _read_options(self) -> SourceOptions:
+        return parse_options(self.options)
+
+
+def _of_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """A schema that the user gave chooses columns, as the option does. Raises InvalidRequestError."""
+    names = tuple(schema.names)
+    if names == options.columns:
+        return options
+    columns = parse_columns(",".join(names), options.known_columns)
+    expected = from_arrow_schema(arrow_schema(columns))
+    if [field.dataType for field in expected.fields] != [field.dataType for field in schema.fields]:
+        raise InvalidRequestError(
+            f"a schema has the source's own types expected={expected.simpleString()} given={schema.simpleString()}"
+        )
+    return replace(options, columns=columns)

@@ -1,0 +1,237 @@
+"""The options of a read, parsed from the words that Spark hands over.
+
+Invariants:
+
+- Spark's keys come in any case; a key that is not known, a value that does not parse and a contradiction are refused
+  with a sentence, before anything is opened.
+- What is not said has a default here, and only here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.columns import BYTES_COLUMNS, EVENT_COLUMNS, parse_columns
+from segmentstore.spark.option_values import (
+    bytes_value,
+    count_value,
+    flag_value,
+    seconds_value,
+    word_value,
+)
+
+_MIB = 1 << 20
+_PARTITION_BYTES = 128 * _MIB
+_DELAY_SECONDS = 900.0
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+READ_OPTIONS: Final = (
+    "tier2",
+    "endpoint",
+    "region",
+    "controller",
+    "mode",
+    "scope",
+    "stream",
+    "segment",
+    "content",
+    "columns",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxBytesPerPartition",
+    "minPartitions",
+    "failOnDataLoss",
+    "metadata",
+    "maxBytesPerTrigger",
+    "maxRowsPerTrigger",
+    "minBytesPerTrigger",
+    "maxTriggerDelay",
+    "checkpointGroup",
+)
+"""Every option of a read, as users write it."""
+
+
+class ReadMode(StrEnum):
+    """Who may be asked."""
+
+    AUTO = "auto"
+    """Tier 2, and the service for what it does not hold yet, if there is a `controller`."""
+    OFFLINE = "offline"
+    """Tier 2 alone."""
+
+
+class Content(StrEnum):
+    """What the bytes of a segment are."""
+
+    AUTO = "auto"
+    """What the stream's tag says: RECORD_TAG, or raw events without it."""
+    RAW = "raw"
+    """Events; their bytes are the value."""
+    RECORD = "record"
+    """Events that hold one encoded record each: key, value, headers, timestamp."""
+    BYTES = "bytes"
+    """No events: blocks of bytes at offsets. Only of a single segment."""
+
+
+RECORD_TAG: Final = "segmentstore.content=record"
+"""A stream with this tag holds records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """One read. Sizes in bytes, times in Unix milliseconds, delays in seconds; an empty string is "not given"."""
+
+    tier2: str = ""
+    """A place as in tier2/places.py: s3://BUCKET/PREFIX, a data directory, a file:// URL of one."""
+    endpoint: str = ""
+    region: str = "us-east-1"
+    controller: str = ""
+    """tcp://HOST:PORT."""
+    mode: ReadMode = ReadMode.AUTO
+    scope: str = ""
+    stream: str = ""
+    segment: str = ""
+    """Qualified name of a single segment."""
+    content: Content = Content.AUTO
+    columns: tuple[str, ...] = tuple(EVENT_COLUMNS)
+    starting_offsets: str = ""
+    """earliest, latest, JSON {"<segment id>": offset} or a stream cut; without it batch reads begin at the earliest."""
+    ending_offsets: str = ""
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    max_bytes_per_partition: int = _PARTITION_BYTES
+    min_partitions: int = 1
+    fail_on_data_loss: bool = True
+    metadata: str = ""
+    """Name of a metadata table; empty for the data."""
+    max_bytes_per_trigger: int | None = None
+    max_rows_per_trigger: int | None = None
+    min_bytes_per_trigger: int = 0
+    max_trigger_delay_seconds: float = _DELAY_SECONDS
+    checkpoint_group: str = ""
+    """Reader group (in the scope of the stream) that is told how far the query came."""
+
+    @property
+    def uses_service(self) -> bool:
+        """Whether the service may be asked."""
+        return bool(self.controller) and self.mode is ReadMode.AUTO
+
+    @property
+    def known_columns(self) -> Sequence[str]:
+        """All that there are of this content."""
+        return BYTES_COLUMNS if self.content is Content.BYTES else EVENT_COLUMNS
+
+    @property
+    def stream_name(self) -> str:
+        """`scope/stream` for messages."""
+        return f"{self.scope}/{self.stream}"
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Options of a read by their names in any case. Raises InvalidRequestError."""
+    words = {name.lower(): value.strip() for name, value in given.items()}
+    known = {name.lower(): name for name in READ_OPTIONS}
+    strangers = sorted(name for name in words if name not in known)
+    if strangers:
+        raise InvalidRequestError(
+            f"unknown option {', '.join(strangers)}; a read takes {', '.join(READ_OPTIONS)}"
+        )
+    scope, stream = _stream_of(words)
+    content = word_value(words, "content", Content, Content.AUTO)
+    known_columns = BYTES_COLUMNS if content is Content.BYTES else EVENT_COLUMNS
+    options = SourceOptions(
+        tier2=words.get("tier2", ""),
+        endpoint=words.get("endpoint", ""),
+        region=words.get("region") or "us-east-1",
+        controller=words.get("controller", ""),
+        mode=word_value(words, "mode", ReadMode, ReadMode.AUTO),
+        scope=scope,
+        stream=stream,
+        segment=words.get("segment", ""),
+        content=content,
+        columns=parse_columns(words["columns"], known_columns)
+        if words.get("columns")
+        else tuple(known_columns),
+        starting_offsets=words.get("startingoffsets", ""),
+        ending_offsets=words.get("endingoffsets", ""),
+        starting_timestamp_ms=_instant(words, "startingTimestamp"),
+        ending_timestamp_ms=_instant(words, "endingTimestamp"),
+        max_bytes_per_partition=bytes_value(words, "maxBytesPerPartition") or _PARTITION_BYTES,
+        min_partitions=count_value(words, "minPartitions") or 1,
+        fail_on_data_loss=flag_value(words, "failOnDataLoss", default=True),
+        metadata=words.get("metadata", ""),
+        max_bytes_per_trigger=bytes_value(words, "maxBytesPerTrigger"),
+        max_rows_per_trigger=count_value(words, "maxRowsPerTrigger"),
+        min_bytes_per_trigger=bytes_value(words, "minBytesPerTrigger") or 0,
+        max_trigger_delay_seconds=_delay(words),
+        checkpoint_group=words.get("checkpointgroup", ""),
+    )
+    _check(options)
+    return options
+
+
+def _stream_of(words: Mapping[str, str]) -> tuple[str, str]:
+    scope, stream = words.get("scope", ""), words.get("stream", "")
+    before, slash, after = stream.partition("/")
+    if not slash:
+        return scope, stream
+    if scope and scope != before:
+        raise InvalidRequestError(f"stream names another scope scope={scope!r} stream={stream!r}")
+    return before, after
+
+
+def _check(options: SourceOptions) -> None:
+    if not options.tier2 and not options.uses_service:
+        raise InvalidRequestError(
+            "nowhere to read from: tier2 says where Tier 2 is, controller where the service is "
+            "(which mode=offline does not ask)"
+        )
+    if options.segment and (options.scope or options.stream):
+        raise InvalidRequestError("segment is a name of its own: it goes without scope and stream")
+    if not options.metadata:
+        if options.stream and not options.scope:
+            raise InvalidRequestError(f"stream has no scope: say scope/{options.stream}")
+        if not options.segment and not options.scope:
+            raise InvalidRequestError("nothing to read: give stream, scope or segment")
+    if options.content is Content.BYTES and not options.segment:
+        raise InvalidRequestError("content=bytes is for a single segment: give segment")
+    for what, offsets, timestamp in (
+        ("starting", options.starting_offsets, options.starting_timestamp_ms),
+        ("ending", options.ending_offsets, options.ending_timestamp_ms),
+    ):
+        if offsets and timestamp is not None:
+            raise InvalidRequestError(f"{what}Offsets and {what}Timestamp exclude each other")
+        if offsets not in ("", EARLIEST, LATEST) and options.scope and not options.stream:
+            raise InvalidRequestError(
+                f"{what}Offsets of a whole scope are earliest or latest given={offsets!r}"
+            )
+
+
+def _delay(words: Mapping[str, str]) -> float:
+    seconds = seconds_value(words, "maxTriggerDelay")
+    return _DELAY_SECONDS if seconds is None else seconds
+
+
+def _instant(words: Mapping[str, str], name: str) -> int | None:
+    """Unix milliseconds from such a number or from ISO 8601; without a zone it is UTC."""
+    text = words.get(name.lower(), "")
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{name} is Unix milliseconds or a time such as 2026-11-21T14:00:00Z given={text!r}"
+        ) from error
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1000)

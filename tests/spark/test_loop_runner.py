@@ -1,0 +1,55 @@
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from segmentstore.spark.loop_runner import LoopRunner
+
+
+def test_one_loop_serves_all_calls() -> None:
+    async def loop_id() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    with LoopRunner() as runner:
+        assert runner.run(loop_id()) is runner.run(loop_id())
+
+
+def test_items_come_one_by_one_and_who_stops_early_closes_the_generator() -> None:
+    closed: list[int] = []
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            for number in range(10):
+                await asyncio.sleep(0)
+                yield number
+        finally:
+            closed.append(1)
+
+    with LoopRunner() as runner:
+        assert list(runner.iterate(numbers())) == list(range(10))
+        items = runner.iterate(numbers())
+        assert next(items) == 0
+        items.close()  # type: ignore[attr-defined]  # an iterator that is a generator
+    assert closed == [1, 1]
+
+
+def test_errors_come_out_as_they_are() -> None:
+    async def failing() -> AsyncGenerator[int, None]:
+        yield 1
+        raise KeyError("two")
+
+    with LoopRunner() as runner:
+        items = runner.iterate(failing())
+        assert next(items) == 1
+        with pytest.raises(KeyError):
+            next(items)
+
+
+def test_blocking_work_runs_in_its_threads() -> None:
+    with LoopRunner() as runner:
+        executor = runner.executor
+
+        async def work() -> int:
+            return await asyncio.get_running_loop().run_in_executor(executor, sum, [1, 2, 3])
+
+        assert runner.run(work()) == 6

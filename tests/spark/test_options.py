@@ -1,0 +1,76 @@
+import pytest
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.columns import BYTES_COLUMNS, EVENT_COLUMNS
+from segmentstore.spark.options import Content, ReadMode, parse_options
+
+
+def test_keys_come_in_any_case_and_values_with_units() -> None:
+    options = parse_options(
+        {
+            "TIER2": "/data",
+            "stream": "plant/readings",
+            "maxbytesperpartition": "64m",
+            "MinPartitions": "7",
+            "failOnDataLoss": "FALSE",
+            "startingTimestamp": "2026-11-21T00:00:00Z",
+            "endingTimestamp": "1795219200001",
+            "columns": "offset, value",
+        }
+    )
+    assert (options.scope, options.stream) == ("plant", "readings")
+    assert (options.max_bytes_per_partition, options.min_partitions) == (64 << 20, 7)
+    assert not options.fail_on_data_loss
+    assert options.starting_timestamp_ms == 1_795_219_200_000
+    assert options.ending_timestamp_ms == 1_795_219_200_001
+    assert options.columns == ("offset", "value")
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    options = parse_options({"tier2": "/data", "scope": "plant"})
+    assert options.columns == tuple(EVENT_COLUMNS)
+    assert options.mode is ReadMode.AUTO
+    assert options.content is Content.AUTO
+    assert options.fail_on_data_loss
+
+
+def test_content_bytes_has_columns_of_its_own() -> None:
+    options = parse_options({"tier2": "/d", "segment": "logs/app", "content": "bytes"})
+    assert options.columns == tuple(BYTES_COLUMNS)
+    with pytest.raises(InvalidRequestError, match="columns are some of segment, offset"):
+        parse_options({"tier2": "/d", "segment": "l", "content": "bytes", "columns": "value"})
+
+
+def test_the_service_is_asked_only_with_a_controller_and_not_offline() -> None:
+    words = {"tier2": "/d", "scope": "plant", "controller": "tcp://h:1"}
+    assert parse_options(words).uses_service
+    assert not parse_options(words | {"mode": "offline"}).uses_service
+    assert not parse_options({"tier2": "/d", "scope": "plant"}).uses_service
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"tier3": "/d"}, "unknown option tier3"),
+        ({"scope": "s"}, "nowhere to read from"),
+        ({"scope": "s", "mode": "offline", "controller": "tcp://h:1"}, "nowhere to read from"),
+        ({"tier2": "/d"}, "nothing to read"),
+        ({"tier2": "/d", "stream": "t"}, "say scope/t"),
+        ({"tier2": "/d", "stream": "a/t", "scope": "b"}, "another scope"),
+        ({"tier2": "/d", "stream": "a/t", "segment": "x"}, "without scope and stream"),
+        ({"tier2": "/d", "stream": "a/t", "content": "bytes"}, "single segment"),
+        ({"tier2": "/d", "stream": "a/t", "content": "text"}, "content is one of auto, raw"),
+        ({"tier2": "/d", "stream": "a/t", "columns": "offset,offset"}, "at most once"),
+        ({"tier2": "/d", "stream": "a/t", "minPartitions": "0"}, "minPartitions"),
+        ({"tier2": "/d", "stream": "a/t", "maxBytesPerPartition": "1 parsec"}, "is a size"),
+        ({"tier2": "/d", "stream": "a/t", "startingTimestamp": "noon"}, "Unix milliseconds"),
+        (
+            {"tier2": "/d", "stream": "a/t", "endingOffsets": "latest", "endingTimestamp": "1"},
+            "exclude each other",
+        ),
+        ({"tier2": "/d", "scope": "a", "startingOffsets": '{"0": 1}'}, "earliest or latest"),
+    ],
+)
+def test_contradictions_are_refused_with_a_sentence(words: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InvalidRequestError, match=sentence):
+        parse_options(words)

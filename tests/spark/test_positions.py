@@ -1,0 +1,91 @@
+import base64
+import gzip
+
+import pytest
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.positions import Position
+from segmentstore.spark.stream_map import MappedSegment, StreamMap
+
+SECOND, THIRD, FOURTH = 1 << 32 | 2, 1 << 32 | 3, 2 << 32 | 4
+
+
+def segment(
+    segment_id: int, *, successors: tuple[int, ...] = (), predecessors: tuple[int, ...] = ()
+) -> MappedSegment:
+    return MappedSegment(
+        segment_id=segment_id,
+        name=f"s/t/{segment_id & 0xFFFFFFFF}.#epoch.{segment_id >> 32}",
+        epoch=segment_id >> 32,
+        low=0.0,
+        high=1.0,
+        start_offset=10,
+        end_offset=100,
+        published_end=90,
+        is_sealed=False,
+        container_id=0,
+        successors=successors,
+        predecessors=predecessors,
+    )
+
+
+def split_and_merged() -> StreamMap:
+    """0 became 2 and 3; both of them, and 1, became 4."""
+    stream = StreamMap(
+        scope="s",
+        stream="t",
+        segments=[
+            segment(0, successors=(SECOND, THIRD)),
+            segment(1, successors=(FOURTH,)),
+            segment(SECOND, successors=(FOURTH,), predecessors=(0,)),
+            segment(THIRD, successors=(FOURTH,), predecessors=(0,)),
+            segment(FOURTH, predecessors=(1, SECOND, THIRD)),
+        ],
+        head={0: 10, 1: 10},
+    )
+    stream.check()
+    return stream
+
+
+def cut_text(stream: str, offsets: dict[int, int]) -> str:
+    """As the Java client writes it."""
+    numbers = [each & 0xFFFFFFFF for each in offsets]
+    epochs = [each >> 32 for each in offsets]
+    text = f"0:{stream}:{numbers}:{epochs}:{list(offsets.values())}"
+    return base64.b64encode(gzip.compress(text.encode())).decode()
+
+
+def test_a_start_has_what_is_before_it_read_and_what_is_behind_it_unread() -> None:
+    starts = Position({1: 50, SECOND: 60, THIRD: 70}).starts_in(split_and_merged())
+    assert starts == {0: 100, 1: 50, SECOND: 60, THIRD: 70, FOURTH: 10}
+
+
+def test_an_end_takes_what_is_before_it_and_nothing_behind_it() -> None:
+    ends = Position({1: 50, SECOND: 60, THIRD: 70}).ends_in(split_and_merged())
+    assert ends == {0: 100, 1: 50, SECOND: 60, THIRD: 70, FOURTH: 10}
+
+
+def test_a_segment_beside_the_named_ones_counts_as_unread_and_is_read_to_its_end() -> None:
+    position = Position({0: 20})
+    assert position.starts_in(split_and_merged())[1] == 10
+    assert position.ends_in(split_and_merged())[1] == 100
+
+
+def test_json_has_words_for_the_earliest_and_the_latest_offset() -> None:
+    position = Position.parse('{"0": -2, "1": -1}')
+    starts = position.starts_in(split_and_merged())
+    assert (starts[0], starts[1]) == (10, 100)
+
+
+def test_all_kinds_of_text_mean_the_same_cut() -> None:
+    offsets = {0: 7, SECOND: 12345}
+    assert Position.parse(f'{{"0": 7, "{SECOND}": 12345}}').offsets == offsets
+    assert Position.parse(f"s/t:0=7,{SECOND}=12345").offsets == offsets
+    assert Position.parse(cut_text("s/t", offsets)).offsets == offsets
+    assert Position.parse(Position(offsets).to_json()).offsets == offsets
+
+
+@pytest.mark.parametrize("text", ["", "newest", "{", '{"a": 1}', '{"0": "1"}', '{"0": -3}', "e30="])
+def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="a position is earliest, latest, JSON"):
+        Position.parse(text)

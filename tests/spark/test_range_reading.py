@@ -1,0 +1,243 @@
+"""Goal: what one task reads is what its range holds, whatever the owner of the store does meanwhile."""
+
+from contextlib import aclosing
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.spark import range_reading
+from segmentstore.spark.block_range import BlockRange
+from segmentstore.spark.errors import DataLossError
+from tests.spark.event_segment import NAME, START_MS, event_segment, reading, rows_of
+
+
+def whole(start: int, end: int, content: str = "raw") -> BlockRange:
+    return BlockRange(
+        scope="s",
+        stream="t",
+        segment_id=0,
+        segment_name=NAME,
+        container_id=0,
+        start=start,
+        end=end,
+        content=content,
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that sees less than its plan waits for volumes that are late; here nothing is late."""
+    monkeypatch.setattr(range_reading, "OPEN_PAUSE_SECONDS", 0.0)
+
+
+async def test_events_come_with_their_offsets_and_numbers() -> None:
+    segment = await event_segment()
+    for number in range(10):
+        await segment.append([b"%d-%d" % (number, each) for each in range(number + 1)])
+    view = await segment.view()
+    rows = await rows_of(reading(whole(0, segment.record.length), view))
+    assert [row["value"] for row in rows] == segment.events
+    assert [row["offset"] for row in rows] == segment.offsets
+    assert [row["event_number"] for row in rows] == list(range(len(segment.events)))
+
+
+async def test_h76_numbers_survive_merges_truncation_and_compaction() -> None:
+    segment = await event_segment()
+    await segment.append([b"before"] * 5)
+    await segment.merge([b"of a transaction"] * 4)
+    await segment.append([b"behind"] * 5)
+    await segment.truncate(segment.offsets[7])
+    for compacted in (False, True):
+        if compacted:
+            await segment.compact()
+        view = await segment.view()
+        part = whole(segment.offsets[7], segment.record.length)
+        rows = await rows_of(reading(part, view))
+        assert [row["event_number"] for row in rows] == list(range(7, 14))
+        assert [row["value"] for row in rows] == segment.events[7:]
+
+
+async def test_h76_an_event_of_many_blocks_belongs_to_the_range_in_which_it_begins() -> None:
+    segment = await event_segment()
+    big = Random(1).randbytes(9 << 20)
+    await segment.append([b"first"])
+    await segment.append_pieces(big, 1 << 20)
+    await segment.append([b"last"])
+    view = await segment.view()
+    middle = segment.record.length // 2
+    begin = await rows_of(reading(whole(0, middle), view))
+    end = await rows_of(reading(whole(middle, segment.record.length), view))
+    assert [row["value"] for row in begin] == [b"first", big]
+    assert [(row["value"], row["event_number"]) for row in end] == [(b"last", 2)]
+
+
+async def test_h8_chunks_that_compaction_replaced_after_planning_are_found_again() -> None:
+    segment = await event_segment()
+    for number in range(40):
+        await segment.append([b"%d" % number * 100])
+    view = await segment.view()
+    part = whole(0, segment.record.length)
+    # The view holds the old root, and the chunks that it names are deleted.
+    before = set(await segment.chunk_keys())
+    await segment.compact()
+    assert not before & set(await segment.chunk_keys())
+    rows = await rows_of(reading(part, view))
+    assert [row["value"] for row in rows] == segment.events
+    assert [row["event_number"] for row in rows] == list(range(40))
+
+
+async def test_h8_chunks_that_are_replaced_while_they_are_read_are_found_again() -> None:
+    segment = await event_segment()
+    events = [bytes([number]) * (1 << 20) for number in range(12)]
+    for event in events:
+        await segment.append([event])
+    view = await segment.view()
+    rows: list[object] = []
+    async with aclosing(reading(whole(0, segment.record.length), view).batches()) as batches:
+        async for batch in batches:
+            if not rows:
+                await segment.compact()
+            rows += batch.column("value").to_pylist()
+    assert rows == events
+
+
+async def test_h8_a_chunk_that_is_replaced_between_two_of_its_blocks_is_found_again() -> None:
+    segment = await event_segment()
+    for number in range(2):
+        # Longer than what one request brings, so the index is known when the object goes.
+        await segment.append([bytes([number, each]) * (1 << 18) for each in range(12)])
+    view = await segment.view()
+    rows: list[object] = []
+    async with aclosing(reading(whole(0, segment.record.length), view).batches()) as batches:
+        async for batch in batches:
+            # The last chunk is begun: nothing but its bytes is still to be read.
+            if len(rows) == 12:
+                before = set(await segment.chunk_keys())
+                await segment.compact()
+                assert not before & set(await segment.chunk_keys())
+            rows += batch.column("value").to_pylist()
+    assert rows == segment.events
+
+
+async def test_h8_blocks_that_are_joined_while_they_are_read_give_no_event_twice() -> None:
+    segment = await event_segment()
+    for number in range(60):
+        await segment.append([b"%d-%d " % (number, each) * 700 for each in range(30)])
+    view = await segment.view()
+    # Begun somewhere else, so that the joined blocks end elsewhere than what was read together.
+    first = 5 * 30
+    part = whole(segment.offsets[first], segment.record.length)
+    rows: list[object] = []
+    async with aclosing(reading(part, view).batches()) as batches:
+        async for batch in batches:
+            if not rows:
+                await segment.compact()
+            rows += zip(
+                batch.column("value").to_pylist(),
+                batch.column("event_number").to_pylist(),
+                strict=True,
+            )
+    numbers = range(first, len(segment.events))
+    assert rows == list(zip(segment.events[first:], numbers, strict=True))
+
+
+async def test_h8_an_object_that_the_newest_root_names_is_loss_if_it_is_missing() -> None:
+    segment = await event_segment()
+    await segment.append([b"x" * 100])
+    view = await segment.view()
+    for key in await segment.chunk_keys():
+        await segment.store.delete(key)
+    with pytest.raises(CorruptedDataError, match="that the current root names is missing"):
+        await rows_of(reading(whole(0, segment.record.length), view))
+
+
+async def test_a_truncated_range_is_an_error_that_names_it_or_is_left_out() -> None:
+    segment = await event_segment()
+    await segment.append([b"%d" % number for number in range(10)])
+    await segment.truncate(segment.offsets[6])
+    part = whole(0, segment.record.length)
+    with pytest.raises(DataLossError, match=r"asked=\[0, 90\) head=54"):
+        await rows_of(reading(part, await segment.view()))
+    rows = await rows_of(reading(part, await segment.view(), fail_on_data_loss=False))
+    assert [row["value"] for row in rows] == segment.events[6:]
+
+
+async def test_a_segment_that_is_gone_is_an_error_or_has_no_rows() -> None:
+    segment = await event_segment()
+    await segment.append([b"of another segment"])
+    part = replace(whole(40, 100), segment_name="s/t/7.#epoch.0")
+    with pytest.raises(DataLossError, match=r"asked=\[40, 100\) head=0 tail=0"):
+        await rows_of(reading(part, await segment.view()))
+    assert not await rows_of(reading(part, await segment.view(), fail_on_data_loss=False))
+
+
+async def test_a_segment_of_which_nobody_said_where_events_lie_is_walked_from_its_start() -> None:
+    segment = await event_segment()
+    for number in range(6):
+        await segment.append([b"%d" % number * 50] * 3, described=False)
+    view = await segment.view()
+    middle = segment.offsets[9] + 3
+    rows = await rows_of(reading(whole(middle, segment.record.length), view))
+    assert [row["offset"] for row in rows] == segment.offsets[10:]
+    assert [row["event_number"] for row in rows] == list(range(10, 18))
+
+
+async def test_blocks_outside_the_times_are_not_fetched() -> None:
+    segment = await event_segment()
+    for number in range(20):
+        # Lone chunks, so that each request brings one.
+        await segment.append([bytes([number]) * (4 << 20)], at_ms=START_MS + 1000 * number)
+    view = await segment.view()
+    part = replace(
+        whole(0, segment.record.length),
+        lowest_time_ms=START_MS + 5000,
+        highest_time_ms=START_MS + 7000,
+    )
+    segment.store.sent_bytes = 0
+    rows = await rows_of(reading(part, view, columns=("event_number",)))
+    assert [row["event_number"] for row in rows] == [5, 6, 7]
+    assert segment.store.sent_bytes < 1 << 20
+
+
+async def test_bytes_without_events_come_as_they_are() -> None:
+    segment = await event_segment()
+    content = Random(2).randbytes(100_000)
+    for at in range(0, len(content), 7_000):
+        await segment.append_bytes(content[at : at + 7_000])
+    view = await segment.view()
+    part = whole(500, 90_000, "bytes")
+    rows = await rows_of(reading(part, view, columns=("offset", "bytes")))
+    assert rows == [{"offset": 500, "bytes": content[500:90_000]}]
+
+
+async def test_many_blocks_come_in_one_request() -> None:
+    segment = await event_segment()
+    await segment.append([Random(number).randbytes(200_000) for number in range(50)])
+    view = await segment.view()
+    await rows_of(reading(whole(0, segment.record.length), view))
+    # Root, run, index, and three stretches of up to four megabytes.
+    assert segment.store.gets <= 12
+    assert not segment.store.listings
+
+
+async def test_numbers_are_counted_back_where_an_append_was_truncated_before_it_was_flushed() -> (
+    None
+):
+    segment = await event_segment()
+    await segment.append([b"%d" % number for number in range(20)], described=False)
+    await segment.truncate(segment.offsets[6])
+    part = whole(segment.offsets[6], segment.record.length)
+    rows = await rows_of(reading(part, await segment.view()))
+    assert {row["event_number"] for row in rows} == {None}
+    segment.record = replace(segment.record, core_attributes={EVENT_COUNT: 20})
+    await segment.truncate(segment.offsets[7])
+    part = whole(segment.offsets[7], segment.record.length)
+    rows = await rows_of(reading(part, await segment.view()))
+    assert [row["event_number"] for row in rows] == list(range(7, 20))
+    await segment.append([b"known"])
+    part = whole(segment.offsets[7], segment.record.length)
+    rows = await rows_of(reading(part, await segment.view()))
+    assert [row["event_number"] for row in rows] == list(range(7, 21))

@@ -1,0 +1,157 @@
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from segmentstore.spark.block_range import SegmentRange
+from segmentstore.spark.errors import DataLossError
+from segmentstore.spark.options import Content, SourceOptions, parse_options
+from segmentstore.spark.pushed_bounds import NO_BOUNDS, PushedBounds
+from segmentstore.spark.scan_plan import RangeMaker, cut_stretches, plan_scan, stretches_of
+from segmentstore.spark.stream_source import StreamSource, published_segment_map
+from tests.spark.event_segment import (
+    NAME,
+    SETTINGS,
+    START_MS,
+    EventSegment,
+    event_segment,
+    reading,
+    rows_of,
+)
+
+MANY = 10_000
+
+
+async def plan(
+    segment: EventSegment,
+    words: Mapping[str, str] | None = None,
+    bounds: PushedBounds = NO_BOUNDS,
+) -> list[SegmentRange]:
+    options = parse_options({"tier2": "here", "segment": NAME} | dict(words or {}))
+    return await plan_scan(await source_of(segment, options), options, bounds)
+
+
+async def source_of(segment: EventSegment, options: SourceOptions) -> StreamSource:
+    return StreamSource(options=options, view=await segment.view(), store=None, served=None)
+
+
+async def events_of(segment: EventSegment, parts: Sequence[SegmentRange]) -> list[object]:
+    view = await segment.view()
+    return [row["value"] for part in parts for row in await rows_of(reading(part, view))]
+
+
+async def test_ranges_end_where_chunks_meet_and_hold_everything_once() -> None:
+    segment = await event_segment()
+    for number in range(30):
+        await segment.append([b"%d" % number * 5000] * 3)
+    parts = await plan(segment, {"maxBytesPerPartition": "128k"})
+    assert len(parts) > 5
+    assert all(left.end == right.start for left, right in pairwise(parts))
+    assert all(part.length <= 128 << 10 for part in parts)
+    assert await events_of(segment, parts) == segment.events
+
+
+async def test_a_chunk_longer_than_a_range_is_cut_where_an_event_begins() -> None:
+    segment = await event_segment()
+    await segment.append([bytes([number % 256]) * 100_000 for number in range(120)])
+    parts = await plan(segment, {"minPartitions": "4"})
+    # Blocks have a megabyte, and no range is longer than a quarter of twelve.
+    assert 4 <= len(parts) <= 6
+    assert all(part.start in segment.offsets for part in parts)
+    assert await events_of(segment, parts) == segment.events
+
+
+async def test_a_segment_of_which_nobody_said_where_events_lie_stays_whole() -> None:
+    segment = await event_segment()
+    for _ in range(50):
+        await segment.append([b"x" * 20_000], described=False)
+    (part,) = await plan(segment, {"maxBytesPerPartition": "64k"})
+    assert (part.start, part.end) == (0, segment.record.length)
+    assert len(await plan(segment, {"maxBytesPerPartition": "128k", "content": "bytes"})) > 4
+
+
+async def test_ten_thousand_chunks_are_planned_without_a_listing_and_without_a_look_at_them() -> (
+    None
+):
+    segment = await event_segment(replace(SETTINGS, chunk_bytes_max=64))
+    await segment.append([b"%05d" % number * 16 for number in range(MANY)])
+    options = parse_options({"tier2": "here", "segment": NAME, "maxBytesPerPartition": "64k"})
+    source = await source_of(segment, options)
+    began = time.process_time()
+    parts = await plan_scan(source, options, NO_BOUNDS)
+    seconds = time.process_time() - began
+    assert len(parts) == -(-segment.record.length // (64 << 10))
+    assert segment.store.listings == 0
+    assert segment.store.gets < MANY / 50
+    assert seconds < 5.0
+
+
+async def test_bounds_leave_out_what_no_filter_would_let_through() -> None:
+    segment = await event_segment()
+    for number in range(20):
+        await segment.append([b"%d" % number * 50_000], at_ms=START_MS + number)
+    low, high = segment.offsets[5], segment.offsets[8]
+    bounds = PushedBounds(lowest_offset=low, highest_offset=high)
+    parts = await plan(segment, {"maxBytesPerPartition": "64k"}, bounds)
+    assert (parts[0].start, parts[-1].end) == (low, high + 1)
+    assert await events_of(segment, parts) == segment.events[5:9]
+    assert not await plan(segment, bounds=PushedBounds(segment_ids=frozenset({7})))
+
+
+async def test_positions_by_offset_time_and_word() -> None:
+    segment = await event_segment()
+    for number in range(10):
+        await segment.append([b"%d" % number] * 3, at_ms=START_MS + 1000 * number)
+    ids = {"startingOffsets": f'{{"0": {segment.offsets[4]}}}'}
+    assert await events_of(segment, await plan(segment, ids)) == segment.events[4:]
+    until = {"endingOffsets": f'{{"0": {segment.offsets[4]}}}'}
+    assert await events_of(segment, await plan(segment, until)) == segment.events[:4]
+    times = {
+        "startingTimestamp": str(START_MS + 3000),
+        "endingTimestamp": str(START_MS + 7000),
+    }
+    assert await events_of(segment, await plan(segment, times)) == segment.events[9:21]
+    assert await plan(segment, {"startingOffsets": "latest"}) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ({"startingOffsets": '{"0": 3}'}, r"asked=\[3, 90\) head=27 tail=90"),
+        ({"endingOffsets": '{"0": 91}'}, r"asked=\[27, 91\) head=27 tail=90"),
+        ({"startingOffsets": '{"4294967299": 5}'}, "segment_id=4294967299"),
+    ],
+)
+async def test_what_is_asked_for_and_not_there_is_an_error_or_is_left_out(
+    words: dict[str, str], asked: str
+) -> None:
+    segment = await event_segment()
+    await segment.append([b"%d" % number for number in range(10)])
+    await segment.truncate(segment.offsets[3])
+    with pytest.raises(DataLossError, match=asked):
+        await plan(segment, words)
+    parts = await plan(segment, words | {"failOnDataLoss": "false"})
+    assert await events_of(segment, parts) == segment.events[3:]
+
+
+async def test_what_tier2_does_not_hold_yet_is_a_tail() -> None:
+    segment = await event_segment()
+    await segment.append([b"x" * 100] * 10)
+    view = await segment.view()
+    stream = await published_segment_map(view, NAME)
+    (published,) = stream.segments
+    longer = replace(stream, segments=[replace(published, end_offset=published.end_offset + 50)])
+    stretches = stretches_of(
+        longer,
+        starts={0: 0},
+        ends={0: published.end_offset + 50},
+        fail_on_data_loss=True,
+    )
+    maker = RangeMaker(scope="s", stream="t", content=Content.RAW)
+    parts = await cut_stretches(view, maker, stretches, target_bytes=1 << 20)
+    assert [(type(part).__name__, part.start, part.end) for part in parts] == [
+        ("BlockRange", 0, published.end_offset),
+        ("TailRange", published.end_offset, published.end_offset + 50),
+    ]

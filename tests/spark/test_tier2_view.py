@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark import stream_source, tier2_view
+from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.options import parse_options
+from segmentstore.spark.stream_source import StreamSource
+from segmentstore.spark.tier2_view import Tier2Place, open_tier2_view
+from tests.spark.event_segment import NAME, event_segment
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier2_view, "OPEN_PAUSE_SECONDS", 0.0)
+
+
+def test_a_place_without_tier2_is_refused_after_a_few_looks(tmp_path: Path) -> None:
+    async def look() -> None:
+        async with open_tier2_view(Tier2Place(place=str(tmp_path)), executor=None):
+            raise AssertionError("opened")
+
+    with (
+        LoopRunner() as runner,
+        pytest.raises(InvalidRequestError, match="no container has a root"),
+    ):
+        runner.run(look())
+
+
+async def test_a_segment_is_found_by_its_name_without_a_listing() -> None:
+    segment = await event_segment()
+    await segment.append([b"x"])
+    view = await segment.view()
+    record = await view.find(NAME)
+    assert record is not None
+    assert record.length == 9
+    assert await view.find("s/t/9.#epoch.0") is None
+    assert segment.store.listings == 0
+
+
+async def test_the_newest_root_is_seen_after_a_refresh() -> None:
+    segment = await event_segment()
+    await segment.append([b"x"])
+    view = await segment.view()
+    await view.find(NAME)
+    await segment.append([b"y"])
+    await view.refresh()
+    record = await view.find(NAME)
+    assert record is not None
+    assert record.length == 18
+
+
+async def test_a_stream_that_tier2_shows_a_moment_later_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_source, "OPEN_PAUSE_SECONDS", 0.0)
+    segment = await event_segment()
+    view = await segment.view()
+    source = StreamSource(
+        options=parse_options({"tier2": "here", "segment": NAME}),
+        view=view,
+        store=None,
+        served=None,
+    )
+    looks = 0
+    refresh = view.refresh
+
+    async def late_refresh() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            await segment.append([b"x"])
+        await refresh()
+
+    monkeypatch.setattr(view, "refresh", late_refresh)
+    (stream,) = await source.stream_maps()
+    assert (looks, stream.segments[0].end_offset) == (3, 9)
