@@ -1,0 +1,1 @@
+"""Writes of Spark into streams, each batch exactly once."""
