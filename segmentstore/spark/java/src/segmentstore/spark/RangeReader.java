@@ -1,0 +1,265 @@
+package segmentstore.spark;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.List;
+import java.util.Optional;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/**
+ * Reads the events that begin in a range, a batch for each block.
+ *
+ * <p>Invariants:
+ *
+ * <ul>
+ *   <li>{@code nextOffset} is where the first event begins that was not given yet, so what is left of a range can be
+ *       resolved anew at any time: offsets are what was asked for, places are not.
+ *   <li>A place that vanished or is damaged is no answer: the planner is asked where the rest lies by now. Only if it
+ *       names the same place again is that an error.
+ *   <li>An event belongs to the block in which it begins: number and time are that block's. One that goes on in the next
+ *       block is put together in {@code joined}; one whose end is nowhere is no event yet, and is left out.
+ * </ul>
+ */
+final class RangeReader implements PartitionReader<ColumnarBatch> {
+  private static final int HEADER_BYTES = 8;
+  private static final ByteBuffer NOTHING = ByteBuffer.allocate(0);
+
+  private final Planner planner;
+  private final EventBatch batch;
+  private final Places places = new Places();
+  private final BlockDecoder decoder = new BlockDecoder();
+  private final long rowsMax;
+
+  private SegmentRange range;
+  private int nextBlock;
+  /** Events before it are walked over, but not given. */
+  private long start;
+  private long end;
+  private long nextOffset;
+  /** The block in which the last event began that was met, and the facts of the next one that begins there. */
+  private Block begun;
+  private long nextNumber = LongColumn.UNKNOWN;
+  private long timeMicros = LongColumn.UNKNOWN;
+  /** The beginning of an event whose end is in a later block; its position is its length. */
+  private ByteBuffer joined = NOTHING;
+
+  private Block failed;
+  private long rows;
+  private long blocksRead;
+  private long storedBytes;
+
+  RangeReader(SegmentRange range, Planner planner, StructType columns, long rowsMax) {
+    this.planner = planner;
+    this.rowsMax = rowsMax;
+    batch = new EventBatch(range, columns);
+    this.range = range;
+    nextOffset = range.start();
+    end = range.end();
+    if (range.blocks() != null) {
+      begin(range);
+    }
+  }
+
+  private void begin(SegmentRange resolved) {
+    range = resolved;
+    start = resolved.start();
+    end = resolved.end();
+    nextBlock = 0;
+    begun = null;
+    joined = NOTHING;
+    nextOffset = start;
+    if (range.content() != SegmentRange.Content.BYTES && !range.blocks().isEmpty()) {
+      nextOffset = range.blocks().get(0).firstEventOffset();
+    }
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    if (range.blocks() == null && !resolve()) {
+      return false;
+    }
+    while (nextOffset < end && rows < rowsMax && hasBlock()) {
+      Block block = range.blocks().get(nextBlock);
+      ByteBuffer content;
+      try {
+        content = contentOf(block);
+      } catch (Places.VanishedException | BlockDecoder.DamagedException error) {
+        refuseTwice(block, error);
+        if (!resolve()) {
+          return false;
+        }
+        continue;
+      }
+      nextBlock++;
+      blocksRead++;
+      if (range.content() == SegmentRange.Content.BYTES) {
+        addBytes(block, content);
+      } else {
+        addEvents(block, content);
+      }
+      rows += batch.size();
+      if (batch.size() > 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  @Override
+  public ColumnarBatch get() {
+    return batch.rows();
+  }
+
+  private boolean hasBlock() throws IOException {
+    List<Block> blocks = range.blocks();
+    if (nextBlock < blocks.size()) {
+      return true;
+    }
+    if (blocks.isEmpty() || blocks.get(nextBlock - 1).endOffset() < end) {
+      throw new IOException(
+          "the planned blocks end before the range segment=" + range.segment()
+              + " offset=" + nextOffset + " end=" + end);
+    }
+    return false;
+  }
+
+  private ByteBuffer contentOf(Block block) throws IOException {
+    if (block.place().equals(Places.SERVICE)) {
+      byte[] tail = planner.tail(range, block.offset(), block.endOffset());
+      storedBytes += tail.length;
+      if (tail.length != block.length()) {
+        throw new Places.VanishedException("the service has fewer bytes than planned");
+      }
+      return ByteBuffer.wrap(tail);
+    }
+    int length = block.storedLength() + BlockDecoder.CHECKSUM_BYTES;
+    storedBytes += length;
+    return decoder.decode(block, places.read(block.place(), block.position(), length));
+  }
+
+  private void refuseTwice(Block block, IOException why) throws IOException {
+    if (failed != null && block.isAtTheSamePlaceAs(failed)) {
+      // Without its cause: a driver that knows the jar by ADD JAR alone could not load a class of ours.
+      throw new IOException(
+          "what the current layout names cannot be read segment=" + range.segment()
+              + " offset=" + nextOffset + ": " + why.getMessage());
+    }
+    failed = block;
+  }
+
+  /** Go on where the rest lies by now; false if nothing is left. */
+  private boolean resolve() {
+    Optional<SegmentRange> rest = planner.resolve(range, Math.max(nextOffset, start));
+    rest.ifPresent(this::begin);
+    return rest.isPresent();
+  }
+
+  private void addBytes(Block block, ByteBuffer content) throws IOException {
+    batch.begin(content);
+    int from = (int) (nextOffset - block.offset());
+    int to = (int) (Math.min(end, block.endOffset()) - block.offset());
+    batch.add(from, to - from, nextOffset, LongColumn.UNKNOWN, block.timeMicros());
+    nextOffset = block.offset() + to;
+  }
+
+  private void addEvents(Block block, ByteBuffer content) throws IOException {
+    int waiting = joined.position();
+    if (waiting == 0) {
+      batch.begin(content);
+      cut(block, content, block.offset());
+      return;
+    }
+    append(content);
+    ByteBuffer whole = joined.duplicate().flip();
+    batch.begin(whole);
+    if (isWhole(whole, 0)) {
+      cut(block, whole, block.offset() - waiting);
+    }
+  }
+
+  /** Add the events that are whole; keep the rest if it is the beginning of one of ours. */
+  private void cut(Block block, ByteBuffer content, long contentOffset) throws IOException {
+    int limit = content.limit();
+    int position = (int) (nextOffset - contentOffset);
+    while (nextOffset < end && position < limit && rows + batch.size() < rowsMax) {
+      if (nextOffset >= block.offset() && begun != block) {
+        enter(block);
+      }
+      if (!isWhole(content, position)) {
+        break;
+      }
+      int length = content.getInt(position + 4);
+      if (nextOffset >= start) {
+        batch.add(position + HEADER_BYTES, length, nextOffset, nextNumber, timeMicros);
+      }
+      position += HEADER_BYTES + length;
+      nextOffset = contentOffset + position;
+      if (nextNumber != LongColumn.UNKNOWN) {
+        nextNumber++;
+      }
+    }
+    joined = NOTHING;
+    if (nextOffset < end && position < limit) {
+      ByteBuffer rest = ByteBuffer.allocate(Math.max(2 * (limit - position), 1 << 16));
+      joined = rest.put(content.duplicate().position(position).limit(limit));
+    }
+  }
+
+  /** The first event that begins in a block is met: from here on its facts count. */
+  private void enter(Block block) throws IOException {
+    long known = block.firstEventOffset();
+    if (known != LongColumn.UNKNOWN && known != nextOffset) {
+      throw new IOException(
+          "an event is expected elsewhere segment=" + range.segment()
+              + " expected=" + known + " found=" + nextOffset);
+    }
+    begun = block;
+    // What nobody said of this block goes on from the one before: events follow each other without a gap.
+    if (known != LongColumn.UNKNOWN && block.eventNumber() != LongColumn.UNKNOWN) {
+      nextNumber = block.eventNumber();
+    }
+    if (block.timeMicros() != LongColumn.UNKNOWN) {
+      timeMicros = block.timeMicros();
+    }
+  }
+
+  private void append(ByteBuffer content) {
+    if (joined.remaining() < content.limit()) {
+      ByteBuffer larger = ByteBuffer.allocate(2 * joined.capacity() + content.limit());
+      joined = larger.put(joined.flip());
+    }
+    joined.put(content.duplicate().position(0));
+  }
+
+  /** Whether the event that begins there ends in the content, too; refuses what cannot be an event. */
+  private boolean isWhole(ByteBuffer content, int position) throws IOException {
+    int room = content.limit() - position - HEADER_BYTES;
+    if (room < 0) {
+      return false;
+    }
+    int kind = content.getInt(position);
+    int length = content.getInt(position + 4);
+    if (kind != 0 || length < 0) {
+      throw new IOException(
+          "no event begins here segment=" + range.segment() + " offset=" + nextOffset
+              + " type=" + kind + " length=" + length);
+    }
+    return length <= room;
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return new CustomTaskMetric[] {
+      new StoredBytesMetric.Value(storedBytes), new BlocksMetric.Value(blocksRead)
+    };
+  }
+
+  @Override
+  public void close() throws IOException {
+    places.close();
+    decoder.close();
+  }
+}

@@ -1,0 +1,31 @@
+package segmentstore.spark;
+
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * The format {@code segmentstore-jvm}: batch reads with the options of {@code segmentstore}, without Python between
+ * the bytes and Spark. What a read means is still decided by Python, see {@link Planner}.
+ */
+public final class SegmentStoreProvider implements TableProvider, DataSourceRegister {
+  @Override
+  public String shortName() {
+    return "segmentstore-jvm";
+  }
+
+  @Override
+  public StructType inferSchema(CaseInsensitiveStringMap options) {
+    return new Planner(options.asCaseSensitiveMap()).schema();
+  }
+
+  @Override
+  public Table getTable(
+      StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    return new SegmentStoreTable(schema, properties);
+  }
+}
