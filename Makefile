@@ -11,12 +11,13 @@ HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration demo bench bench-peers sim replay clean
+.PHONY: help setup run test lint types unit simulation integration demo demo-spark bench bench-peers sim replay clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
 	@echo "make demo               a demonstration that checks itself"
+	@echo "make demo-spark         words of a stream counted on Spark three ways; needs Java 17"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
 	@echo "make bench BENCHMARKS=slow_tier2     one of them; --all adds those that take minutes"
 	@echo "make bench-peers        the same Java client against this store, Pravega and Kafka"
@@ -61,6 +62,9 @@ integration: setup
 
 demo: setup
 	@$(BIN)/python -m segmentstore.cli.demo $(DEMO)
+
+demo-spark: setup
+	@$(BIN)/python -m segmentstore.cli.spark_demo $(DEMO)
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(BENCHMARKS)

@@ -22,6 +22,7 @@ from segmentstore.cli.recover import recover
 from segmentstore.cli.s3 import s3
 from segmentstore.cli.scope import scope
 from segmentstore.cli.segment import segment
+from segmentstore.cli.spark import spark
 from segmentstore.cli.standalone import standalone
 from segmentstore.cli.stream import stream
 from segmentstore.cli.table import table
@@ -55,6 +56,7 @@ for command in (
     tier2,
     recover,
     backup,
+    spark,
     bench,
     config,
 ):

@@ -1,0 +1,285 @@
+"""`segmentstore spark submit JOB`: the data pipeline on Spark.
+
+The same jobs run under a spark-submit of one's own: `spark-submit segmentstore/cli/spark_main.py JOB ...`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.cli.quantity_types import BYTES
+from segmentstore.cli.spark_session import open_spark, progress_bar, spark_options
+from segmentstore.cli.spark_transfer import export, import_files
+from segmentstore.contracts.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from segmentstore.spark.tier2_view import Tier2Place
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
+
+_SHOWN_MAX = 50
+"""Findings that are printed; all of them are counted."""
+
+
+@click.group()
+def spark() -> None:
+    """Run the data pipeline on Spark."""
+
+
+@spark.group()
+def submit() -> None:
+    """Submit a job. A job that was killed is started again with the same words, and goes on."""
+
+
+for command in (export, import_files):
+    submit.add_command(command)
+
+
+def place_options(command: _Command) -> _Command:
+    """Where Tier 2 is."""
+    options = (
+        click.option(
+            "--tier2",
+            "place",
+            required=True,
+            metavar="DIR|s3://BUCKET/PREFIX",
+            help="A data directory, a file:// URL of one, or a bucket.",
+        ),
+        click.option("--endpoint", default="", metavar="URL", help="Of the bucket."),
+        click.option("--region", default="us-east-1", show_default=True, help="Of the bucket."),
+        click.option("--quiet", is_flag=True, help="No progress bar."),
+        output_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return spark_options(command)
+
+
+state_option = click.option(
+    "--state",
+    "state_directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory that remembers what was done, for a run that is killed.",
+)
+
+
+def place_of(place: str, endpoint: str, region: str) -> "Tier2Place":
+    """As the jobs take it; a bucket's endpoint may also be in SEGMENTSTORE_S3_ENDPOINT_URL."""
+    from segmentstore.cli.setting_options import resolve
+    from segmentstore.spark.tier2_view import Tier2Place
+
+    if place.startswith("s3://") and not endpoint:
+        endpoint = resolve(None, ()).settings.s3.endpoint_url
+    return Tier2Place(place=place, endpoint=endpoint, region=region)
+
+
+def say_findings(what: str, findings: list[str], *, error: bool = False) -> None:
+    """Each on a line of stderr, up to a bound."""
+    for finding in findings[:_SHOWN_MAX]:
+        click.echo(f"error: {finding}" if error else f"{what}: {finding}", err=True)
+    if len(findings) > _SHOWN_MAX:
+        click.echo(f"{what}: and {len(findings) - _SHOWN_MAX} more", err=True)
+
+
+@submit.command()
+@click.option("--task-bytes", type=BYTES, default=64 << 20, help="Stored bytes of one task.")
+@click.option("--no-framing", is_flag=True, help="Do not walk through the events.")
+@state_option
+@place_options
+def verify(
+    *,
+    task_bytes: int,
+    no_framing: bool,
+    state_directory: Path | None,
+    place: str,
+    endpoint: str,
+    region: str,
+    quiet: bool,
+    output: str,
+    master: str,
+    configuration: tuple[str, ...],
+) -> int:
+    """Prove every byte of a Tier 2: checksums, layouts, references, event framing, orphans.
+
+    Ends with 7 if anything is damaged. The service may be at work meanwhile.
+    """
+    with open_spark("verify", master=master, configuration=configuration) as session:
+        from segmentstore.spark.jobs.task_running import SparkTasks
+        from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
+
+        with progress_bar("verify", "B", quiet=quiet) as progress:
+            summary = VerifyJob(
+                place=place_of(place, endpoint, region),
+                tasks=SparkTasks(session),
+                settings=VerifySettings(
+                    task_bytes=task_bytes,
+                    framing=not no_framing,
+                    state_directory=state_directory,
+                ),
+                progress=progress,
+            ).run()
+    rows: list[Row] = [
+        {
+            "container": row.container,
+            "root": row.root_version,
+            "segments": row.segments,
+            "segment_bytes": row.segment_bytes,
+            "chunks": row.chunks,
+            "stored_bytes": row.stored_bytes,
+            "events": row.events,
+            "orphans": row.orphans,
+            "damages": row.damages,
+        }
+        for row in summary.containers.values()
+    ]
+    print_rows(rows, output)
+    say_findings("orphan", summary.orphans)
+    say_findings("damage", summary.damages, error=True)
+    resumed = f", {summary.resumed_chunks} chunks an earlier run" if summary.resumed_chunks else ""
+    click.echo(
+        f"proved {summary.scrubbed_bytes / 1e6:.1f} MB in {summary.seconds:.1f} s,"
+        f" {summary.scrubbed_bytes / 1e6 / summary.seconds:.0f} MB/s{resumed}",
+        err=True,
+    )
+    return ExitCode.OK if summary.sound else ExitCode.CORRUPT
+
+
+@submit.command()
+@click.option("--server", default="", metavar="URL", help="HTTP address of the running store.")
+@click.option(
+    "--data",
+    "data_directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data directory of a store that is off: its next epoch is claimed.",
+)
+@click.option("--chunk-bytes", type=BYTES, default=64 << 20, help="Of the chunks that come out.")
+@click.option("--min-bytes", type=BYTES, default=1 << 20, help="Leave shorter stretches alone.")
+@click.option("--prefix", default="", help="Only segments whose names begin so.")
+@click.option("--dry-run", is_flag=True, help="Say what would be looked at.")
+@place_options
+def compact(
+    *,
+    server: str,
+    data_directory: Path | None,
+    chunk_bytes: int,
+    min_bytes: int,
+    prefix: str,
+    dry_run: bool,
+    place: str,
+    endpoint: str,
+    region: str,
+    quiet: bool,
+    output: str,
+    master: str,
+    configuration: tuple[str, ...],
+) -> int:
+    """Rewrite small or LZ4 chunks into large zstd ones, and propose the swaps to the owner.
+
+    The owner checks every byte before it publishes. Running it again finds nothing to do.
+    """
+    if bool(server) == (data_directory is not None) and not dry_run:
+        raise InvalidRequestError(
+            "name the owner: --server URL of the running store, or --data DIR of one that is off"
+        )
+    with open_spark("compact", master=master, configuration=configuration) as session:
+        from segmentstore.spark.jobs.compact import CompactJob, CompactSettings
+        from segmentstore.spark.jobs.swap_owners import open_owner
+        from segmentstore.spark.jobs.task_running import SparkTasks
+
+        tier2 = place_of(place, endpoint, region)
+        with (
+            open_owner(tier2, server=server, data_directory=data_directory) as owner,
+            progress_bar("compact", "B", quiet=quiet) as progress,
+        ):
+            summary = CompactJob(
+                place=tier2,
+                tasks=SparkTasks(session),
+                owner=owner,
+                settings=CompactSettings(
+                    chunk_bytes=chunk_bytes,
+                    window_bytes_min=min_bytes,
+                    prefix=prefix,
+                    dry_run=dry_run,
+                ),
+                progress=progress,
+            ).run()
+    rows: list[Row] = [
+        {
+            "segment": row.segment,
+            "windows": row.windows,
+            "swapped": row.swapped,
+            "kept": row.kept,
+            "refused": row.refused,
+            "chunks": f"{row.chunks_before} -> {row.chunks_after}",
+            "stored_bytes": f"{row.stored_bytes_before} -> {row.stored_bytes_after}",
+        }
+        for row in summary.segments.values()
+    ]
+    print_rows(rows, output)
+    say_findings("refused", summary.refusals)
+    click.echo(
+        f"swapped {summary.swapped} windows in {summary.seconds:.1f} s,"
+        f" {summary.read_bytes / 1e6:.1f} MB looked at",
+        err=True,
+    )
+    return ExitCode.OK
+
+
+@submit.command()
+@click.option(
+    "--report",
+    default="stats.html",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The HTML file to write.",
+)
+@click.option("--prefix", default="", help="Only segments whose names begin so.")
+@state_option
+@place_options
+def stats(
+    *,
+    report: Path,
+    prefix: str,
+    state_directory: Path | None,
+    place: str,
+    endpoint: str,
+    region: str,
+    quiet: bool,
+    output: str,
+    master: str,
+    configuration: tuple[str, ...],
+) -> int:
+    """Sizes, rates and skew of every stream over time, as a table and an HTML report with charts."""
+    with open_spark("stats", master=master, configuration=configuration) as session:
+        from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
+        from segmentstore.spark.jobs.task_running import SparkTasks
+
+        with progress_bar("stats", " chunks", quiet=quiet) as progress:
+            summary = StatsJob(
+                place=place_of(place, endpoint, region),
+                tasks=SparkTasks(session),
+                settings=StatsSettings(
+                    report=report, prefix=prefix, state_directory=state_directory
+                ),
+                progress=progress,
+            ).run()
+    rows: list[Row] = [
+        {
+            "stream": stream.name,
+            "segments": len(stream.segments),
+            "bytes": stream.length,
+            "stored_bytes": stream.stored_bytes,
+            "ratio": round(stream.length / stream.stored_bytes, 2) if stream.stored_bytes else None,
+            "events": stream.events,
+            "chunks": stream.chunks,
+            "skew": round(stream.skew, 2),
+        }
+        for stream in summary.streams
+    ]
+    print_rows(rows, output)
+    click.echo(f"report: {report}", err=True)
+    return ExitCode.OK

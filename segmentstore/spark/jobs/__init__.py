@@ -1,0 +1,1 @@
+"""The data pipeline as Spark jobs: export, import, verify, compact, stats."""

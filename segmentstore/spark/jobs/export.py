@@ -1,0 +1,262 @@
+"""The `export` job: the events of a stream as Parquet files by day, each event once, and only new ones the next time.
+
+    plan    the stream as it is now - what was exported -> batches of bounded size (export_ledger.py)
+    batch   spark.read of its ranges -> date of the event -> Parquet in staging -> manifest -> files in place
+
+- A range goes from where the last manifest ends to the tail at planning; ends lie where events begin.
+- What retention took away before it was exported is an error, unless it may be lost.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sql
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.errors import DataLossError
+from segmentstore.spark.jobs.export_ledger import ExportedRange, ExportLedger
+from segmentstore.spark.jobs.output_directory import OutputDirectory
+from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.options import parse_options
+from segmentstore.spark.positions import Position
+from segmentstore.spark.scan_plan import RangeMaker, cut_stretches, stretches_of
+from segmentstore.spark.stream_map import StreamMap
+from segmentstore.spark.stream_source import StreamSource, open_stream_source
+
+Progress = Callable[[int, int], None]
+"""Called with bytes of the stream exported so far and to export in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSettings:
+    """What one run does. Sizes in bytes of the stream."""
+
+    batch_bytes: int = 1 << 30
+    text: bool = False
+    """Keys and values as text (UTF-8) instead of bytes."""
+    compression: str = "zstd"
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """Ranges in the order of the stream."""
+
+    ranges: tuple[ExportedRange, ...]
+
+    @property
+    def length(self) -> int:
+        return sum(each.end - each.start for each in self.ranges)
+
+
+@dataclass(slots=True)
+class BatchSummary:
+    """One row of the report."""
+
+    batch: int
+    segments: int
+    rows: int
+    stream_bytes: int
+    files: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class ExportSummary:
+    """What a run did."""
+
+    batches: list[BatchSummary] = field(default_factory=list)
+    earlier_rows: int = 0
+    """Of batches that were there already."""
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.batches)
+
+
+class ExportJob:
+    """One run."""
+
+    def __init__(
+        self,
+        *,
+        spark: SparkSession,
+        source_options: Mapping[str, str],
+        directory: OutputDirectory,
+        settings: ExportSettings,
+        progress: Progress = lambda _done, _total: None,
+    ) -> None:
+        """`source_options`: which stream, and where it is: options of the data source without positions."""
+        self._spark = spark
+        self._given = dict(source_options)
+        self._options = replace(
+            parse_options(self._given), fail_on_data_loss=settings.fail_on_data_loss
+        )
+        self._settings = settings
+        self._progress = progress
+        if not self._options.stream:
+            raise InvalidRequestError("an export is of one stream: stream=SCOPE/STREAM")
+        self._ledger = ExportLedger(directory, stream=self._options.stream_name)
+
+    def run(self) -> ExportSummary:
+        """Raises InvalidRequestError, DataLossError, StorageError, CorruptedDataError, and what Spark raises."""
+        self._ledger.open()
+        summary = ExportSummary(earlier_rows=sum(batch.rows for batch in self._ledger.batches))
+        stream, batches = self._plan()
+        total = sum(batch.length for batch in batches)
+        done = 0
+        self._progress(0, total)
+        for batch in batches:
+            summary.batches.append(self._export(stream, batch))
+            done += batch.length
+            self._progress(done, total)
+        return summary
+
+    def _plan(self) -> tuple[StreamMap, list[PlannedBatch]]:
+        with LoopRunner() as runner:
+
+            async def plan() -> tuple[StreamMap, list[PlannedBatch]]:
+                async with open_stream_source(self._options, executor=runner.executor) as source:
+                    (stream,) = await source.stream_maps()
+                    ranges = await self._new_ranges(source, stream)
+                    return stream, list(batches_of(ranges, self._settings.batch_bytes))
+
+            return runner.run(plan())
+
+    async def _new_ranges(self, source: StreamSource, stream: StreamMap) -> list[ExportedRange]:
+        """What is new, cut so that a batch can end behind every range."""
+        starts = starts_of(
+            stream,
+            ends=self._ledger.ends,
+            finished=self._ledger.finished,
+            fail_on_data_loss=self._settings.fail_on_data_loss,
+        )
+        stretches = stretches_of(
+            stream,
+            starts=starts,
+            ends=await source.ends(stream),
+            fail_on_data_loss=self._settings.fail_on_data_loss,
+        )
+        maker = RangeMaker(
+            scope=stream.scope, stream=stream.stream, content=source.content_of(stream)
+        )
+        found = await cut_stretches(
+            source.view, maker, stretches, target_bytes=self._settings.batch_bytes
+        )
+        ranges: list[ExportedRange] = []
+        for each in found:
+            assert each.segment_id is not None, f"a stream's segment has an id {each}"
+            ranges.append(ExportedRange(each.segment_id, each.segment_name, each.start, each.end))
+        return ranges
+
+    def _export(self, stream: StreamMap, batch: PlannedBatch) -> BatchSummary:
+        started = time.perf_counter()
+        observed = Observation("export")
+        frame = self._read(stream, batch).observe(observed, sql.count(sql.lit(1)).alias("rows"))
+        dated = frame.withColumn("date", sql.to_date("timestamp"))
+        dated.write.mode("overwrite").partitionBy("date").option(
+            "compression", self._settings.compression
+        ).parquet(self._ledger.staging_url())
+        ends = {**self._ledger.ends, **{each.segment_id: each.end for each in batch.ranges}}
+        finished = [
+            segment.segment_id
+            for segment in stream.segments
+            if (segment.is_sealed or segment.successors)
+            and ends.get(segment.segment_id, 0) >= segment.end_offset
+        ]
+        written = self._ledger.commit(
+            ranges=batch.ranges,
+            rows=int(observed.get["rows"]),
+            ends=ends,
+            finished=[*self._ledger.finished, *finished],
+        )
+        return BatchSummary(
+            batch=written.number,
+            segments=len({each.segment_id for each in batch.ranges}),
+            rows=written.rows,
+            stream_bytes=batch.length,
+            files=len(written.files),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _read(self, stream: StreamMap, batch: PlannedBatch) -> DataFrame:
+        """The events of a batch. Every other segment is named as well, with nothing to read: what is not named would
+        be read to its end."""
+        starts = {each.segment_id: each.end_offset for each in stream.segments}
+        ends = dict(starts)
+        for each in batch.ranges:
+            starts[each.segment_id] = each.start
+            ends[each.segment_id] = each.end
+        frames = self._spark.read.format("segmentstore").options(**self._given)
+        if not self._settings.fail_on_data_loss:
+            frames = frames.option("failOnDataLoss", "false")
+        frame = (
+            frames.option("startingOffsets", Position(starts).to_json())
+            .option("endingOffsets", Position(ends).to_json())
+            .load()
+        )
+        if self._settings.text:
+            for column in ("key", "value"):
+                frame = frame.withColumn(column, sql.col(column).cast("string"))
+        return frame
+
+
+def starts_of(
+    stream: StreamMap,
+    *,
+    ends: Mapping[int, int],
+    finished: frozenset[int],
+    fail_on_data_loss: bool,
+) -> dict[int, int]:
+    """Where each segment goes on. Raises DataLossError if something went before it was exported."""
+    gone = [
+        segment_id
+        for segment_id in sorted(ends)
+        if segment_id not in stream.by_id and segment_id not in finished
+    ]
+    if gone and fail_on_data_loss:
+        offset = ends[gone[0]]
+        raise DataLossError(
+            f"{stream.scope}/{stream.stream} segment_id={gone[0]}",
+            start=offset,
+            end=offset,
+            head=0,
+            tail=0,
+        )
+    starts: dict[int, int] = {}
+    for segment in stream.segments:
+        known = ends.get(segment.segment_id)
+        # A segment that is new since the last export has to be there from its first byte on.
+        start = segment.start_offset if known is None and not ends else known or 0
+        starts[segment.segment_id] = (
+            start if fail_on_data_loss else max(start, segment.start_offset)
+        )
+    return starts
+
+
+def batches_of(ranges: Sequence[ExportedRange], batch_bytes: int) -> Iterator[PlannedBatch]:
+    """Neighbouring ranges together, about so many bytes in each batch."""
+    batch: list[ExportedRange] = []
+    length = 0
+    for each in ranges:
+        if batch and length + each.end - each.start > batch_bytes:
+            yield PlannedBatch(_joined(batch))
+            batch, length = [], 0
+        batch.append(each)
+        length += each.end - each.start
+    if batch:
+        yield PlannedBatch(_joined(batch))
+
+
+def _joined(ranges: Sequence[ExportedRange]) -> tuple[ExportedRange, ...]:
+    """Ranges of one segment that meet become one."""
+    joined: list[ExportedRange] = []
+    for each in ranges:
+        last = joined[-1] if joined else None
+        if last is not None and (last.segment_id, last.end) == (each.segment_id, each.start):
+            joined[-1] = replace(last, end=each.end)
+        else:
+            joined.append(each)
+    return tuple(joined)

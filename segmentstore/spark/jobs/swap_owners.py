@@ -1,0 +1,251 @@
+"""The owner of a container as the `compact` job meets it (H9): over HTTP if the service runs, in this process if not.
+
+- Only the owner changes a root. With the service off nobody owns it, so the job claims an epoch first, by opening the
+  container's log as the service would (H7): the log is held meanwhile, and whatever is in it waits for the next start.
+- Neither decides anything about a swap: a refusal comes with the owner's reason.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    LogInUseError,
+    StorageError,
+    StorageUnavailableError,
+)
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.spark.jobs.tier2_opening import is_volumes, open_for_uploads
+from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.tier2_view import Tier2Place
+from tier1.file_log.log import FileDurableDataLog
+from tier2.object_stores.volumes.late_volumes import LateVolumes
+from tier2.places import object_directory
+from tier2.storage.reader import ContainerReader
+from tier2.storage.settings import StorageSettings
+from tier2.storage.swap_proposals import SwapProposal, SwapRefusedError
+from tier2.storage.tiered_storage import TieredStorage
+from tier2.volumes.settings import VolumeSettings
+
+_ATTEMPTS_MAX = 120
+_PAUSE_SECONDS = 0.5
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 600.0
+_CONFLICT, _BUSY = 409, 503
+
+
+class SwapOwner(Protocol):
+    """What the job asks of owners. Everything blocks."""
+
+    def reserve(self, container_id: int, count: int) -> list[str]:
+        """Keys to upload objects under. Raises SegmentStoreError."""
+
+    def release(self, container_id: int, keys: Sequence[str]) -> None:
+        """Keys that will not be used."""
+
+    def upload(self, container_id: int, key: str, content: bytes) -> None:
+        """Store an object for workers that may not write to Tier 2 themselves."""
+
+    def propose(self, container_id: int, proposal: SwapProposal) -> None:
+        """Returns when the swap is published. Raises SwapRefusedError with the reason, StorageError."""
+
+
+@contextmanager
+def open_owner(
+    place: Tier2Place, *, server: str = "", data_directory: Path | None = None
+) -> Iterator[SwapOwner | None]:
+    """The service at `server`; else whoever claims the next epoch of the store in `data_directory`; else nobody."""
+    with LoopRunner() as runner:
+        if server:
+            yield ServiceOwner(server, runner)
+        elif data_directory is not None:
+            owner = ClaimingOwner(place=place, data_directory=data_directory, runner=runner)
+            try:
+                yield owner
+            finally:
+                owner.close()
+        else:
+            yield None
+
+
+class ServiceOwner:
+    """The owners in a running service, by its HTTP address."""
+
+    def __init__(self, server: str, runner: LoopRunner) -> None:
+        self._server = server.rstrip("/")
+        self._runner = runner
+
+    def reserve(self, container_id: int, count: int) -> list[str]:
+        answer = self._ask(container_id, "POST", "swaps/keys", json={"count": count})
+        keys = answer["keys"]
+        assert isinstance(keys, list), f"the service answers with a list of keys answer={answer}"
+        return [str(key) for key in keys]
+
+    def release(self, container_id: int, keys: Sequence[str]) -> None:
+        self._ask(container_id, "POST", "swaps/release", json={"keys": list(keys)})
+
+    def upload(self, container_id: int, key: str, content: bytes) -> None:
+        self._ask(container_id, "PUT", "swaps/objects", params={"key": key}, body=content)
+
+    def propose(self, container_id: int, proposal: SwapProposal) -> None:
+        asked = {
+            "segment_id": int(proposal.segment_id),
+            "old": [asdict(image) for image in proposal.old],
+            "new": [asdict(image) for image in proposal.new],
+        }
+        self._ask(container_id, "POST", "swaps", json=asked)
+
+    def _ask(
+        self,
+        container_id: int,
+        method: str,
+        verb: str,
+        *,
+        json: Mapping[str, object] | None = None,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Mapping[str, object]:
+        """The answer. One that is busy is asked again: nothing was done."""
+        url = f"{self._server}/v1/containers/{container_id}/{verb}"
+
+        async def ask() -> tuple[int, Mapping[str, object]]:
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_SECONDS, sock_read=_ANSWER_SECONDS
+            )
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.request(method, url, json=json, params=params, data=body) as answer,
+            ):
+                return answer.status, await answer.json()
+
+        async def until_not_busy() -> tuple[int, Mapping[str, object]]:
+            for _ in range(_ATTEMPTS_MAX):
+                status, answer = await ask()
+                if status != _BUSY:
+                    return status, answer
+                await asyncio.sleep(_PAUSE_SECONDS)
+            raise StorageError(f"the service stays busy url={url}")
+
+        try:
+            status, answer = self._runner.run(until_not_busy())
+        except (aiohttp.ClientError, OSError) as error:
+            raise StorageError(f"the service does not answer url={url}: {error}") from error
+        if status == _CONFLICT:
+            raise SwapRefusedError(str(answer.get("error", "refused")))
+        if status >= 400:
+            raise StorageError(f"the service refuses {verb} status={status}: {answer.get('error')}")
+        return answer
+
+
+class ClaimingOwner:
+    """The owner while the service is off: claims a container's next epoch when it is first asked about it."""
+
+    def __init__(self, *, place: Tier2Place, data_directory: Path, runner: LoopRunner) -> None:
+        """`data_directory`: with the logs of the store, so that the epochs are those of its owner."""
+        self._place = place
+        self._data_directory = data_directory.absolute()
+        self._runner = runner
+        self._stack = AsyncExitStack()
+        self._store: ObjectStore | None = None
+        self._owners: dict[int, TieredStorage] = {}
+
+    def reserve(self, container_id: int, count: int) -> list[str]:
+        return self._owner(container_id).reserve_object_keys(count)
+
+    def release(self, container_id: int, keys: Sequence[str]) -> None:
+        self._owner(container_id).release_object_keys(keys)
+
+    def upload(self, container_id: int, key: str, content: bytes) -> None:
+        self._runner.run(self._owner(container_id).upload_reserved(key, content))
+
+    def propose(self, container_id: int, proposal: SwapProposal) -> None:
+        self._runner.run(self._owner(container_id).propose_swap(proposal))
+
+    def close(self) -> None:
+        """Let go of logs and volumes; what was published stays. Idempotent."""
+        self._owners.clear()
+        self._runner.run(self._stack.aclose())
+
+    def _owner(self, container_id: int) -> TieredStorage:
+        if container_id not in self._owners:
+            self._owners[container_id] = self._runner.run(self._claim(ContainerId(container_id)))
+        return self._owners[container_id]
+
+    async def _claim(self, container_id: ContainerId) -> TieredStorage:
+        if self._store is None:
+            self._store = await self._stack.enter_async_context(self._open_store())
+        path = self._data_directory / "tier1" / f"container-{container_id:04d}"
+        if not (path / "identity").exists():
+            raise InvalidRequestError(
+                f"the log of the container is not there, so its next epoch is not known path={path}; "
+                "name the data directory of the store with --data"
+            )
+        reader = ContainerReader(
+            object_store=self._store,
+            container_id=container_id,
+            settings=StorageSettings(),
+            executor=self._runner.executor,
+        )
+        await reader.refresh()
+        log = FileDurableDataLog(
+            str(path),
+            files=SystemFileSystem(),
+            executor=self._runner.executor,
+            random=system_random(),
+            owner=f"compaction process_id={os.getpid()}",
+        )
+        try:
+            epoch = await log.initialize()
+        except LogInUseError as error:
+            raise InvalidRequestError(
+                f"the store runs: name it with --server, so that it can check what is proposed: {error}"
+            ) from error
+        self._stack.push_async_callback(log.close)
+        storage = TieredStorage(
+            object_store=self._store,
+            store_id=reader.root.store_id,
+            container_id=container_id,
+            container_count=reader.root.container_count,
+            settings=StorageSettings(),
+            wall_clock=SystemWallClock(),
+            random=system_random(),
+            executor=self._runner.executor,
+        )
+        await storage.claim(epoch=epoch, log_id=log.log_id)
+        return storage
+
+    @asynccontextmanager
+    async def _open_store(self) -> AsyncIterator[ObjectStore]:
+        if not is_volumes(self._place):
+            async with open_for_uploads(self._place, self._runner.executor) as store:
+                yield store
+            return
+        volumes = LateVolumes(
+            object_directory(self._place.place),
+            files=SystemFileSystem(),
+            executor=self._runner.executor,
+            wall_clock=SystemWallClock(),
+            random=system_random(),
+            settings=VolumeSettings(),
+        )
+        try:
+            await volumes.start()
+        except StorageUnavailableError as error:
+            raise InvalidRequestError(
+                f"the volumes are in use; if the store runs, name it with --server: {error}"
+            ) from error
+        try:
+            yield volumes
+        finally:
+            await volumes.close()

@@ -1,0 +1,320 @@
+"""The `verify` job: a deep scrub of a whole Tier 2 in parallel. It changes nothing.
+
+    driver    every container: runs, catalog, references, garbage, continuity of layouts, orphans (tier2/storage)
+    tasks     every chunk image: checksums of blocks and file, offsets, event framing (chunk_scrub.py)
+    driver    events go on from chunk to chunk (event_framing.py)
+
+- The service may be at work meanwhile. Every byte that the roots named at first is proved, unless it was deleted: what
+  compaction moves away is looked for where it is now (H8). What came later is for the next run.
+- With a directory for its state, a job that was killed goes on: an image is immutable, so it is proved once.
+"""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.spark.jobs.chunk_scrub import ScrubbedImage, ScrubImage, scrub_images
+from segmentstore.spark.jobs.event_framing import ChunkFraming, joint_damages
+from segmentstore.spark.jobs.layout_scan import scan_layouts
+from segmentstore.spark.jobs.task_running import TaskRunning, waves
+from segmentstore.spark.jobs.tier2_opening import open_containers, open_for_reading
+from segmentstore.spark.jobs.work_ledger import Entry, WorkLedger
+from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.tier2_view import Tier2Place
+from tier2.storage.reader import ContainerReader
+from tier2.storage.run_values import LayoutEntry
+from tier2.storage.verify import VerifyReport, verify_container
+
+Progress = Callable[[int, int], None]
+"""Called with bytes proved so far and bytes to prove in all."""
+
+FINDINGS_MAX = 1_000
+_ROUNDS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    """What one run does. Sizes in stored bytes."""
+
+    task_bytes: int = 64 << 20
+    """Of one task: bounds what a killed worker does again."""
+    framing: bool = True
+    """Walk through the events as well."""
+    state_directory: Path | None = None
+    """Where a killed run finds what it has done."""
+
+
+@dataclass(slots=True)
+class ContainerSummary:
+    """One row of the report."""
+
+    container: int
+    root_version: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    chunks: int = 0
+    stored_bytes: int = 0
+    events: int = 0
+    orphans: int = 0
+    damages: int = 0
+
+
+@dataclass(slots=True)
+class VerifySummary:
+    """What a run found."""
+
+    containers: dict[int, ContainerSummary] = field(default_factory=dict)
+    damages: list[str] = field(default_factory=list)
+    """The first FINDINGS_MAX of them."""
+    orphans: list[str] = field(default_factory=list)
+    resumed_chunks: int = 0
+    """Proved by an earlier run with the same state directory."""
+    seconds: float = 0.0
+    scrubbed_bytes: int = 0
+    """Stored bytes that this run read and proved."""
+
+    @property
+    def sound(self) -> bool:
+        return not self.damages
+
+    def of(self, container: int) -> ContainerSummary:
+        return self.containers.setdefault(container, ContainerSummary(container))
+
+    def add_damage(self, container: int, sentence: str) -> None:
+        self.of(container).damages += 1
+        if len(self.damages) < FINDINGS_MAX:
+            self.damages.append(sentence)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be proved under the roots as they were read."""
+
+    images: list[ScrubImage] = field(default_factory=list)
+    sealed_lengths: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By container and segment."""
+
+
+class VerifyJob:
+    """One run."""
+
+    def __init__(
+        self,
+        *,
+        place: Tier2Place,
+        tasks: TaskRunning,
+        settings: VerifySettings,
+        progress: Progress = lambda _done, _total: None,
+    ) -> None:
+        self._place = place
+        self._tasks = tasks
+        self._settings = settings
+        self._progress = progress
+        self._found: dict[str, Sequence[str]] = {}
+        """Damages of each image that was proved, by its name."""
+        self._framings: dict[str, ChunkFraming] = {}
+        self._ledger: WorkLedger | None = None
+        self._summary = VerifySummary()
+
+    def run(self) -> VerifySummary:
+        """Raises InvalidRequestError, StorageError."""
+        started = time.perf_counter()
+        resumed = self._resume()
+        plan = self._look(first=True)
+        missing = [image for image in plan.images if image.name not in self._found]
+        for _ in range(_ROUNDS_MAX):
+            moved = self._scrub(missing)
+            if not moved:
+                break
+            plan = self._look(first=False)
+            missing = [
+                image for image in in_place_of(moved, plan.images) if image.name not in self._found
+            ]
+        else:
+            raise StorageError("chunks move faster than they can be verified")
+        self._summarize(plan, resumed)
+        self._summary.seconds = time.perf_counter() - started
+        return self._summary
+
+    # --- the driver's part ------------------------------------------------------------------
+
+    def _look(self, *, first: bool) -> _Plan:
+        with LoopRunner() as runner:
+
+            async def look() -> _Plan:
+                plan = _Plan()
+                async with open_for_reading(self._place, runner.executor) as store:
+                    await self._look_at(store, runner, plan, first=first)
+                return plan
+
+            return runner.run(look())
+
+    async def _look_at(
+        self, store: ObjectStore, runner: LoopRunner, plan: _Plan, *, first: bool
+    ) -> None:
+        for reader in await open_containers(store, runner.executor, place=self._place.place):
+            container = int(reader.container_id)
+            if first:
+                self._add_report(container, await verify_container(reader, objects=False))
+            try:
+                await _plan_container(reader, plan)
+            except (CorruptedDataError, ObjectNotFoundError) as error:
+                # The report has it already, unless the root moved on this very moment: then the next round looks again.
+                if not self._summary.of(container).damages:
+                    self._summary.add_damage(container, str(error))
+
+    def _add_report(self, container: int, report: VerifyReport) -> None:
+        row = self._summary.of(container)
+        row.root_version = report.root_version
+        row.segments, row.segment_bytes = report.segments, report.bytes_of_segments
+        row.orphans = report.orphan_count
+        self._summary.orphans += report.orphans
+        for sentence in report.damages:
+            self._summary.add_damage(container, sentence)
+
+    def _scrub(self, images: Sequence[ScrubImage]) -> list[ScrubImage]:
+        """Those that were somewhere else by then."""
+        moved: list[ScrubImage] = []
+        work = partial(_scrub_task, self._place, self._settings.framing)
+        groups = tasks_of(images, self._settings.task_bytes)
+        total = sum(image.entry.size for image in images)
+        done = 0
+        self._progress(0, total)
+        for wave in waves(groups, self._tasks.wave_tasks):
+            results = [one for found in self._tasks.run(work, wave) for one in found]
+            for one in results:
+                done += one.image.entry.size
+                if one.moved:
+                    moved.append(one.image)
+                else:
+                    self._keep(one)
+            if self._ledger is not None:
+                self._ledger.add({"images": [_as_entry(one) for one in results if not one.moved]})
+            self._progress(done, total)
+        self._summary.scrubbed_bytes += done
+        return moved
+
+    def _keep(self, one: ScrubbedImage) -> None:
+        name = one.image.name
+        self._found[name] = one.damages
+        if one.framing is not None:
+            self._framings[name] = one.framing
+
+    def _summarize(self, plan: _Plan, resumed: frozenset[str]) -> None:
+        by_segment: dict[tuple[int, int], list[ScrubImage]] = {}
+        for image in plan.images:
+            if image.name not in self._found:
+                continue  # published since this run began
+            row = self._summary.of(image.container_id)
+            row.chunks += 1
+            row.stored_bytes += image.entry.size
+            self._summary.resumed_chunks += image.name in resumed
+            for sentence in self._found[image.name]:
+                self._summary.add_damage(image.container_id, sentence)
+            by_segment.setdefault((image.container_id, image.segment_id), []).append(image)
+        for key, images in by_segment.items():
+            framings = [
+                self._framings[image.name] for image in images if image.name in self._framings
+            ]
+            self._summary.of(key[0]).events += sum(framing.events for framing in framings)
+            for sentence in joint_damages(framings, sealed_length=plan.sealed_lengths.get(key)):
+                self._summary.add_damage(key[0], f"{sentence} segment={images[0].segment_name!r}")
+
+    # --- what an earlier run did --------------------------------------------------------------
+
+    def _resume(self) -> frozenset[str]:
+        directory = self._settings.state_directory
+        if directory is None:
+            return frozenset()
+        identity = {
+            "job": "verify",
+            "tier2": self._place.place,
+            "framing": self._settings.framing,
+        }
+        self._ledger = WorkLedger(directory, identity=identity)
+        for entry in self._ledger.open():
+            images = entry["images"]
+            assert isinstance(images, list), f"entries hold lists of images found={type(images)}"
+            for image in images:
+                self._take_back(image)
+        return frozenset(self._found)
+
+    def _take_back(self, image: Mapping[str, object]) -> None:
+        name, damages, framing = str(image["name"]), image["damages"], image["framing"]
+        self._found[name] = (
+            [str(sentence) for sentence in damages] if isinstance(damages, list) else []
+        )
+        if isinstance(framing, dict):
+            self._framings[name] = ChunkFraming(**framing)
+
+
+async def _plan_container(reader: ContainerReader, plan: _Plan) -> None:
+    async with aclosing(scan_layouts(reader)) as layouts:
+        async for layout in layouts:
+            record, container = layout.record, layout.container_id
+            if record.sealed:
+                plan.sealed_lengths[container, record.segment_id] = record.length
+            plan.images += [
+                ScrubImage(container, record.segment_id, record.name, entry)
+                for entry in layout.entries
+            ]
+
+
+def in_place_of(moved: Sequence[ScrubImage], images: Sequence[ScrubImage]) -> list[ScrubImage]:
+    """The images that hold some of the bytes that the moved ones held. O(n log n)."""
+    ranges: dict[tuple[int, int], list[LayoutEntry]] = {}
+    for image in moved:
+        ranges.setdefault((image.container_id, image.segment_id), []).append(image.entry)
+    for entries in ranges.values():
+        entries.sort(key=lambda entry: entry.end_offset)
+    found: list[ScrubImage] = []
+    for image in images:
+        entries = ranges.get((image.container_id, image.segment_id), [])
+        at = bisect_right(entries, image.entry.start_offset, key=lambda entry: entry.end_offset)
+        if at < len(entries) and entries[at].start_offset < image.entry.end_offset:
+            found.append(image)
+    return found
+
+
+def tasks_of(images: Sequence[ScrubImage], task_bytes: int) -> list[Sequence[ScrubImage]]:
+    """The images in the order in which they lie in their objects, about so many stored bytes in each task."""
+    ordered = sorted(
+        images,
+        key=lambda image: (image.container_id, image.entry.identity, image.entry.position),
+    )
+    tasks: list[Sequence[ScrubImage]] = []
+    first, size = 0, 0
+    for number, image in enumerate(ordered):
+        if size and size + image.entry.size > task_bytes:
+            tasks.append(ordered[first:number])
+            first, size = number, 0
+        size += image.entry.size
+    if first < len(ordered):
+        tasks.append(ordered[first:])
+    return tasks
+
+
+def _scrub_task(
+    place: Tier2Place,
+    framing: bool,
+    images: Sequence[ScrubImage],
+) -> list[ScrubbedImage]:
+    return scrub_images(place, images, framing=framing)
+
+
+def _as_entry(one: ScrubbedImage) -> Entry:
+    return {
+        "name": one.image.name,
+        "damages": list(one.damages),
+        "framing": None if one.framing is None else asdict(one.framing),
+    }

@@ -1,0 +1,42 @@
+"""A job that is killed: its tasks run for some waves, and then nothing does."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from segmentstore.spark.jobs.task_running import TasksHere
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class KilledError(Exception):
+    """The job's end, half-way."""
+
+
+class FailingTasks(TasksHere):
+    """One task a wave, and a number of waves."""
+
+    wave_tasks = 1
+
+    def __init__(self, waves: int) -> None:
+        self._left = waves
+
+    def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        if self._left == 0:
+            raise KilledError
+        self._left -= 1
+        return super().run(work, tasks)
+
+
+class BusyTasks(TasksHere):
+    """While a wave runs the owner does something."""
+
+    def __init__(self, meanwhile: Callable[[], None], *, times: int) -> None:
+        self._meanwhile = meanwhile
+        self._left = times
+
+    def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        if self._left:
+            self._left -= 1
+            self._meanwhile()
+        return super().run(work, tasks)

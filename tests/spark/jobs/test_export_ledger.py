@@ -1,0 +1,167 @@
+"""Batches of an export: there once, whatever moment the job is killed at."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.spark.errors import DataLossError
+from segmentstore.spark.jobs.export import batches_of, starts_of
+from segmentstore.spark.jobs.export_ledger import ExportBatch, ExportedRange, ExportLedger
+from segmentstore.spark.jobs.output_directory import LocalDirectory
+from segmentstore.spark.stream_map import MappedSegment, StreamMap
+
+
+class KilledError(Exception):
+    """The process's end."""
+
+
+class KillingDirectory(LocalDirectory):
+    """Ends the job before the nth change."""
+
+    def __init__(self, path: Path, changes: int) -> None:
+        super().__init__(path)
+        self._left = changes
+
+    def _count(self) -> None:
+        if self._left == 0:
+            raise KilledError
+        self._left -= 1
+
+    def write_text(self, place: str, text: str) -> None:
+        self._count()
+        super().write_text(place, text)
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def remove(self, place: str) -> None:
+        self._count()
+        super().remove(place)
+
+
+def stage(ledger: ExportLedger, files: dict[str, str]) -> None:
+    """What Spark writes."""
+    staging = Path(ledger.staging_url())
+    for name, content in files.items():
+        path = staging / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    (staging / "_SUCCESS").touch()
+
+
+def export_once(directory: LocalDirectory, number: int) -> None:
+    """What the job does for one batch, unless it is there already."""
+    ledger = ExportLedger(directory, stream="s/t")
+    ledger.open()
+    while len(ledger.batches) <= number:
+        batch = len(ledger.batches)
+        stage(ledger, {"date=a/part-0": f"{batch}a", "date=b/part-1": f"{batch}b"})
+        ledger.commit(
+            ranges=[ExportedRange(0, "s/t/0.#epoch.0", batch, batch + 1)],
+            rows=2,
+            ends={0: batch + 1},
+            finished=[],
+        )
+
+
+def visible(path: Path) -> list[str]:
+    """What a reader of Parquet finds: nothing below a name that begins with _ or a dot."""
+    found = [file for file in path.rglob("*") if file.is_file()]
+    inside = [file.relative_to(path) for file in found]
+    return sorted(
+        (path / file).read_text()
+        for file in inside
+        if not any(part.startswith(("_", ".")) for part in file.parts)
+    )
+
+
+@pytest.mark.parametrize("changes", range(14))
+def test_a_job_killed_at_any_change_and_started_again_has_every_batch_once(
+    tmp_path: Path, changes: int
+) -> None:
+    with pytest.raises(KilledError):
+        export_once(KillingDirectory(tmp_path, changes), 3)
+    seen = visible(tmp_path)
+    assert len(seen) == len(set(seen))
+    export_once(LocalDirectory(tmp_path), 3)
+    assert visible(tmp_path) == sorted(f"{batch}{day}" for batch in range(4) for day in "ab")
+    assert not (tmp_path / "_staging").exists()
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    batch = ExportBatch(
+        number=3,
+        stream="s/t",
+        ranges=(ExportedRange(1 << 32, "s/t/0.#epoch.1", 5, 9),),
+        rows=7,
+        ends={1 << 32: 9},
+        finished=(0,),
+        files={"_staging/000003/x": "batch-000003-x"},
+    )
+    assert ExportBatch.of_json(batch.to_json(), "here") == batch
+    with pytest.raises(CorruptedDataError, match="place=here"):
+        ExportBatch.of_json("{}", "here")
+
+
+def test_a_directory_with_another_stream_is_refused(tmp_path: Path) -> None:
+    export_once(LocalDirectory(tmp_path), 0)
+    with pytest.raises(InvalidRequestError, match="another stream"):
+        ExportLedger(LocalDirectory(tmp_path), stream="s/other").open()
+
+
+def mapped(segment_id: int, start: int, end: int) -> MappedSegment:
+    return MappedSegment(
+        segment_id=segment_id,
+        name=f"s/t/{segment_id}.#epoch.0",
+        epoch=0,
+        low=0.0,
+        high=1.0,
+        start_offset=start,
+        end_offset=end,
+        published_end=end,
+        is_sealed=False,
+        container_id=0,
+    )
+
+
+def stream_of(*segments: MappedSegment) -> StreamMap:
+    return StreamMap(scope="s", stream="t", segments=segments, head={})
+
+
+def test_an_export_goes_on_where_the_last_one_ended() -> None:
+    stream = stream_of(mapped(0, 10, 50), mapped(1, 0, 9))
+    starts: Callable[[dict[int, int]], dict[int, int]] = lambda ends: starts_of(  # noqa: E731
+        stream, ends=ends, finished=frozenset(), fail_on_data_loss=True
+    )
+    assert starts({}) == {0: 10, 1: 0}
+    assert starts({0: 20}) == {0: 20, 1: 0}
+
+
+def test_what_went_before_it_was_exported_is_a_loss() -> None:
+    stream = stream_of(mapped(5, 10, 50))
+    with pytest.raises(DataLossError):
+        starts_of(stream, ends={4: 7}, finished=frozenset(), fail_on_data_loss=True)
+    for ends, finished in (({4: 7}, {4}), ({5: 3}, set[int]())):
+        starts = starts_of(stream, ends=ends, finished=frozenset(finished), fail_on_data_loss=True)
+        # Below the head of the segment: whoever reads from there is told what is lost.
+        assert starts[5] < 10
+        assert starts_of(
+            stream, ends=ends, finished=frozenset(finished), fail_on_data_loss=False
+        ) == {5: 10}
+
+
+def test_batches_are_bounded_and_ranges_that_meet_are_one() -> None:
+    ranges = [
+        ExportedRange(0, "a", 0, 40),
+        ExportedRange(0, "a", 40, 60),
+        ExportedRange(1, "b", 0, 30),
+        ExportedRange(1, "b", 30, 500),
+    ]
+    batches = [batch.ranges for batch in batches_of(ranges, 100)]
+    assert batches == [
+        (ExportedRange(0, "a", 0, 60), ExportedRange(1, "b", 0, 30)),
+        (ExportedRange(1, "b", 30, 500),),
+    ]
