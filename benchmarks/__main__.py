@@ -25,10 +25,21 @@ BENCHMARKS = (
     "http_append",
     "sorted_index",
     "volumes",
+    "spark_planning",
 )
 """What `make bench` runs, in this order."""
 
-LONG_BENCHMARKS = ("tier2_care", "s3_endpoint", "many_segments", "slow_tier2", "tables")
+LONG_BENCHMARKS = (
+    "tier2_care",
+    "s3_endpoint",
+    "s3_drain",
+    "volumes_million",
+    "many_segments",
+    "slow_tier2",
+    "tables",
+    "spark_scan",
+    "spark_scale",
+)
 """Minutes each: run by name, or with --all."""
 
 _CHILD = "import json, sys; from benchmarks.{name} import main; rows = main(); print('ROWS ' + json.dumps(rows))"

@@ -68,8 +68,8 @@ CASES: Sequence[Case] = (
     Case(
         "fill 1 KB",
         "write",
-        {"size": 1000, "stream": "full-1k", "warm": 0, "seconds": 60, "megabytes": 500},
-        quick={"megabytes": 300},
+        {"size": 1000, "stream": "full-1k", "warm": 0, "seconds": 60, "megabytes": 2000},
+        quick={"megabytes": 1500},
     ),
     Case(
         "catch-up 1 KB", "read", {"stream": "full-1k", "seconds": 30}, quick={}, needs="fill 1 KB"
@@ -82,10 +82,10 @@ CASES: Sequence[Case] = (
             "stream": "full-10k",
             "warm": 0,
             "seconds": 60,
-            "megabytes": 900,
+            "megabytes": 2500,
             "inflight": 3355,
         },
-        quick={"megabytes": 600},
+        quick={"megabytes": 2500},
     ),
     Case(
         "catch-up 10 KB",

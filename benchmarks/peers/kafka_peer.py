@@ -55,6 +55,11 @@ class KafkaBroker:
             self.stop()
             raise
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return self._address
+
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()

@@ -1,0 +1,80 @@
+"""How scans grow: CPU-seconds and seconds per gigabyte of 1 KB events at 0.1, 1 and 5 GB, with both readers.
+
+What does not grow with the data (planning, starting a job) is in it, and makes the smallest one the dearest per
+gigabyte; it is told apart by an empty query.
+
+    python -m benchmarks.spark_scale [--gigabytes 0.1,1,5]
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from benchmarks.spark.session import BenchSpark, Costs, bench_spark, drain
+from benchmarks.spark.streams import SCOPE, VALUE_BYTES, fill
+from benchmarks.workbench import Row, print_rows, row
+from tests.spark.live_store import live_store
+
+GIGABYTES = (0.1, 1.0, 5.0)
+ROUNDS = 3
+WARM_UPS = 2
+READERS = {"Java reader": "segmentstore-jvm", "Python reader": "segmentstore"}
+
+
+def scan(spark: BenchSpark, form: str, tier2: str, stream: str) -> None:
+    drain(frame(spark, form, tier2, stream))
+
+
+def frame(spark: BenchSpark, form: str, tier2: str, stream: str) -> DataFrame:
+    words = {"tier2": tier2, "stream": f"{SCOPE}/{stream}", "mode": "offline"}
+    return spark.session.read.format(form).options(**words).load()
+
+
+def measure(directory: Path, gigabytes: Sequence[float]) -> list[Row]:
+    written = directory / "written"
+    written.mkdir()
+    names = {size: f"events-{size}".replace(".", "-") for size in gigabytes}
+    with live_store(written, options=()) as live:
+        for size, name in names.items():
+            fill(live, name, int(size * 1e9 / VALUE_BYTES))
+    rows: list[Row] = []
+    with bench_spark(directory) as spark:
+        for reader, form in READERS.items():
+            cases = {name: partial(scan, spark, form, live.tier2, name) for name in names.values()}
+            costs = spark.measure(cases, warm_ups=WARM_UPS, rounds=ROUNDS)
+            rows += _rows(reader, {size: costs[name] for size, name in names.items()})
+    return rows
+
+
+def _rows(reader: str, costs: dict[float, Costs]) -> list[Row]:
+    """Each size beside the largest: flat is 1."""
+    largest = max(costs)
+    rows: list[Row] = []
+    for size, one in costs.items():
+        rows += [
+            row(f"{reader}, {size} GB", one.cpu / size, "CPUs/GB", costs[largest].cpu / largest),
+            row(
+                f"{reader}, {size} GB, by the clock",
+                one.wall / size,
+                "s/GB",
+                costs[largest].wall / largest,
+            ),
+        ]
+    return rows
+
+
+def main(gigabytes: Sequence[float] = GIGABYTES) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="segmentstore-bench-") as directory:
+        rows = measure(Path(directory), gigabytes)
+    print_rows(rows)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", default=",".join(map(str, GIGABYTES)))
+    main([float(size) for size in parser.parse_args().gigabytes.split(",")])
