@@ -286,7 +286,9 @@ class Controller:
             return False
         raise ClientError(f"scale failed name={stream} epoch={epoch}")
 
-    async def create_reader_group(self, scope: str, group: str, streams: Sequence[str]) -> None:
+    async def create_reader_group(
+        self, scope: str, group: str, streams: Sequence[StreamName]
+    ) -> None:
         """Make the group known, so that it is listed. Raises AlreadyExistsError."""
         group_id = _group_id(scope, group)
         answer = await self.channel.ask(
@@ -296,8 +298,7 @@ class Controller:
                 readerGroupName=group,
                 readerGroupId=group_id,
                 startingStreamCuts=[
-                    messages.StreamCut(streamInfo=messages.StreamInfo(scope=scope, stream=each))
-                    for each in streams
+                    messages.StreamCut(streamInfo=each.message()) for each in streams
                 ],
             ),
             messages.CreateReaderGroupResponse,

@@ -54,15 +54,15 @@ class ReaderGroup:
         Raises AlreadyExistsError, NotFoundError, InvalidRequestError (no stream, or a name that none may have).
         """
         check_user_name(self.name, what="reader group")
+        names = [_stream_name(self.scope, each) for each in streams]
         states = {
-            str(name): StreamState(dict((await self._start(name, start)).offsets))
-            for name in (_stream_name(self.scope, each) for each in streams)
+            str(name): StreamState(dict((await self._start(name, start)).offsets)) for name in names
         }
         if not states:
             raise InvalidRequestError(
                 f"a reader group reads at least one stream group={self.name!r}"
             )
-        await self._controller.create_reader_group(self.scope, self.name, list(states))
+        await self._controller.create_reader_group(self.scope, self.name, names)
         await self._table.create(GroupState(states))
 
     async def delete(self) -> None:

@@ -325,6 +325,8 @@ class FakeController:
         return messages.TxnState(state=messages.TxnState.State.Name(found))
 
     def rpc_createReaderGroup(self, request: messages.ReaderGroupConfiguration) -> Message:  # noqa: N802
+        for each in request.startingStreamCuts:
+            self.stream(each.streamInfo)  # a real one would keep whatever name it is told
         self.groups.add(f"{request.scope}/{request.readerGroupName}")
         return messages.CreateReaderGroupResponse(status="SUCCESS", config=request)
 

@@ -10,7 +10,6 @@ event, where its first event starts, and which one that is.
 
 from collections.abc import AsyncGenerator
 
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import StoredBlock
 from tier2.format.chunk_index import BlockEntry
@@ -35,20 +34,7 @@ async def list_blocks(
     offset = start
 
     async def read(view: RunView) -> list[StoredBlock]:
-        record = (await segments.load((segment_id,))).get(segment_id)
-        if record is None or not 0 <= offset < end <= record.length:
-            raise ValueError(
-                f"nothing is published there segment_id={segment_id} start={offset} end={end}"
-                f" published_length={record.length if record else None}"
-            )
-        if offset < record.start_offset:
-            raise SegmentTruncatedError(record.name, start_offset=record.start_offset)
-        entry = await segments.entry_at(view, segment_id, offset)
-        if entry is None:
-            raise CorruptedDataError(
-                f"layout has a hole segment_id={segment_id} offset={offset}"
-                f" start_offset={record.start_offset} length={record.length}"
-            )
+        entry = await segments.published_entry(view, segment_id, offset, end)
         index = await components.chunk_reads.index(entry)
         key = components.names.key(ObjectKind.CHUNKS, entry.identity)
         blocks = [_stored_block(entry, block, key) for block in index.entries]

@@ -9,7 +9,6 @@ This is what somebody needs who cuts a long segment into work for many: some hun
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import SegmentId
 from tier2.storage.components import Components
 from tier2.storage.object_names import ObjectKind
@@ -44,20 +43,7 @@ async def list_chunks(
     offset = start
 
     async def read(view: RunView) -> StoredChunk:
-        record = (await segments.load((segment_id,))).get(segment_id)
-        if record is None or not 0 <= offset < end <= record.length:
-            raise ValueError(
-                f"nothing is published there segment_id={segment_id} start={offset} end={end}"
-                f" published_length={record.length if record else None}"
-            )
-        if offset < record.start_offset:
-            raise SegmentTruncatedError(record.name, start_offset=record.start_offset)
-        entry = await segments.entry_at(view, segment_id, offset)
-        if entry is None:
-            raise CorruptedDataError(
-                f"layout has a hole segment_id={segment_id} offset={offset}"
-                f" start_offset={record.start_offset} length={record.length}"
-            )
+        entry = await segments.published_entry(view, segment_id, offset, end)
         return StoredChunk(
             start_offset=entry.start_offset,
             end_offset=entry.end_offset,

@@ -231,6 +231,29 @@ class PublishedSegments:
 
         return await with_view(self.source, read)
 
+    async def published_entry(
+        self, view: RunView, segment_id: SegmentId, offset: int, end: int
+    ) -> LayoutEntry:
+        """The layout entry that holds `offset`, for who goes through [offset, end).
+
+        Raises ValueError for what is not published, SegmentTruncatedError, CorruptedDataError for a hole.
+        """
+        record = (await self.load((segment_id,))).get(segment_id)
+        if record is None or not 0 <= offset < end <= record.length:
+            raise ValueError(
+                f"nothing is published there segment_id={segment_id} start={offset} end={end}"
+                f" published_length={record.length if record else None}"
+            )
+        if offset < record.start_offset:
+            raise SegmentTruncatedError(record.name, start_offset=record.start_offset)
+        entry = await self.entry_at(view, segment_id, offset)
+        if entry is None:
+            raise CorruptedDataError(
+                f"layout has a hole segment_id={segment_id} offset={offset}"
+                f" start_offset={record.start_offset} length={record.length}"
+            )
+        return entry
+
     async def entry_at(
         self, view: RunView, segment_id: SegmentId, offset: int
     ) -> LayoutEntry | None:
