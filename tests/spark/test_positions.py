@@ -85,6 +85,12 @@ def test_all_kinds_of_text_mean_the_same_cut() -> None:
     assert Position.parse(Position(offsets).to_json()).offsets == offsets
 
 
+def test_a_cut_that_the_java_client_printed_is_understood() -> None:
+    # StreamCutImpl.asText() of client 0.13.0 for plant/readings: segment 3 of epoch 1 at 1234567, segment 1 at 42.
+    text = "H4sIAAAAAAAA/zOwKshJzCvRL0pNTMnMSy+2MtYxtDLUMbAyNDI2MTUz1zExAgB/+20dIwAAAA=="
+    assert Position.parse(text).offsets == {1 << 32 | 3: 1_234_567, 1: 42}
+
+
 @pytest.mark.parametrize("text", ["", "newest", "{", '{"a": 1}', '{"0": "1"}', '{"0": -3}', "e30="])
 def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="a position is earliest, latest, JSON"):
