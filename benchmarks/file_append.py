@@ -81,13 +81,13 @@ async def measure(on: Tiers, *, count: int, rounds: int) -> list[Row]:
                 one.append(await large_rate(single, count))
                 group = max(1, round(count / (on.log_files.syncs - syncs)))
                 await container.flush()
+                many.append(await large_rate(thousand, count))
+                await container.flush()
                 raw.append(
                     await asyncio.to_thread(
                         raw_rate, Path(on.directory) / "raw", count=count, group=group
                     )
                 )
-                many.append(await large_rate(thousand, count))
-                await container.flush()
                 small_one.append(await append_rate(single, SMALL, 50_000))
                 await container.flush()
                 small_many.append(await append_rate(thousand, SMALL, 50_000))
@@ -115,7 +115,7 @@ async def measure(on: Tiers, *, count: int, rounds: int) -> list[Row]:
     ]
 
 
-async def run(*, count: int = 4000, rounds: int = 3) -> list[Row]:
+async def run(*, count: int = 4000, rounds: int = 9) -> list[Row]:
     async with tiers(log_on_disk=True) as on:
         return await measure(on, count=count, rounds=rounds)
 

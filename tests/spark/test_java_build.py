@@ -1,5 +1,6 @@
 """The jar of the Java reader."""
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.java_build import build, jar_name, jvm_jar
+from tests.integration.pravega_clients.toolchain import missing
 
 pytestmark = pytest.mark.slow
 
@@ -14,6 +16,10 @@ pytestmark = pytest.mark.slow
 def test_the_jar_is_built_once_and_names_its_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if shutil.which("javac") is None:
+        missing(
+            "javac is missing: the Java reader was not compiled; install a JDK of release 17 or later"
+        )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jar = jvm_jar()
     assert jar == tmp_path / "segmentstore" / jar_name()

@@ -1,6 +1,7 @@
 """One Spark for all tests of this folder: starting it is what costs."""
 
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.integration.pravega_clients.toolchain import missing
+
 _ROOT = Path(__file__).parents[3]
 _CHEAP_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -16,6 +19,8 @@ _CHEAP_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, no console, nothing left behind; the data source is found by its name."""
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        missing("java is missing: Spark was not run; install a JDK of release 17 or later")
     directory = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
