@@ -73,3 +73,14 @@ def seconds_value(words: Mapping[str, str], name: str) -> float | None:
     if match is None or unit is None:
         raise InvalidRequestError(f"{name} is a time such as 30s, 15m or 6h given={text!r}")
     return int(match[1]) * unit
+
+
+def stream_value(words: Mapping[str, str]) -> tuple[str, str]:
+    """Scope and stream, which may also stand together as `stream`; what is not given is empty."""
+    scope, stream = words.get("scope", ""), words.get("stream", "")
+    before, slash, after = stream.partition("/")
+    if not slash:
+        return scope, stream
+    if scope and scope != before:
+        raise InvalidRequestError(f"stream names another scope scope={scope!r} stream={stream!r}")
+    return before, after

@@ -20,6 +20,7 @@ from segmentstore.spark.option_values import (
     count_value,
     flag_value,
     seconds_value,
+    stream_value,
     word_value,
 )
 
@@ -143,7 +144,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise InvalidRequestError(
             f"unknown option {', '.join(strangers)}; a read takes {', '.join(READ_OPTIONS)}"
         )
-    scope, stream = _stream_of(words)
+    scope, stream = stream_value(words)
     content = word_value(words, "content", Content, Content.AUTO)
     known_columns = BYTES_COLUMNS if content is Content.BYTES else EVENT_COLUMNS
     options = SourceOptions(
@@ -175,16 +176,6 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     )
     _check(options)
     return options
-
-
-def _stream_of(words: Mapping[str, str]) -> tuple[str, str]:
-    scope, stream = words.get("scope", ""), words.get("stream", "")
-    before, slash, after = stream.partition("/")
-    if not slash:
-        return scope, stream
-    if scope and scope != before:
-        raise InvalidRequestError(f"stream names another scope scope={scope!r} stream={stream!r}")
-    return before, after
 
 
 def _check(options: SourceOptions) -> None:

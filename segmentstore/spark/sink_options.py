@@ -19,6 +19,7 @@ from segmentstore.spark.option_values import (
     count_value,
     flag_value,
     seconds_value,
+    stream_value,
     word_value,
 )
 from segmentstore.spark.options import RECORD_TAG
@@ -135,14 +136,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _stream_of(words: Mapping[str, str]) -> tuple[str, str]:
-    scope, stream = words.get("scope", ""), words.get("stream", "")
-    before, slash, after = stream.partition("/")
-    if slash:
-        if scope and scope != before:
-            raise InvalidRequestError(
-                f"stream names another scope scope={scope!r} stream={stream!r}"
-            )
-        scope, stream = before, after
+    scope, stream = stream_value(words)
     if not scope or not stream:
         raise InvalidRequestError("a write goes to one stream: stream=SCOPE/STREAM")
     return scope, stream

@@ -119,6 +119,23 @@ class Tier2View:
 
 
 @asynccontextmanager
+async def open_for_reading(
+    place: Tier2Place, executor: Executor | None
+) -> AsyncIterator[ObjectStore]:
+    """The objects of the place. Raises InvalidRequestError, StorageError."""
+    async with open_place(
+        place.place,
+        files=SystemFileSystem(),
+        executor=executor,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        endpoint_url=place.endpoint,
+        region=place.region,
+    ) as store:
+        yield store
+
+
+@asynccontextmanager
 async def open_tier2_view(
     place: Tier2Place, *, executor: Executor | None
 ) -> AsyncIterator[Tier2View]:
@@ -126,17 +143,7 @@ async def open_tier2_view(
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         async with AsyncExitStack() as opened:
             try:
-                store = await opened.enter_async_context(
-                    open_place(
-                        place.place,
-                        files=SystemFileSystem(),
-                        executor=executor,
-                        wall_clock=SystemWallClock(),
-                        random=system_random(),
-                        endpoint_url=place.endpoint,
-                        region=place.region,
-                    )
-                )
+                store = await opened.enter_async_context(open_for_reading(place, executor))
                 view = Tier2View(store=store, executor=executor)
                 await view.open()
             except ObjectNotFoundError as error:

@@ -15,9 +15,9 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.spark.jobs.tier2_opening import open_for_reading, open_for_uploads
+from segmentstore.spark.jobs.tier2_opening import open_for_uploads
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tier2.format.block import decode_block
 from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
 from tier2.format.chunk_format import HEADER_BYTES, Compression

@@ -14,9 +14,8 @@ from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundErro
 from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.spark.jobs.event_framing import ChunkFraming, FramingWalk
-from segmentstore.spark.jobs.tier2_opening import open_for_reading
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tier2.format.chunk_index import BlockEntry
 from tier2.format.chunk_verification import verify_chunk
 from tier2.storage.block_events import block_events

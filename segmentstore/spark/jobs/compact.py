@@ -23,9 +23,9 @@ from segmentstore.spark.jobs.chunk_rewriting import RewriteTask, RewrittenWindow
 from segmentstore.spark.jobs.layout_scan import SegmentLayout, scan_layouts
 from segmentstore.spark.jobs.swap_owners import SwapOwner
 from segmentstore.spark.jobs.task_running import TaskRunning, waves
-from segmentstore.spark.jobs.tier2_opening import is_volumes, open_containers, open_for_reading
+from segmentstore.spark.jobs.tier2_opening import is_volumes, open_containers
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tier2.storage.object_names import ObjectKind, ObjectNames
 from tier2.storage.run_values import LayoutEntry
 from tier2.storage.swap_proposals import ProposedImage, SwapProposal, SwapRefusedError

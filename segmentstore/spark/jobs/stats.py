@@ -29,10 +29,10 @@ from segmentstore.spark.jobs.stream_statistics import (
 )
 from segmentstore.spark.jobs.stretch_facts import Stretch, StretchFacts, facts_of
 from segmentstore.spark.jobs.task_running import TaskRunning, waves
-from segmentstore.spark.jobs.tier2_opening import open_containers, open_for_reading
+from segmentstore.spark.jobs.tier2_opening import open_containers
 from segmentstore.spark.jobs.work_ledger import WorkLedger
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 
 Progress = Callable[[int, int], None]
 """Called with chunks looked at so far and in all."""

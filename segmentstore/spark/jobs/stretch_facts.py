@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.spark.jobs.tier2_opening import open_for_reading
 from segmentstore.spark.jobs.time_buckets import TimeBuckets
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tier2.format.chunk_index import ChunkIndex
 from tier2.storage.block_events import block_events
 from tier2.storage.reader import ContainerReader

@@ -1,4 +1,4 @@
-"""Opens the Tier 2 of a job: for reading anywhere, and for uploads where any process may write."""
+"""Opens the Tier 2 of a job for uploads, where any process may write, and all of its containers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,12 +7,16 @@ from contextlib import asynccontextmanager
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.spark.tier2_view import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS, Tier2Place
+from segmentstore.spark.tier2_view import (
+    OPEN_ATTEMPTS,
+    OPEN_PAUSE_SECONDS,
+    Tier2Place,
+    open_for_reading,
+)
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
-from tier2.places import object_directory, open_place
+from tier2.places import object_directory
 from tier2.storage.reader import ContainerReader, StoreReader
 from tier2.storage.settings import StorageSettings
 from tier2.volumes.opening import is_engine_directory
@@ -28,21 +32,6 @@ def is_volumes(place: Tier2Place) -> bool:
     if is_bucket(place):
         return False
     return is_engine_directory(object_directory(place.place), SystemFileSystem())
-
-
-@asynccontextmanager
-async def open_for_reading(place: Tier2Place, executor: Executor) -> AsyncIterator[ObjectStore]:
-    """Raises InvalidRequestError, StorageError."""
-    async with open_place(
-        place.place,
-        files=SystemFileSystem(),
-        executor=executor,
-        wall_clock=SystemWallClock(),
-        random=system_random(),
-        endpoint_url=place.endpoint,
-        region=place.region,
-    ) as store:
-        yield store
 
 
 @asynccontextmanager

@@ -27,10 +27,10 @@ from segmentstore.spark.jobs.chunk_scrub import ScrubbedImage, ScrubImage, scrub
 from segmentstore.spark.jobs.event_framing import ChunkFraming, joint_damages
 from segmentstore.spark.jobs.layout_scan import scan_layouts
 from segmentstore.spark.jobs.task_running import TaskRunning, waves
-from segmentstore.spark.jobs.tier2_opening import open_containers, open_for_reading
+from segmentstore.spark.jobs.tier2_opening import open_containers
 from segmentstore.spark.jobs.work_ledger import Entry, WorkLedger
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tier2.storage.reader import ContainerReader
 from tier2.storage.run_values import LayoutEntry
 from tier2.storage.verify import VerifyReport, verify_container

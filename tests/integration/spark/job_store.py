@@ -10,9 +10,9 @@ from random import Random
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.client import connect
 from segmentstore.spark.jobs.layout_scan import scan_layouts
-from segmentstore.spark.jobs.tier2_opening import open_containers, open_for_reading
+from segmentstore.spark.jobs.tier2_opening import open_containers
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.spark.sink_runs import make_stream, scale_to
 

@@ -107,6 +107,17 @@ def first_numbers(frame: DataFrame) -> dict[int, int]:
     return found
 
 
+def place_of(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, dict[str, str]]:
+    """Tier 2 of that kind for a store, and what readers need to be told besides."""
+    if kind != "s3":
+        return kind, {}
+    endpoint = request.getfixturevalue("moto_url")
+    monkeypatch.setenv("SEGMENTSTORE_S3_ENDPOINT_URL", endpoint)
+    return f"s3://{request.getfixturevalue('bucket')}/store", {"endpoint": endpoint}
+
+
 @pytest.mark.parametrize("kind", ["filesystem", "volumes", "s3"])
 def test_h78_batch_is_service_is_input_and_stays_so_after_the_service_died(
     spark: SparkSession,
@@ -115,11 +126,7 @@ def test_h78_batch_is_service_is_input_and_stays_so_after_the_service_died(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options: dict[str, str] = {}
-    if kind == "s3":
-        options["endpoint"] = request.getfixturevalue("moto_url")
-        kind = f"s3://{request.getfixturevalue('bucket')}/store"
-        monkeypatch.setenv("SEGMENTSTORE_S3_ENDPOINT_URL", options["endpoint"])
+    kind, options = place_of(kind, request, monkeypatch)
     given = Input()
     with live_store(tmp_path, tier2=kind) as live:
         live.do(given.fill)

@@ -17,10 +17,10 @@ from segmentstore.spark.jobs.output_directory import open_output
 from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
 from segmentstore.spark.jobs.swap_owners import open_owner
 from segmentstore.spark.jobs.task_running import SparkTasks
-from segmentstore.spark.jobs.tier2_opening import open_containers, open_for_reading
+from segmentstore.spark.jobs.tier2_opening import open_containers
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings, VerifySummary
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tests.integration.spark.job_store import LINES, ROUNDS, JobStore, job_store, lines
 from tests.integration.spark.sink_runs import events_in
 from tests.spark.jobs.failing_tasks import KilledError

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from segmentstore.client import ScalingPolicy, Store, StreamConfig
 from segmentstore.spark.java_build import jvm_jar
 from segmentstore.spark.options import RECORD_TAG
-from tests.integration.spark.test_batch_reads import STREAM, Input
+from tests.integration.spark.test_batch_reads import STREAM, Input, place_of
 from tests.spark.live_store import LiveStore, live_store
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url
 from tier2.format.records import Record, encode_records
@@ -60,11 +60,7 @@ def test_raw_events_are_those_of_the_python_reader(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options: dict[str, str] = {}
-    if kind == "s3":
-        options["endpoint"] = request.getfixturevalue("moto_url")
-        kind = f"s3://{request.getfixturevalue('bucket')}/store"
-        monkeypatch.setenv("SEGMENTSTORE_S3_ENDPOINT_URL", options["endpoint"])
+    kind, options = place_of(kind, request, monkeypatch)
     given = Input()
     with live_store(tmp_path, tier2=kind) as live:
         live.do(given.fill)

@@ -16,10 +16,9 @@ from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary
 from segmentstore.spark.jobs.swap_owners import ClaimingOwner
 from segmentstore.spark.jobs.task_running import TasksHere
-from segmentstore.spark.jobs.tier2_opening import open_for_reading
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
 from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tests.spark.jobs.failing_tasks import FailingTasks, KilledError
 from tests.spark.jobs.generated_store import CONTAINERS, LOG_ID, GeneratedStore
 from tier1.file_log.directory import encode_identity
