@@ -108,9 +108,15 @@ class FramePlanner:
         )
 
     def _payload_bytes_max(self) -> int:
-        """Large loads are halved, so that one frame is filled by callers while the other is on its way to the disk."""
-        half = self._pending.outstanding_bytes // 2
-        return min(self._settings.batch_bytes_max, max(half, 2 * self._settings.ahead_bytes_min))
+        """Large loads are halved, so that one frame is filled by callers while the other is on its way to the disk.
+
+        A rest that is not worth a sync of its own rides along: otherwise every third frame holds one small entry.
+        """
+        settings = self._settings
+        bytes_max = max(self._pending.outstanding_bytes // 2, 2 * settings.ahead_bytes_min)
+        if self._pending.waiting_bytes - bytes_max < settings.ahead_bytes_min:
+            bytes_max += settings.ahead_bytes_min
+        return min(settings.batch_bytes_max, bytes_max)
 
     def plan_mark(self, *, truncation: bool) -> PlannedFrame | None:
         """A frame without entries: synced for a truncation, else only to vouch. None if there is no room for it."""

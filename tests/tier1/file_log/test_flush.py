@@ -67,6 +67,21 @@ def test_a_large_frame_follows_the_one_before_it_without_a_pause() -> None:
     run_simulation(1, main)
 
 
+def test_a_rest_not_worth_a_sync_rides_along_with_the_large_entry_before_it() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(replace(AHEAD, batch_bytes_max=32 * KIB))
+        log = await opened(world)
+        diary = JournalDiary(world, loop)
+        first = log.append([LARGE])
+        await asyncio.sleep(0)  # it is being written when the others come
+        await asyncio.gather(first, log.append([LARGE]), log.append([bytes(KIB)]))
+        assert len(diary.syncs) == 2, "the small entry had a frame of its own"
+        world.disk.on_boundary = None
+        await log.close()
+
+    run_simulation(1, main)
+
+
 def test_small_entries_wait_for_company_instead_of_being_planned_ahead() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedLogWorld(AHEAD)
