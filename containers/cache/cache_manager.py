@@ -154,11 +154,12 @@ class CacheManager:
         over = excess + self._high_mark_bytes - self._storage.budget_bytes
         if over > 0 and self.shares.charged_bytes:
             self._evict_for_charges(size_bytes)
+        block = self._storage.try_allocate(size_bytes)
+        if block is not None:
+            return block
+        # Freed blocks need their buddies to become large: twice the size is a fair try, no more.
+        self._evict(2 * size_bytes)
         largest = self._storage.largest_free_bytes()
-        if largest < size_bytes:
-            # Freed blocks need their buddies to become large: twice the size is a fair try, no more.
-            self._evict(2 * size_bytes)
-            largest = self._storage.largest_free_bytes()
         return self._storage.allocate(min(size_bytes, max(largest, BLOCK_BYTES_MIN)))
 
     def _evict_for_charges(self, size_bytes: int) -> None:

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import RUN_BYTES_MAX, AppendRun
+from containers.operations.append_run import AppendRun
 from containers.operations.operation import AttributeChanges, Operation, SegmentOperation
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
@@ -60,6 +60,7 @@ class MemoryLog:
         segment: SegmentMetadata,
         *,
         offset: int,
+        end: int,
         data: BufferView,
         sequence_number: SequenceNumber,
         last_modified_ms: int,
@@ -71,16 +72,15 @@ class MemoryLog:
         A run is either events or bytes of unknown structure (H76).
         """
         run = segment.open_run
-        length = len(data)
         if (
             run is None
-            or run.length >= RUN_BYTES_MAX
-            or ((run.events is None) != (events is None) and length and run.length)
+            or run.end >= run.grows_below
+            or ((run.events is None) != (events is None) and end > offset and run.length)
         ):
             run = AppendRun(
                 segment_id=segment.segment_id,
                 offset=offset,
-                length=length,
+                end=end,
                 checksum=crc32c(data),
                 sequence_number=sequence_number,
                 last_modified_ms=last_modified_ms,
@@ -90,11 +90,9 @@ class MemoryLog:
             segment.open_run = run
             self._items.append(run)
         else:
-            assert run.offset + run.length == offset, (
-                f"append at {offset} behind a run that ends at {run.offset + run.length}"
-            )
+            assert run.end == offset, f"append at {offset} behind a run that ends at {run.end}"
             run.checksum = crc32c(data, run.checksum)
-            run.length += length
+            run.end = end
             run.last_sequence_number = sequence_number
             run.last_modified_ms = last_modified_ms
             if events is not None:

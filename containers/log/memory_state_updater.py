@@ -46,7 +46,7 @@ class MemoryStateUpdater:
                 offset = operation.offset
                 assert offset == segment.length, f"append at {offset} behind {segment!r}"
                 last = operation.sequence_number
-                segment.length = operation.result
+                segment.length = end = operation.result
                 if operation.last_modified_ms > segment.last_modified_ms:
                     segment.last_modified_ms = operation.last_modified_ms
                 segment.last_sequence_number = last
@@ -57,6 +57,7 @@ class MemoryStateUpdater:
                 add_append(
                     segment,
                     offset=offset,
+                    end=end,
                     data=operation.data,
                     sequence_number=last,
                     last_modified_ms=operation.last_modified_ms,

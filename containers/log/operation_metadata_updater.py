@@ -62,19 +62,17 @@ class OperationMetadataUpdater:
             raise BadOffsetError(segment.name, expected=offset, given=expected_offset)
         changes: AttributeChanges | None = None
         if callable(updates):
-            changes = updates(segment)
+            data, changes = updates(segment)
         elif updates:
             changes = judge_updates(segment.attributes, segment.name, updates)
         if events is not None:
             changes = count_events(segment, changes or (), events)
         operation = AppendOperation(segment, data)
-        length = operation.length
-        if length:
-            segment.read_index.stage(data)
+        end = segment.read_index.stage(data) if operation.length else offset
         number = self.metadata.next_sequence_number()
         operation.sequence_number = number
         operation.offset = offset
-        operation.result = segment.pending_length = offset + length
+        operation.result = segment.pending_length = end
         if now_ms > segment.pending_last_modified_ms:
             segment.pending_last_modified_ms = now_ms
         operation.last_modified_ms = segment.pending_last_modified_ms  # never goes back (H77)

@@ -119,6 +119,7 @@ class Replay(ReplayedSegments):
             self._memory_log.add_append(
                 segment,
                 offset=offset,
+                end=end,
                 data=data,
                 sequence_number=number,
                 last_modified_ms=modified,

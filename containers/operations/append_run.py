@@ -28,13 +28,14 @@ class AppendRun:
     __slots__ = (
         "attributes",
         "checksum",
+        "end",
         "event_number",
         "events",
         "first_modified_ms",
         "first_sequence_number",
+        "grows_below",
         "last_modified_ms",
         "last_sequence_number",
-        "length",
         "offset",
         "segment_id",
     )
@@ -44,14 +45,16 @@ class AppendRun:
         *,
         segment_id: SegmentId,
         offset: int,
-        length: int,
+        end: int,
         checksum: int,
         sequence_number: SequenceNumber,
         last_modified_ms: int,
     ) -> None:
         self.segment_id = segment_id
         self.offset = offset
-        self.length = length
+        self.end = end
+        self.grows_below = offset + RUN_BYTES_MAX
+        """It may grow while its end is below this offset."""
         self.checksum = checksum
         self.first_sequence_number = sequence_number
         self.last_sequence_number = sequence_number
@@ -63,3 +66,7 @@ class AppendRun:
         """Events of the segment before the run, over the segment's whole life. Means nothing without `events`."""
         self.attributes: dict[AttributeKey, AttributeValue | None] | None = None
         """Values after the last append of the run, of those attributes that its appends changed."""
+
+    @property
+    def length(self) -> int:
+        return self.end - self.offset

@@ -59,10 +59,10 @@ class SegmentStaging:
         """End of the last staged byte, or of the last merge."""
         return self._staged_end if self._open_bytes == _CLOSED else self._open.end
 
-    def stage(self, data: BufferView) -> None:
-        """Copy bytes to the pending end of the segment. Readable once the metadata's length has passed them.
+    def stage(self, data: BufferView) -> int:
+        """Copy bytes to the pending end of the segment; gives their end, to which the caller moves `pending_length`.
 
-        The caller moves `pending_length` afterwards. Raises CacheFullError, having changed nothing.
+        Readable once the metadata's length has passed them. Raises CacheFullError, having changed nothing.
         """
         entry = self._open
         end = entry.end
@@ -70,9 +70,11 @@ class SegmentStaging:
         position = end - entry.offset
         if position + size <= self._open_bytes and end == self.metadata.pending_length:
             self._open_view[position : position + size] = data
-            entry.end = end + size
-            return
-        self._stage_in_blocks(self.metadata.pending_length, data, recovering=False)
+            entry.end = end = end + size
+            return end
+        begin = self.metadata.pending_length
+        self._stage_in_blocks(begin, data, recovering=False)
+        return begin + size
 
     def insert_recovered(self, offset: int, data: BufferView) -> None:
         """Put replayed bytes back at their offset; what Tier 2 has already is left out (H38).

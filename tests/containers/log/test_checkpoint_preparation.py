@@ -38,16 +38,28 @@ async def test_h29_changed_segments_are_encoded_a_slice_per_turn() -> None:
     assert all(before - after <= SLICE_COUNT for before, after in pairwise(left))
 
 
+async def test_h29_what_one_slice_would_do_is_left_to_the_checkpoint() -> None:
+    metadata, segments = changed_segments(SLICE_COUNT)
+    done = asyncio.Event()
+    preparation = CheckpointPreparation(metadata=metadata, done=done.set)
+    preparation.start()
+    assert not done.is_set()  # whoever starts it is not called back in the same stretch
+    await asyncio.sleep(0)
+    assert done.is_set()
+    assert changed_count(segments) == SLICE_COUNT
+
+
 async def test_h29_what_changes_meanwhile_is_encoded_again_as_long_as_that_helps() -> None:
     metadata, segments = changed_segments(10 * SLICE_COUNT)
     done = asyncio.Event()
     preparation = CheckpointPreparation(metadata=metadata, done=done.set)
     preparation.start()
     turn = 0
+    each = SLICE_COUNT // 4
     while not done.is_set():
         await asyncio.sleep(0)
-        for number in range(100):  # a quarter as fast as they are encoded
-            segments[(turn * 100 + number) % len(segments)].encoded_snapshot = None
+        for number in range(each):  # a quarter as fast as they are encoded
+            segments[(turn * each + number) % len(segments)].encoded_snapshot = None
         turn += 1
     assert changed_count(segments) <= 2 * SLICE_COUNT
 

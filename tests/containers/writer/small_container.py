@@ -189,6 +189,7 @@ class SmallContainer:
         self.log.add_append(
             segment,
             offset=offset,
+            end=segment.length,
             data=data,
             sequence_number=number,
             last_modified_ms=2000 + number,

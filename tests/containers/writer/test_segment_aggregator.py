@@ -233,7 +233,7 @@ def _run(offset: int, length: int, first: int, last: int) -> AppendRun:
     run = AppendRun(
         segment_id=SegmentId(1),
         offset=offset,
-        length=length,
+        end=offset + length,
         checksum=0,
         sequence_number=SequenceNumber(first),
         last_modified_ms=0,
