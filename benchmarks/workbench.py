@@ -18,7 +18,7 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from containers.segment_handle import SegmentHandle
 from segmentstore.contracts.durable_data_log import DurableDataLog
-from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
@@ -80,6 +80,10 @@ class CountingFile(SystemFile):
     def __init__(self, descriptor: int, files: CountingFiles) -> None:
         super().__init__(descriptor)
         self._files = files
+
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        self._files.syncs += 1
+        super().write_synced(offset, buffers)
 
     def sync_data(self) -> None:
         self._files.syncs += 1

@@ -18,12 +18,21 @@ from segmentstore.contracts.identifiers import BufferView
 
 _IOV_MAX = 1024
 
+_WRITE_AND_SYNC: int = getattr(os, "RWF_DSYNC", 0)
+"""Flag of a write that returns when its bytes are synced; 0 where the system has none."""
+
 
 class File(Protocol):
     """An open file. Offsets are absolute; there is no file position."""
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
         """Write all buffers one behind the other; short writes are continued."""
+
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        """As write_at and sync_data, for what this call writes and no byte written before; one system call if possible.
+
+        After an error any part of it may have been written, and nothing counts as synced.
+        """
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
@@ -89,6 +98,7 @@ class SystemFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._synced_write_is_refused = False
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
         for first in range(0, len(buffers), _IOV_MAX):
@@ -98,6 +108,24 @@ class SystemFile:
             if written < wanted:
                 self._write_rest(offset, group, written)
             offset += wanted
+
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        # Between two calls a thread gives the interpreter away and has to get it back: up to a switch interval.
+        if _WRITE_AND_SYNC and not self._synced_write_is_refused and len(buffers) <= _IOV_MAX:
+            try:
+                written = os.pwritev(self._descriptor, buffers, offset, _WRITE_AND_SYNC)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise
+                self._synced_write_is_refused = True  # by the file system or an old kernel
+            else:
+                if written == sum(len(buffer) for buffer in buffers):
+                    return
+                self._write_rest(offset, buffers, written)
+                self.sync_data()
+                return
+        self.write_at(offset, buffers)
+        self.sync_data()
 
     def _write_rest(self, offset: int, group: Sequence[BufferView], written: int) -> None:
         rest = memoryview(b"".join(group))

@@ -15,11 +15,12 @@ random.Random's.
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from segmentstore.contracts.identifiers import BufferView
 from tests.sim.disk_faults import DiskFaults
+from tests.sim.inode import Inode
 
 PAGE_BYTES = 4096
 _ZERO_PAGE = bytes(PAGE_BYTES)
@@ -27,32 +28,6 @@ _ZERO_PAGE = bytes(PAGE_BYTES)
 
 class DeadProcessError(OSError):
     """A process that was killed, or whose machine lost power, asked for something."""
-
-
-@dataclass(eq=False, slots=True)
-class Inode:
-    """A file's content: what reads see, what is certain, and every page version in between."""
-
-    pages: dict[int, bytes] = field(default_factory=dict)
-    size: int = 0
-    durable_pages: dict[int, bytes] = field(default_factory=dict)
-    durable_size: int = 0
-    page_history: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
-    """Un-synced versions of each page with the boundary that wrote them, oldest first."""
-    size_history: list[tuple[int, int]] = field(default_factory=list)
-    holder: "SimulatedFile | None" = None
-
-    def settle(self) -> None:
-        """Everything is certain now."""
-        for page in self.page_history:
-            self.durable_pages[page] = self.pages[page]
-        self.durable_size = self.size
-        self.forget()
-
-    def forget(self) -> None:
-        """Nothing is waiting to be synced any more."""
-        self.page_history = {}
-        self.size_history = []
 
 
 Node = Inode | None
@@ -188,6 +163,20 @@ class SimulatedFile:
             inode.size = offset + len(content)
             inode.size_history.append((boundary, inode.size))
         self._disk.changed("write", self._path)
+
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        """Two boundaries, and no more than these bytes (and the size) become certain."""
+        self.write_at(offset, buffers)
+        first, end = offset // PAGE_BYTES, offset + sum(map(len, buffers))
+        pages = range(first, -(-end // PAGE_BYTES))
+        try:
+            self._mount.enter("sync", self._path)
+        except OSError:
+            self._inode.forget(pages)
+            self._disk.changed("failed sync", self._path)
+            raise
+        self._inode.settle(pages)
+        self._disk.changed("sync", self._path)
 
     def read_at(self, offset: int, length: int) -> bytes:
         self._mount.enter("read", self._path)

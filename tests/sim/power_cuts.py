@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from random import Random
 
-from tests.sim.disk import Inode, Node, SimulatedDisk
+from tests.sim.disk import Node, SimulatedDisk
+from tests.sim.inode import Inode
 
 
 class Persistence(Enum):

@@ -65,6 +65,23 @@ def test_synced_pages_always_persist(disk: SimulatedDisk) -> None:
     assert survivors(disk) == {OLD + NEW + OLD * 2}
 
 
+def test_a_synced_write_makes_its_own_pages_certain_and_no_others(disk: SimulatedDisk) -> None:
+    file = disk.mount("p").open("/d/f")
+    file.write_at(0, [NEW])
+    file.write_synced(2 * PAGE_BYTES, [NEW])
+    assert survivors(disk) == {OLD * 2 + NEW + OLD, NEW + OLD + NEW + OLD}
+
+
+def test_a_failed_synced_write_drops_its_pages_silently(disk: SimulatedDisk) -> None:
+    file = disk.mount("p").open("/d/f")
+    disk.faults.plan("sync", errno.EIO)
+    with pytest.raises(OSError, match="simulated fault"):
+        file.write_synced(0, [NEW])
+    file.write_synced(PAGE_BYTES, [NEW])
+    assert content(disk) == NEW * 2 + OLD * 2
+    assert survivors(disk) == {OLD + NEW + OLD * 2}
+
+
 def test_a_size_may_persist_without_its_pages_and_the_other_way_round(disk: SimulatedDisk) -> None:
     file = disk.mount("p").open("/d/f")
     file.write_at(PAGES * PAGE_BYTES, [NEW])

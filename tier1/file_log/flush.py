@@ -179,9 +179,15 @@ class FrameFlush:
             planned.leaves.file.sync_data()
         file = planned.journal.file
         assert file is not None, f"only own journals are written path={planned.journal.path!r}"
-        file.write_at(planned.header.offset, buffers)
-        if planned.sync:
-            file.sync_data()
+        offset = planned.header.offset
+        if not planned.sync:
+            file.write_at(offset, buffers)
+        else:
+            if planned.settles_mark:
+                file.write_at(offset, buffers)
+                file.sync_data()
+            else:
+                file.write_synced(offset, buffers)
             self._directory.check_epoch()
         if self._pace is not None:
             self._write_seconds = self._pace.now() - began

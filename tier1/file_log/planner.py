@@ -29,6 +29,9 @@ class PlannedFrame:
     """The journal before, if it has un-synced marks: it is synced first."""
     pending: tuple[PendingEntry, ...]
     sync: bool
+    settles_mark: bool
+    """A mark that was not synced stands before it in its file: the sync has to cover both, or the mark could be missing
+    below a frame that vouches for it (H44)."""
 
 
 class FramePlanner:
@@ -153,6 +156,7 @@ class FramePlanner:
             spare.begin(generation=self._last.generation + 1, first_number=number)
             self._journals.append(spare)
         journal = self._journals[-1]
+        settles_mark = sync and journal.unsynced
         header = FrameHeader(
             kind=kind,
             log_id=self._last.log_id,
@@ -174,7 +178,7 @@ class FramePlanner:
         self._vouched_number = header.synced_number
         if sync:
             self._synced_number = number
-        return PlannedFrame(header, journal, leaves, pending, sync)
+        return PlannedFrame(header, journal, leaves, pending, sync, settles_mark)
 
     # --- truncation --------------------------------------------------------------------------
 

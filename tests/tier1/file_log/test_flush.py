@@ -15,6 +15,7 @@ from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.durable_data_log_suite import entries
 from tests.sim.disk import Boundary
 from tests.sim.loop import SimLoop
+from tests.sim.power_cuts import Persistence, power_cut_image
 from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.history import History
 from tests.tier1.file_log.worlds import KIB, SMALL, SimulatedLogWorld
@@ -78,6 +79,26 @@ def test_a_rest_not_worth_a_sync_rides_along_with_the_large_entry_before_it() ->
         assert len(diary.syncs) == 2, "the small entry had a frame of its own"
         world.disk.on_boundary = None
         await log.close()
+
+    run_simulation(1, main)
+
+
+def test_h44_a_mark_is_certain_before_a_frame_vouches_for_it() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(AHEAD)
+        log = await opened(world)  # has been idle: a mark that was not synced is the last frame
+        await log.append([b"behind the mark"])
+        await log.append([b"vouches for all before it"])
+        disk = power_cut_image(world.disk, Persistence.NOTHING, Random(1))
+        await log.close()
+        again = SimulatedLogWorld(AHEAD, disk=disk).log()
+        await again.initialize()
+        assert [content for _, content in await entries(again)] == [
+            b"first",
+            b"behind the mark",
+            b"vouches for all before it",
+        ]
+        await again.close()
 
     run_simulation(1, main)
 

@@ -45,6 +45,11 @@ class FailingFile:
         self._log.note("write_at", self._path)
         self._file.write_at(offset, buffers)
 
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        self._log.note("write_at", self._path)
+        self._log.note("sync_data", self._path)
+        self._file.write_synced(offset, buffers)
+
     def read_at(self, offset: int, length: int) -> bytes:
         self._log.note("read_at", self._path)
         return self._file.read_at(offset, length)

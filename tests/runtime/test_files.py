@@ -1,0 +1,89 @@
+"""The system's own files, where they do more than pass a call on."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.files import SystemFileSystem
+
+PIECES: list[BufferView] = [b"one", memoryview(b"two"), b"three"]
+JOINED = b"onetwothree"
+
+
+def written(directory: Path, pieces: Sequence[BufferView] = PIECES) -> bytes:
+    """What a file holds after a synced write at offset 2."""
+    path = directory / "file"
+    file = SystemFileSystem().open(str(path), create=True)
+    file.write_at(0, [b"--"])
+    file.write_synced(2, pieces)
+    file.close()
+    return path.read_bytes()
+
+
+def test_a_synced_write_puts_all_buffers_at_its_offset(tmp_path: Path) -> None:
+    assert written(tmp_path) == b"--" + JOINED
+
+
+def test_a_synced_write_takes_more_buffers_than_one_call_of_the_system(tmp_path: Path) -> None:
+    assert written(tmp_path, [b"%04d" % number for number in range(3000)])[2:] == b"".join(
+        b"%04d" % number for number in range(3000)
+    )
+
+
+class Descriptors:
+    """The system's calls: counted, and the vectored write as asked for."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, refuses: int = 0, short: bool = False
+    ) -> None:
+        self.syncs = self.refusals = 0
+        self._refuses = refuses
+        self._short = short
+        self._write, self._sync = os.pwritev, os.fdatasync
+        monkeypatch.setattr(os, "pwritev", self.write)
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+
+    def write(
+        self, descriptor: int, buffers: Sequence[BufferView], offset: int, flags: int = 0
+    ) -> int:
+        if flags and self._refuses:
+            self.refusals += 1
+            raise OSError(self._refuses, os.strerror(self._refuses))
+        if flags and self._short:
+            return self._write(descriptor, [buffers[0][:2]], offset, flags)
+        return self._write(descriptor, buffers, offset, flags)
+
+    def sync(self, descriptor: int) -> None:
+        self.syncs += 1
+        self._sync(descriptor)
+
+
+def test_where_the_system_refuses_synced_writes_two_calls_do_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Descriptors(monkeypatch, refuses=errno.EOPNOTSUPP)
+    file = SystemFileSystem().open(str(tmp_path / "file"), create=True)
+    file.write_synced(0, PIECES)
+    file.write_synced(len(JOINED), PIECES)
+    file.close()
+    assert (tmp_path / "file").read_bytes() == 2 * JOINED
+    assert calls.syncs == 2
+    assert calls.refusals <= 1, "asked again although it was refused"
+
+
+def test_a_short_synced_write_is_continued_and_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Descriptors(monkeypatch, short=True)
+    assert written(tmp_path) == b"--" + JOINED
+    assert calls.syncs == 1
+
+
+def test_a_synced_write_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Descriptors(monkeypatch, refuses=errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        written(tmp_path)
