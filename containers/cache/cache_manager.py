@@ -114,6 +114,15 @@ class CacheManager:
         may use what lies beyond `unflushed_share_max` too. The block counts as un-flushed until it is released or its
         entry becomes evictable.
         """
+        if self.shares.claimed_bytes + size_bytes > self.shares.limit_bytes:
+            size_bytes = self._fitting(size_bytes, share=share, recovering=recovering)
+        block = self._allocate(size_bytes)
+        self.unflushed_bytes += block.size_bytes
+        share.grow(block.size_bytes)
+        return block
+
+    def _fitting(self, size_bytes: int, *, share: CacheShare, recovering: bool) -> int:
+        """What the container may have of it, now that there is not enough for all. Raises CacheFullError."""
         spare_bytes = self._storage.budget_bytes - self._unflushed_bytes_max if recovering else 0
         left = share.room_bytes(spare_bytes=spare_bytes)
         if left < BLOCK_BYTES_MIN:
@@ -123,10 +132,7 @@ class CacheManager:
             )
         while size_bytes > left:
             size_bytes //= 2
-        block = self._allocate(size_bytes)
-        self.unflushed_bytes += block.size_bytes
-        share.grow(block.size_bytes)
-        return block
+        return size_bytes
 
     def return_unflushed(self, block: CacheBlock, *, share: CacheShare) -> None:
         """Free a block of allocate_unflushed() that never came into an entry."""

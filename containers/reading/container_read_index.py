@@ -162,11 +162,15 @@ class ContainerReadIndex:
             while size > 0:
                 # All blocks before it are full, and neither what holds the new bytes nor what doubles the run makes
                 # its memory more than twice its bytes (H55).
-                doubling = 1 << run_bytes.bit_length() >> 1
-                holding = 1 << (size - 1).bit_length()
-                block_bytes = max(BLOCK_BYTES_MIN, doubling, holding)
+                block_bytes = 1 << (size - 1).bit_length()
+                if run_bytes > block_bytes:
+                    block_bytes = 1 << run_bytes.bit_length() >> 1
+                if block_bytes < BLOCK_BYTES_MIN:
+                    block_bytes = BLOCK_BYTES_MIN
+                elif block_bytes > BLOCK_BYTES_MAX:
+                    block_bytes = BLOCK_BYTES_MAX
                 block = self.cache.allocate_unflushed(
-                    min(block_bytes, BLOCK_BYTES_MAX), share=self.share, recovering=recovering
+                    block_bytes, share=self.share, recovering=recovering
                 )
                 blocks.append(block)
                 run_bytes += block.size_bytes

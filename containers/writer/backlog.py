@@ -78,9 +78,7 @@ class Backlog:
     def consume(self, item: LogItem, now: float) -> None:
         """Take the next item of the log to its aggregator. O(1), or O(sources) of a merge."""
         if isinstance(item, AppendRun):
-            segment = self._source.segment(SegmentId(item.segment_id))
-            assert segment is not None, f"append to a segment without metadata {item.segment_id}"
-            self._add(segment, item, now)
+            self._add_run(item, now)
         elif isinstance(item, MergeOperation):
             self._consume_merge(item, now)
         elif isinstance(item, MapSegmentOperation):
@@ -89,6 +87,19 @@ class Backlog:
         elif isinstance(item, SegmentOperation):
             self._add(item.segment, item, now)
         # Checkpoints have nothing for Tier 2; being consumed acknowledges them.
+
+    def _add_run(self, run: AppendRun, now: float) -> None:
+        """As _add, for what there is most of: over many segments one run may be one append."""
+        segment = self._source.segment(SegmentId(run.segment_id))
+        assert segment is not None, f"append to a segment without metadata {run.segment_id}"
+        if run.last_sequence_number <= segment.published_sequence_number:
+            return
+        aggregator = self._aggregator(segment)
+        aggregator.add_run(run, now)
+        if aggregator.since < self._oldest:
+            self._oldest = aggregator.since
+        if aggregator.held_bytes > self._largest_bytes:
+            self._largest_bytes = aggregator.held_bytes
 
     def _add(self, segment: SegmentMetadata, item: PendingItem, now: float) -> None:
         if last_number(item) <= segment.published_sequence_number:

@@ -17,6 +17,7 @@ Invariants (check()):
 from collections.abc import Iterator
 
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.append_run import AppendRun
 from containers.operations.operation import DeleteOperation, MergeOperation
 from containers.writer.pending_items import (
     PendingItem,
@@ -126,6 +127,23 @@ class SegmentAggregator:
         self.items.append(item)
         self.tally.item_count += 1
         self._grow(byte_count(item))
+
+    def add_run(self, run: AppendRun, now: float) -> None:
+        """add() of committed appends."""
+        items = self.items
+        assert self.taken_by is None, f"item for a merged segment {self.segment!r}"
+        if not items:
+            self.since = now
+        else:
+            assert not isinstance(items[-1], DeleteOperation), (
+                f"item behind the deletion of {self.segment!r}"
+            )
+        items.append(run)
+        tally = self.tally
+        length = run.end - run.offset
+        tally.item_count += 1
+        tally.held_bytes += length
+        self.held_bytes += length
 
     def add_merge(self, operation: MergeOperation, source: "SegmentAggregator", now: float) -> None:
         """Take over the source's un-published items."""
