@@ -12,8 +12,6 @@ Invariants (check()):
 - a run of n un-flushed bytes occupies at most max(2n, 4 KiB) (H55).
 """
 
-import asyncio
-from asyncio import Future
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
@@ -23,10 +21,9 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.merge_redirect import MergeRedirect
 from containers.reading.segment_entries import SegmentEntries
 from containers.reading.segment_reader import read_entries
-from containers.reading.segment_staging import SegmentStaging
-from containers.reading.tail_waiters import TailWaiters
+from containers.reading.segment_tail import SegmentTail
 from containers.reading.waiting_read import wait_for_bytes
-from segmentstore.contracts.errors import BadOffsetError, SegmentTruncatedError, ServiceHaltError
+from segmentstore.contracts.errors import BadOffsetError, ServiceHaltError
 from segmentstore.contracts.segments import ReadResultEntry
 
 if TYPE_CHECKING:
@@ -34,26 +31,19 @@ if TYPE_CHECKING:
     from containers.reading.storage_fetch import ReadAheadMark
 
 
-class SegmentReadIndex(SegmentStaging):
+class SegmentReadIndex(SegmentTail):
     """The read index of one segment. All but reading is synchronous, and all of it belongs to the loop's thread."""
 
     __slots__ = (
         "_discarded",
-        "_gone",
         "_redirect",
         "_redirect_count",
         "_unpinned_end",
-        "_waiters",
-        "has_waiters",
         "read_ahead_marks",
     )
 
     def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
         super().__init__(metadata, container)
-        self.has_waiters = False
-        """Whether appended() would find anyone to wake."""
-        self._waiters: TailWaiters | None = None
-        self._gone: Exception | None = None
         self._discarded = False
         self._redirect: MergeRedirect | None = None
         """The stretch of another segment that is read through this index."""
@@ -62,72 +52,6 @@ class SegmentReadIndex(SegmentStaging):
         """Entries that end at or below it are not pinned."""
         self.read_ahead_marks: list[ReadAheadMark] = []
         """Few, and most of the time none."""
-
-    # --- what the commit stretch says ---------------------------------------------------------
-
-    def appended(self) -> None:
-        """The metadata's length grew: wake the readers at the tail."""
-        if self.has_waiters:
-            self._wake()
-
-    def sealed(self) -> None:
-        """The metadata says sealed: nothing will ever follow, which readers at the tail must learn."""
-        self._wake()
-
-    def gone(self, error: Exception) -> None:
-        """Deleted, merged away, or the container stopped: every read ends with this error from now on."""
-        if self._gone is None:
-            self._gone = error
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiters is not None:
-            self.has_waiters = False
-            self._waiters.wake()
-
-    def readable(self, offset: int) -> "Future[None]":
-        """Done when `offset` < length, or the segment is sealed or gone: look again then (H58).
-
-        A wake-up may come early for an offset past the length. Raises TooManyWaitersError.
-        """
-        metadata = self.metadata
-        if offset < metadata.length or metadata.sealed or self._gone is not None:
-            future: Future[None] = asyncio.get_running_loop().create_future()
-            future.set_result(None)
-            return future
-        return self.next_change()
-
-    def next_change(self) -> "Future[None]":
-        """Done after the next appended(), sealed() or gone(). The caller looked at the state in the same stretch.
-
-        Cancel it to leave. Raises TooManyWaitersError at the container's limit.
-        """
-        self._container.add_waiter()
-        if self._waiters is None:
-            self._waiters = TailWaiters()
-        future = self._waiters.add()
-        future.add_done_callback(self._waiter_left)
-        self.has_waiters = True
-        return future
-
-    def _waiter_left(self, future: "Future[None]") -> None:
-        self._container.remove_waiter()
-        if self._waiters is not None:
-            self._waiters.discard(future)
-            self.has_waiters = len(self._waiters) > 0
-
-    def raise_if_gone(self) -> None:
-        """Raises what gone() was told."""
-        if self._gone is not None:
-            # One error object serves many readers: without this its traceback would grow with each.
-            raise self._gone.with_traceback(None)
-
-    def raise_if_unreadable(self, offset: int) -> None:
-        """Raises what gone() was told, or SegmentTruncatedError for an offset below the start offset."""
-        self.raise_if_gone()
-        metadata = self.metadata
-        if offset < metadata.start_offset:
-            raise SegmentTruncatedError(metadata.name, start_offset=metadata.start_offset)
 
     # --- what leaves --------------------------------------------------------------------------
 
