@@ -120,6 +120,10 @@ class Node:
         self.clients.push_async_callback(client.close)
         return client
 
+    async def append(self, segment: str, data: bytes) -> None:
+        async with self.container.open_segment(segment) as handle:
+            await handle.append(data)
+
     async def event_count(self, segment: str) -> AttributeValue | None:
         return (await self.container.attributes(segment, [EVENT_COUNT])).get(EVENT_COUNT)
 

@@ -28,11 +28,6 @@ from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient
 
 
-async def fill(node: Node, data: bytes, segment: str = SEGMENT) -> None:
-    async with node.container.open_segment(segment) as handle:
-        await handle.append(data)
-
-
 def read(offset: int, *, length: int = 1 << 20, request_id: int = 5) -> ReadSegment:
     return ReadSegment(SEGMENT, offset, length, "", request_id)
 
@@ -43,7 +38,7 @@ async def wait_for_readers(node: Node, count: int) -> None:
 
 
 async def test_bytes_are_read_from_the_requested_offset(node: Node, client: ProtocolClient) -> None:
-    await fill(node, b"0123456789")
+    await node.append(SEGMENT, b"0123456789")
     reply = await client.ask(read(3, length=1 << 20), SegmentRead)
     assert reply == SegmentRead(SEGMENT, 3, True, False, b"3456789", 5)
 
@@ -51,7 +46,7 @@ async def test_bytes_are_read_from_the_requested_offset(node: Node, client: Prot
 async def test_a_read_that_does_not_reach_the_end_says_so(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"0123456789" * 10)
+    await node.append(SEGMENT, b"0123456789" * 10)
     reply = await client.ask(read(0, length=10), SegmentRead)
     assert reply == SegmentRead(SEGMENT, 0, False, False, b"0123456789", 5)
 
@@ -60,14 +55,14 @@ async def test_a_read_that_does_not_reach_the_end_says_so(
 async def test_a_read_gives_at_least_eight_bytes_if_they_are_there(
     node: Node, client: ProtocolClient, length: int
 ) -> None:
-    await fill(node, b"0123456789" * 10)
+    await node.append(SEGMENT, b"0123456789" * 10)
     assert len((await client.ask(read(0, length=length), SegmentRead)).data) == 8
 
 
 async def test_a_read_gives_no_more_than_the_server_likes(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, bytes(3 << 20))
+    await node.append(SEGMENT, bytes(3 << 20))
     reply = await client.ask(read(1, length=8 << 20), SegmentRead)
     assert 0 < len(reply.data) <= QUICK.read_bytes_max
     assert not reply.at_tail
@@ -75,7 +70,7 @@ async def test_a_read_gives_no_more_than_the_server_likes(
 
 async def test_a_segment_is_read_whole_piece_by_piece(node: Node, client: ProtocolClient) -> None:
     data = bytes(range(256)) * 12_000
-    await fill(node, data)
+    await node.append(SEGMENT, data)
     found = b""
     while len(found) < len(data):
         reply = await client.ask(read(len(found)), SegmentRead)
@@ -87,10 +82,10 @@ async def test_a_segment_is_read_whole_piece_by_piece(node: Node, client: Protoc
 async def test_a_read_at_the_end_waits_for_the_next_append(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"abc")
+    await node.append(SEGMENT, b"abc")
     client.send(read(3))
     await wait_for_readers(node, 1)
-    await fill(node, b"def")
+    await node.append(SEGMENT, b"def")
     assert await client.receive() == SegmentRead(SEGMENT, 3, True, False, b"def", 5)
     await wait_for_readers(node, 0)
 
@@ -100,10 +95,10 @@ async def test_a_read_beyond_the_end_waits_until_its_offset_exists(
 ) -> None:
     client.send(read(5))
     await wait_for_readers(node, 1)
-    await fill(node, b"abc")
+    await node.append(SEGMENT, b"abc")
     client.send(KeepAlive())
     assert await client.receive() == KeepAlive()
-    await fill(node, b"defgh")
+    await node.append(SEGMENT, b"defgh")
     assert await client.receive() == SegmentRead(SEGMENT, 5, True, False, b"fgh", 5)
 
 
@@ -114,7 +109,7 @@ async def test_waiting_reads_hold_up_nothing_else_on_their_connection(
         client.send(read(0, request_id=request_id))
     client.send(GetStreamSegmentInfo(99, SEGMENT, ""))
     assert (await client.expect(StreamSegmentInfo)).request_id == 99
-    await fill(node, b"x")
+    await node.append(SEGMENT, b"x")
     answers = [await client.expect(SegmentRead) for _ in range(20)]
     assert sorted(answer.request_id for answer in answers) == list(range(20))
 
@@ -122,7 +117,7 @@ async def test_waiting_reads_hold_up_nothing_else_on_their_connection(
 async def test_a_read_that_waits_too_long_is_answered_without_data() -> None:
     async with running_node(replace(QUICK, long_poll_seconds=0.05)) as node:
         await node.container.create(SEGMENT)
-        await fill(node, b"abc")
+        await node.append(SEGMENT, b"abc")
         client = await node.client()
         reply = await client.ask(read(3), SegmentRead)
         assert reply == SegmentRead(SEGMENT, 3, True, False, b"", 5)
@@ -132,7 +127,7 @@ async def test_a_read_that_waits_too_long_is_answered_without_data() -> None:
 async def test_a_seal_ends_those_who_wait_and_those_who_come_later(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"abc")
+    await node.append(SEGMENT, b"abc")
     client.send(read(3))
     await wait_for_readers(node, 1)
     await node.container.seal(SEGMENT)
@@ -144,7 +139,7 @@ async def test_a_seal_ends_those_who_wait_and_those_who_come_later(
 async def test_a_read_past_the_end_of_a_sealed_segment_is_refused(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"abc")
+    await node.append(SEGMENT, b"abc")
     client.send(read(7))
     await wait_for_readers(node, 1)
     await node.container.seal(SEGMENT)
@@ -160,7 +155,7 @@ async def test_a_negative_offset_is_refused(client: ProtocolClient) -> None:
 async def test_bytes_that_were_truncated_are_answered_with_the_start(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"0123456789")
+    await node.append(SEGMENT, b"0123456789")
     await client.ask(TruncateSegment(1, SEGMENT, 4, ""), SegmentTruncated)
     reply = await client.ask(read(2), SegmentIsTruncated)
     assert (reply.request_id, reply.start_offset, reply.offset) == (5, 4, 2)
@@ -175,7 +170,7 @@ async def test_a_missing_segment_is_answered_with_the_requested_offset(
 
 
 async def test_deleting_a_segment_ends_those_who_wait(node: Node, client: ProtocolClient) -> None:
-    await fill(node, b"abc")
+    await node.append(SEGMENT, b"abc")
     client.send(read(3))
     await wait_for_readers(node, 1)
     await node.container.delete(SEGMENT)
@@ -186,18 +181,18 @@ async def test_deleting_a_segment_ends_those_who_wait(node: Node, client: Protoc
 async def test_a_segment_of_the_same_name_is_read_and_not_the_one_before(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"old")
+    await node.append(SEGMENT, b"old")
     await client.ask(read(0), SegmentRead)
     await node.container.delete(SEGMENT)
     await node.container.create(SEGMENT)
-    await fill(node, b"new!")
+    await node.append(SEGMENT, b"new!")
     assert (await client.ask(read(0), SegmentRead)).data == b"new!"
 
 
 async def test_a_container_that_stops_sends_its_readers_away(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"abc")
+    await node.append(SEGMENT, b"abc")
     client.send(read(3))
     await wait_for_readers(node, 1)
     await node.container.close()
@@ -229,7 +224,7 @@ async def test_h58_a_reader_without_room_among_the_waiters_is_answered_all_the_s
         client = await node.client()
         client.send(read(0, request_id=1), read(0, request_id=2))
         await wait_for_readers(node, 2)
-        await fill(node, b"abc")
+        await node.append(SEGMENT, b"abc")
         answers = [await client.expect(SegmentRead) for _ in range(2)]
         assert sorted(answer.request_id for answer in answers) == [1, 2]
         assert {answer.data for answer in answers} == {b"abc"}
@@ -240,7 +235,7 @@ async def test_cold_bytes_are_read_from_tier_2_a_few_at_a_time() -> None:
     data = bytes(range(256)) * 8192
     async with running_node(tiers=tiers) as node:
         await node.container.create(SEGMENT)
-        await fill(node, data)
+        await node.append(SEGMENT, data)
         await node.container.flush()
     async with running_node(replace(QUICK, cold_reads_per_connection_max=2), tiers=tiers) as node:
         client = await node.client()
@@ -258,7 +253,7 @@ async def test_cold_bytes_are_read_from_tier_2_a_few_at_a_time() -> None:
 
 async def test_a_slow_reader_holds_up_its_own_reads_only(node: Node) -> None:
     data = bytes(3 << 20)
-    await fill(node, data)
+    await node.append(SEGMENT, data)
     slow, quick = await node.client(), await node.client()
     slow.writer.transport.pause_reading()  # type: ignore[attr-defined] # a socket's transport has it
     count = 60
@@ -284,7 +279,7 @@ async def test_readers_woken_together_are_not_all_served_to_a_client_that_takes_
         for request_id in range(count):
             client.send(read(0, request_id=request_id))
         await wait_for_readers(node, count)
-        await fill(node, bytes(1 << 20))
+        await node.append(SEGMENT, bytes(1 << 20))
         await wait_for_readers(node, 0)
         assert node.server.statistics().read_bytes < count << 20
         client.writer.transport.resume_reading()  # type: ignore[attr-defined] # as above

@@ -12,10 +12,7 @@ from segmentstore.codec.wire_protocol.administration import (
     StorageFlushed,
 )
 from segmentstore.codec.wire_protocol.appends import (
-    NO_EVENT_NUMBER,
-    ConditionalBlockEnd,
     CreateTransientSegment,
-    DataAppended,
 )
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.reads import (
@@ -36,24 +33,19 @@ from segmentstore.codec.wire_protocol.refusals import (
     NoSuchSegment,
     OperationUnsupported,
     SegmentAlreadyExists,
-    SegmentIsSealed,
     SegmentIsTruncated,
     WrongHost,
 )
 from segmentstore.codec.wire_protocol.segments import (
-    AttributeChange,
     CreateSegment,
     DeleteSegment,
-    MergedSource,
     MergeSegments,
     MergeSegmentsBatch,
     SealSegment,
     SegmentCreated,
     SegmentDeleted,
     SegmentPolicyUpdated,
-    SegmentsBatchMerged,
     SegmentSealed,
-    SegmentsMerged,
     SegmentTruncated,
     TruncateSegment,
     UpdateSegmentPolicy,
@@ -62,7 +54,6 @@ from segmentstore.codec.wire_protocol.session import KeepAlive
 from segmentstore.contracts.identifiers import (
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
-    AttributeKey,
 )
 from segmentstore.wire.segment_commands import ROLLOVER_BYTES
 from segmentstore.wire.tokens import TokenVerdict
@@ -75,11 +66,6 @@ MARK = bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5")
 MISSING = "scope/stream/9.#epoch.0"
 TRANSACTION = f"{SEGMENT}#transaction.{'0' * 32}"
 SECOND_TRANSACTION = f"{SEGMENT}#transaction.{'0' * 31}1"
-
-
-async def fill(node: Node, data: bytes, segment: str = SEGMENT) -> None:
-    async with node.container.open_segment(segment) as handle:
-        await handle.append(data)
 
 
 async def test_a_segment_is_created_once_with_its_policy(
@@ -108,7 +94,7 @@ async def test_a_policy_is_changed(node: Node, client: ProtocolClient) -> None:
 
 
 async def test_info_tells_length_start_and_seal(node: Node, client: ProtocolClient) -> None:
-    await fill(node, b"0123456789")
+    await node.append(SEGMENT, b"0123456789")
     await node.container.truncate(SEGMENT, 4)
     await node.container.seal(SEGMENT)
     info = await client.ask(GetStreamSegmentInfo(3, SEGMENT, ""), StreamSegmentInfo)
@@ -150,7 +136,7 @@ async def test_sealing_twice_is_the_same_as_once(client: ProtocolClient) -> None
 async def test_truncation_goes_from_the_start_to_the_end_and_no_further(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"0123456789")
+    await node.append(SEGMENT, b"0123456789")
     await node.container.seal(SEGMENT)
     for offset in (4, 4, 10):
         reply = await client.ask(TruncateSegment(3, SEGMENT, offset, ""), SegmentTruncated)
@@ -212,7 +198,7 @@ async def located(client: ProtocolClient, target: int) -> int:
 async def test_an_offset_is_located_at_the_event_that_begins_there_or_behind_it(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, framed(10, 0, 100_000, 5))
+    await node.append(SEGMENT, framed(10, 0, 100_000, 5))
     begins = [0, 18, 26, 100_034, 100_047]
     for target in (-1, 0, 1, 17, 18, 19, 26, 27, 100_034, 100_035, 100_047, 1 << 40):
         wanted = next((begin for begin in begins if begin >= target), begins[-1])
@@ -224,7 +210,7 @@ async def test_an_offset_is_located_at_the_event_that_begins_there_or_behind_it(
 async def test_an_offset_among_bytes_that_are_no_events_is_located_at_the_end(
     node: Node, client: ProtocolClient
 ) -> None:
-    await fill(node, b"0123456789" * 3)
+    await node.append(SEGMENT, b"0123456789" * 3)
     assert [await located(client, target) for target in (0, 9, 30, 99)] == [0, 30, 30, 30]
 
 
@@ -236,7 +222,7 @@ async def test_an_event_is_counted_from_where_somebody_knows_that_one_begins(nod
         asked.append(offset)
         return {15: 10, 40: 60}.get(offset)
 
-    await fill(node, b"no event, " + framed(2, 2, 40) + b"nothing of the kind")
+    await node.append(SEGMENT, b"no event, " + framed(2, 2, 40) + b"nothing of the kind")
     async with running_server(node.container, MemoryTables(), event_near=event_near) as server:
         client = await ProtocolClient.connect(server.address)
         assert await located(client, 15) == 20
@@ -249,105 +235,8 @@ async def test_an_event_is_counted_from_where_somebody_knows_that_one_begins(nod
 # --- merges --------------------------------------------------------------------------------------
 
 
-async def test_a_large_event_goes_through_a_transient_segment_in_one_step(
-    node: Node, client: ProtocolClient
-) -> None:
-    await fill(node, b"before")
-    created = await client.ask(CreateTransientSegment(3, WRITER, SEGMENT, ""), SegmentCreated)
-    name = created.segment
-    assert name.startswith(f"{SEGMENT}#transient.{WRITER.hex()}.")
-    assert len(name.rsplit(".", 1)[1]) == 32
-    assert (await client.set_up(WRITER, name)).last_event_number == NO_EVENT_NUMBER
-    client.send(ConditionalBlockEnd(WRITER, 1, 0, b"first half, ", 9))
-    await client.expect(DataAppended)
-    client.send(ConditionalBlockEnd(WRITER, 2, 12, b"second half", 9))
-    await client.expect(DataAppended)
-    merged = await client.ask(MergeSegments(4, SEGMENT, name, ""), SegmentsMerged)
-    assert merged == SegmentsMerged(4, SEGMENT, name, 6 + 23)
-    assert await node.content(SEGMENT) == b"beforefirst half, second half"
-    await client.ask(GetStreamSegmentInfo(5, name, ""), NoSuchSegment)
-
-
-async def test_transient_segments_of_one_writer_have_different_names(
-    client: ProtocolClient,
-) -> None:
-    command = CreateTransientSegment(3, WRITER, SEGMENT, "")
-    names = {(await client.ask(command, SegmentCreated)).segment for _ in range(3)}
-    assert len(names) == 3
-
-
-async def test_an_open_transaction_is_not_merged(node: Node, client: ProtocolClient) -> None:
-    await node.container.create(TRANSACTION)
-    await fill(node, b"abc", TRANSACTION)
-    reply = await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, ""), ErrorMessage)
-    assert reply.request_id == 4
-    await client.ask(SealSegment(5, TRANSACTION, ""), SegmentSealed)
-    merged = await client.ask(MergeSegments(6, SEGMENT, TRANSACTION, ""), SegmentsMerged)
-    assert merged.target_length == 3
-
-
-async def test_h74_a_merge_that_is_repeated_gives_the_same_answer_again(
-    node: Node, client: ProtocolClient
-) -> None:
-    await node.container.create(TRANSACTION)
-    await fill(node, b"abc", TRANSACTION)
-    await node.container.seal(TRANSACTION)
-    command = MergeSegments(4, SEGMENT, TRANSACTION, "")
-    first = await client.ask(command, SegmentsMerged)
-    await fill(node, b"later")
-    assert await client.ask(command, SegmentsMerged) == first
-    assert await node.content(SEGMENT) == b"abclater"
-
-
-async def test_a_merge_into_a_sealed_segment_is_refused(node: Node, client: ProtocolClient) -> None:
-    await node.container.create(TRANSACTION)
-    await node.container.seal(TRANSACTION)
-    await node.container.seal(SEGMENT)
-    reply = await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, ""), SegmentIsSealed)
-    assert (reply.request_id, reply.segment) == (4, SEGMENT)
-
-
-async def test_a_merge_changes_attributes_of_the_target_in_the_same_step_or_not_at_all(
-    node: Node, client: ProtocolClient
-) -> None:
-    await node.container.create(TRANSACTION)
-    await fill(node, b"abc", TRANSACTION)
-    await node.container.seal(TRANSACTION)
-    wrong = AttributeChange(MARK, 4, 8, 7)
-    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (wrong,)), ErrorMessage)
-    assert await node.content(SEGMENT) == b""
-    right = AttributeChange(MARK, 4, 8, NO_ATTRIBUTE_VALUE)
-    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (right,)), SegmentsMerged)
-    assert await node.content(SEGMENT) == b"abc"
-    key = AttributeKey(MARK)
-    assert await node.container.attributes(SEGMENT, [key]) == {key: 8}
-
-
-async def test_a_batch_merges_in_order_and_counts_sources_that_are_gone_as_merged(
-    node: Node, client: ProtocolClient
-) -> None:
-    await fill(node, b"x")
-    for name, data in ((TRANSACTION, b"first"), (SECOND_TRANSACTION, b"second")):
-        await node.container.create(name)
-        await fill(node, data, name)
-        await node.container.seal(name)
-    gone = f"{SEGMENT}#transaction.{'f' * 32}"
-    sources = (SECOND_TRANSACTION, gone, TRANSACTION)
-    reply = await client.ask(MergeSegmentsBatch(4, SEGMENT, sources, ""), SegmentsBatchMerged)
-    assert reply.target == SEGMENT
-    assert list(reply.sources) == [
-        MergedSource(SECOND_TRANSACTION, 7),
-        MergedSource(gone, 7),
-        MergedSource(TRANSACTION, 12),
-    ]
-    assert await node.content(SEGMENT) == b"xsecondfirst"
-
-
-# --- operators, hosts, tokens --------------------------------------------------------------------
-
-
 async def test_a_flush_brings_tier_2_up_to_date(node: Node, client: ProtocolClient) -> None:
-    await fill(node, b"0123456789")
+    await node.append(SEGMENT, b"0123456789")
     assert await client.ask(FlushToStorage(0, "", 3), StorageFlushed) == StorageFlushed(3)
     assert (await node.container.info(SEGMENT)).storage_length == 10
 

@@ -1,0 +1,136 @@
+"""One segment becomes part of another: large events, transactions, batches."""
+
+from segmentstore.codec.wire_protocol.appends import (
+    NO_EVENT_NUMBER,
+    ConditionalBlockEnd,
+    CreateTransientSegment,
+    DataAppended,
+)
+from segmentstore.codec.wire_protocol.reads import (
+    NO_ATTRIBUTE_VALUE,
+    GetStreamSegmentInfo,
+)
+from segmentstore.codec.wire_protocol.refusals import (
+    ErrorMessage,
+    NoSuchSegment,
+    SegmentIsSealed,
+)
+from segmentstore.codec.wire_protocol.segments import (
+    AttributeChange,
+    MergedSource,
+    MergeSegments,
+    MergeSegmentsBatch,
+    SealSegment,
+    SegmentCreated,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentsMerged,
+)
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+)
+from tests.wire.conftest import SEGMENT, WRITER
+from tests.wire.node import Node
+from tests.wire.protocol_client import ProtocolClient
+
+MARK = bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5")
+MISSING = "scope/stream/9.#epoch.0"
+TRANSACTION = f"{SEGMENT}#transaction.{'0' * 32}"
+SECOND_TRANSACTION = f"{SEGMENT}#transaction.{'0' * 31}1"
+
+
+async def test_a_large_event_goes_through_a_transient_segment_in_one_step(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.append(SEGMENT, b"before")
+    created = await client.ask(CreateTransientSegment(3, WRITER, SEGMENT, ""), SegmentCreated)
+    name = created.segment
+    assert name.startswith(f"{SEGMENT}#transient.{WRITER.hex()}.")
+    assert len(name.rsplit(".", 1)[1]) == 32
+    assert (await client.set_up(WRITER, name)).last_event_number == NO_EVENT_NUMBER
+    client.send(ConditionalBlockEnd(WRITER, 1, 0, b"first half, ", 9))
+    await client.expect(DataAppended)
+    client.send(ConditionalBlockEnd(WRITER, 2, 12, b"second half", 9))
+    await client.expect(DataAppended)
+    merged = await client.ask(MergeSegments(4, SEGMENT, name, ""), SegmentsMerged)
+    assert merged == SegmentsMerged(4, SEGMENT, name, 6 + 23)
+    assert await node.content(SEGMENT) == b"beforefirst half, second half"
+    await client.ask(GetStreamSegmentInfo(5, name, ""), NoSuchSegment)
+
+
+async def test_transient_segments_of_one_writer_have_different_names(
+    client: ProtocolClient,
+) -> None:
+    command = CreateTransientSegment(3, WRITER, SEGMENT, "")
+    names = {(await client.ask(command, SegmentCreated)).segment for _ in range(3)}
+    assert len(names) == 3
+
+
+async def test_an_open_transaction_is_not_merged(node: Node, client: ProtocolClient) -> None:
+    await node.container.create(TRANSACTION)
+    await node.append(TRANSACTION, b"abc")
+    reply = await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, ""), ErrorMessage)
+    assert reply.request_id == 4
+    await client.ask(SealSegment(5, TRANSACTION, ""), SegmentSealed)
+    merged = await client.ask(MergeSegments(6, SEGMENT, TRANSACTION, ""), SegmentsMerged)
+    assert merged.target_length == 3
+
+
+async def test_h74_a_merge_that_is_repeated_gives_the_same_answer_again(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.container.create(TRANSACTION)
+    await node.append(TRANSACTION, b"abc")
+    await node.container.seal(TRANSACTION)
+    command = MergeSegments(4, SEGMENT, TRANSACTION, "")
+    first = await client.ask(command, SegmentsMerged)
+    await node.append(SEGMENT, b"later")
+    assert await client.ask(command, SegmentsMerged) == first
+    assert await node.content(SEGMENT) == b"abclater"
+
+
+async def test_a_merge_into_a_sealed_segment_is_refused(node: Node, client: ProtocolClient) -> None:
+    await node.container.create(TRANSACTION)
+    await node.container.seal(TRANSACTION)
+    await node.container.seal(SEGMENT)
+    reply = await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, ""), SegmentIsSealed)
+    assert (reply.request_id, reply.segment) == (4, SEGMENT)
+
+
+async def test_a_merge_changes_attributes_of_the_target_in_the_same_step_or_not_at_all(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.container.create(TRANSACTION)
+    await node.append(TRANSACTION, b"abc")
+    await node.container.seal(TRANSACTION)
+    wrong = AttributeChange(MARK, 4, 8, 7)
+    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (wrong,)), ErrorMessage)
+    assert await node.content(SEGMENT) == b""
+    right = AttributeChange(MARK, 4, 8, NO_ATTRIBUTE_VALUE)
+    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (right,)), SegmentsMerged)
+    assert await node.content(SEGMENT) == b"abc"
+    key = AttributeKey(MARK)
+    assert await node.container.attributes(SEGMENT, [key]) == {key: 8}
+
+
+async def test_a_batch_merges_in_order_and_counts_sources_that_are_gone_as_merged(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.append(SEGMENT, b"x")
+    for name, data in ((TRANSACTION, b"first"), (SECOND_TRANSACTION, b"second")):
+        await node.container.create(name)
+        await node.append(name, data)
+        await node.container.seal(name)
+    gone = f"{SEGMENT}#transaction.{'f' * 32}"
+    sources = (SECOND_TRANSACTION, gone, TRANSACTION)
+    reply = await client.ask(MergeSegmentsBatch(4, SEGMENT, sources, ""), SegmentsBatchMerged)
+    assert reply.target == SEGMENT
+    assert list(reply.sources) == [
+        MergedSource(SECOND_TRANSACTION, 7),
+        MergedSource(gone, 7),
+        MergedSource(TRANSACTION, 12),
+    ]
+    assert await node.content(SEGMENT) == b"xsecondfirst"
+
+
+# --- operators, hosts, tokens --------------------------------------------------------------------
