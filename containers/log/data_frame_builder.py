@@ -19,6 +19,7 @@ from containers.operations.operation import (
     UpdateAttributesOperation,
 )
 from containers.operations.record_codec import encode_append_header, encode_record
+from segmentstore.codec.vectored import LARGE_BUFFER_BYTES, join_small
 from segmentstore.contracts.identifiers import (
     NO_SEQUENCE_NUMBER,
     BufferView,
@@ -26,8 +27,6 @@ from segmentstore.contracts.identifiers import (
     LogAddress,
     SequenceNumber,
 )
-
-_JOIN_BELOW_BYTES = 16 * 1024
 
 OPERATION_BYTES = 64
 """What an append counts in the queue beyond its data: about its header, so that tiny ones are bounded as well."""
@@ -131,7 +130,7 @@ class DataFrameBuilder:
                     payload.append(header)
                     payload.append(operation.data)
                     room -= length
-                    large = large or length >= _JOIN_BELOW_BYTES
+                    large = large or length >= LARGE_BUFFER_BYTES
                     completed.append(operation)
                 else:
                     room = self._begin(operation, [header, operation.data], payload, room)
@@ -154,7 +153,7 @@ class DataFrameBuilder:
             count += 1
         if not payload:
             return None
-        buffers: list[BufferView] = _join_small(payload) if large else [b"".join(payload)]
+        buffers: list[BufferView] = join_small(payload) if large else [b"".join(payload)]
         return self._seal(
             buffers,
             leading=leading,
@@ -217,20 +216,3 @@ class DataFrameBuilder:
         """The frame's marker: the last operation *started* in it, not the last completed one (H30)."""
         del completed
         return self._last_started
-
-
-def _join_small(payload: list[BufferView]) -> list[BufferView]:
-    """Few buffers for a vectored write: neighbours below the limit become one."""
-    joined: list[BufferView] = []
-    group: list[BufferView] = []
-    for buffer in payload:
-        if len(buffer) < _JOIN_BELOW_BYTES:
-            group.append(buffer)
-            continue
-        if group:
-            joined.append(b"".join(group))
-            group = []
-        joined.append(buffer)
-    if group:
-        joined.append(b"".join(group))
-    return joined

@@ -38,12 +38,13 @@ Invariants:
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import crc32c
 
+from segmentstore.codec.vectored import join_small
 from segmentstore.contracts.identifiers import BufferView
 
 PAGE_BYTES = 4096
@@ -55,9 +56,6 @@ _CHECKSUM = struct.Struct("<I")
 _TABLE_ROW = struct.Struct("<QI")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 assert HEADER_BYTES == 116, f"the frame header is {HEADER_BYTES} bytes, the format says 116"
-
-LARGE_PIECE_BYTES = 16 * 1024
-"""From here on a piece is written from where it lies; smaller neighbours are joined first (few CRC calls)."""
 
 _ZEROS = bytes(PAGE_BYTES)
 
@@ -158,7 +156,7 @@ def frame_bytes(entry_count: int, payload_bytes: int) -> int:
 def encode_frame(header: FrameHeader, entries: Sequence[FrameEntry]) -> list[BufferView]:
     """The buffers to write at the header's offset; large pieces are not copied. O(bytes): for an executor."""
     table = b"".join([_TABLE_ROW.pack(entry.address, entry.length) for entry in entries])
-    body: list[BufferView] = _joined(piece for entry in entries for piece in entry.pieces)
+    body: list[BufferView] = join_small(piece for entry in entries for piece in entry.pieces)
     body.insert(0, table)
     padding = header.length - HEADER_BYTES - header.body_bytes
     if padding:
@@ -172,22 +170,6 @@ def encode_frame(header: FrameHeader, entries: Sequence[FrameEntry]) -> list[Buf
     )
     body[0] = header.encode(checksum) + table
     return body
-
-
-def _joined(pieces: Iterable[BufferView]) -> list[BufferView]:
-    buffers: list[BufferView] = []
-    small: list[BufferView] = []
-    for piece in pieces:
-        if len(piece) < LARGE_PIECE_BYTES:
-            small.append(piece)
-            continue
-        if small:
-            buffers.append(b"".join(small))
-            small = []
-        buffers.append(piece)
-    if small:
-        buffers.append(b"".join(small))
-    return buffers
 
 
 def decode_header(raw: BufferView, *, log_id: bytes | None, page: int) -> FrameHeader | None:

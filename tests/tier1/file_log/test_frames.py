@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmentstore.codec.vectored import LARGE_BUFFER_BYTES
 from segmentstore.contracts.identifiers import BufferView
 from tier1.file_log.directory import (
     decode_identity,
@@ -13,7 +14,6 @@ from tier1.file_log.directory import (
     parse_journal_name,
 )
 from tier1.file_log.frames import (
-    LARGE_PIECE_BYTES,
     PAGE_BYTES,
     FrameEntry,
     FrameHeader,
@@ -96,7 +96,7 @@ def test_the_golden_frames_decode() -> None:
 pieces = st.lists(
     st.one_of(
         st.binary(max_size=40),
-        st.integers(0, 3 * LARGE_PIECE_BYTES).map(bytes),
+        st.integers(0, 3 * LARGE_BUFFER_BYTES).map(bytes),
         st.binary(min_size=10, max_size=40).map(lambda content: memoryview(content)[3:8]),
     ),
     max_size=6,
@@ -123,7 +123,7 @@ def test_what_is_encoded_decodes_to_the_same(
 
 
 def test_large_pieces_are_not_copied_and_small_ones_are_joined() -> None:
-    large = bytes(LARGE_PIECE_BYTES)
+    large = bytes(LARGE_BUFFER_BYTES)
     entry = FrameEntry(1, (*[b"x"] * 5000, large, *[b"y"] * 5000), 10_000 + len(large))
     buffers = encode_frame(header_of(FrameKind.ENTRIES, [entry]), [entry])
     assert any(buffer is large for buffer in buffers)
