@@ -23,11 +23,13 @@ from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 ATTRIBUTE_UPDATES_MAX = 1000
 """Most attribute updates of one operation."""
 
-AttributeDecision: TypeAlias = (
-    Sequence[AttributeUpdate] | Callable[[SegmentMetadata], AttributeChanges]
-)
+JudgedAppend: TypeAlias = tuple[bytes, AttributeChanges]
+"""What is appended, and the values after it."""
+
+AttributeDecision: TypeAlias = Sequence[AttributeUpdate] | Callable[[SegmentMetadata], JudgedAppend]
 """Updates to judge; or what judges by itself, in the stretch in which the operation is accepted, against the segment's
-pending state: it gives the values after the operation, or raises why not (UnknownAttributesError: not yet)."""
+pending state: it gives the bytes (all that were submitted, or fewer) and the values after the operation, or raises why
+not (UnknownAttributesError: not yet)."""
 
 _NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
 

@@ -49,6 +49,7 @@ class AttributeTable:
         "_has_extended",
         "_ledger",
         "_old",
+        "_old_keys",
         "_young",
         "complete",
         "core_values",
@@ -63,6 +64,8 @@ class AttributeTable:
         self.pending: dict[AttributeKey, NumberedValue] = {}
         self._young: dict[AttributeKey, NumberedValue] = {}
         self._old: dict[AttributeKey, NumberedValue] = {}
+        self._old_keys: Iterator[AttributeKey] = iter(())
+        """Of `_old`, and perhaps some that were used since: those at which `sweep` has not looked yet."""
         self.drops = 0
         """How often values left memory: what was read from Tier 2 before may be older than they were."""
         self.complete = complete
@@ -198,10 +201,14 @@ class AttributeTable:
         """
         if not self._old:
             self._old, self._young = self._young, {}
+            # Kept from call to call: a dictionary that loses its first keys is slow to begin.
+            self._old_keys = iter(list(self._old))
         looked_at = 0
-        for key in list(islice(self._old, count)):
+        for key in islice(self._old_keys, count):
             looked_at += 1
-            found = self._old.pop(key)
+            found = self._old.pop(key, None)
+            if found is None:
+                continue  # used since
             if found[1] > published or key in self.pending:
                 self._young[key] = found
                 continue

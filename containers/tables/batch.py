@@ -10,7 +10,7 @@ any other difference is TableVersionError.
 
 from collections.abc import Sequence
 
-from containers.attributes.judgement import UnknownAttributesError
+from containers.attributes.judgement import JudgedAppend, UnknownAttributesError
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import AttributeChanges
 from containers.tables.table_index import (
@@ -60,8 +60,8 @@ class TableBatch:
         self.lengths: Sequence[int] = ()
         """Bytes of each record."""
 
-    def judge(self, segment: SegmentMetadata) -> AttributeChanges:
-        """The attributes after the batch, if it is the next one of the segment.
+    def judge(self, segment: SegmentMetadata) -> JudgedAppend:
+        """The records, and the attributes after the batch, if it is the next one of the segment.
 
         Raises UnknownAttributesError, TableKeyNotFoundError, TableVersionError.
         """
@@ -74,7 +74,7 @@ class TableBatch:
             unknown = [key for key in self.index_keys if not table.is_known(key)]
             if unknown:
                 raise UnknownAttributesError(unknown)
-        return self._judge_known(segment)
+        return self.data, self._judge_known(segment)
 
     def _judge_known(self, segment: SegmentMetadata) -> AttributeChanges:
         raise NotImplementedError
@@ -87,7 +87,7 @@ class TableBatch:
             value = pending_value(key)
             place = None if value is None else decode_place(value)
             if expected != NO_VERSION:
-                _require_version(segment.name, key, expected, place)
+                require_version(segment.name, key, expected, place)
             places.append(place)
         return places
 
@@ -128,16 +128,16 @@ class UpdateBatch(TableBatch):
         before = dict(zip(self.index_keys, places, strict=True))
         count = sum(place is None for place in before.values())
         grown = sum(live.values()) - sum(place.length for place in before.values() if place)
-        return [*changes.items(), *_counters(segment, count=count, live_bytes=grown)]
+        return [*changes.items(), *counters(segment, count=count, live_bytes=grown)]
 
     def _judge_one(self, segment: SegmentMetadata) -> AttributeChanges:
         (place,) = self._places(segment)
         length = self.lengths[0]
         change = (self.index_keys[0], encode_place(segment.pending_length, length))
         if place is None:
-            return [change, *_counters(segment, count=1, live_bytes=length)]
+            return [change, *counters(segment, count=1, live_bytes=length)]
         if place.length != length:
-            return [change, *_counters(segment, count=0, live_bytes=length - place.length)]
+            return [change, *counters(segment, count=0, live_bytes=length - place.length)]
         return [change]
 
 
@@ -157,7 +157,7 @@ class RemovalBatch(TableBatch):
         gone = {key: place for key, place in before.items() if place is not None}
         live_bytes = sum(place.length for place in gone.values())
         changes: list[tuple[AttributeKey, AttributeValue | None]] = [(key, None) for key in gone]
-        return [*changes, *_counters(segment, count=-len(gone), live_bytes=-live_bytes)]
+        return [*changes, *counters(segment, count=-len(gone), live_bytes=-live_bytes)]
 
 
 class CopyBatch(TableBatch):
@@ -187,9 +187,10 @@ class CopyBatch(TableBatch):
         return changes
 
 
-def _require_version(
+def require_version(
     name: str, index_key_of: AttributeKey, expected: int, place: Place | None
 ) -> None:
+    """Raises TableKeyNotFoundError, TableVersionError. `place` is where the key is, if anywhere."""
     if place is None:
         if expected != NOT_EXISTS:
             raise TableKeyNotFoundError(name, key=index_key_of[1:])
@@ -199,7 +200,8 @@ def _require_version(
         )
 
 
-def _counters(segment: SegmentMetadata, *, count: int, live_bytes: int) -> AttributeChanges:
+def counters(segment: SegmentMetadata, *, count: int, live_bytes: int) -> AttributeChanges:
+    """The two counters after a change by `count` keys and `live_bytes` bytes; none that stays."""
     changes: list[tuple[AttributeKey, AttributeValue | None]] = []
     for key, difference in ((ENTRY_COUNT, count), (LIVE_BYTES, live_bytes)):
         if difference:

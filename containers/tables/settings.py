@@ -19,6 +19,9 @@ class TableSettings:
     """Bytes at the head of one table that one round looks at."""
     slice_bytes: int = 64 * _KIBIBYTE
     """Bytes at the head whose live records go into one operation; one larger record goes alone."""
+    known_count_max: int = 2_000
+    """Tables with no more keys, all of them in memory, are compacted by their index, without reading what is dead.
+    Looking at so many takes about a millisecond."""
     page_count_max: int = 10_000
     """Keys or entries of one page, whatever was asked for."""
     page_bytes_max: int = 1024 * _KIBIBYTE

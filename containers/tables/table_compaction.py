@@ -3,6 +3,9 @@
 A slice at a time: the records at the head that are still the newest of their keys are appended again with their
 versions, in an operation that is refused if any of them has been overwritten meanwhile; when it is durable,
 nothing points below the slice's end any more, and the segment is truncated there.
+
+Where live records are is found in the segment, or, for a small table whose whole index is in memory, there: a few keys
+that are overwritten all the time leave a long head of which nothing has to be read.
 """
 
 import asyncio
@@ -13,7 +16,15 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from containers.tables.batch import CopyBatch, OutdatedCopyError, counter
 from containers.tables.record_scan import ScannedRecord, scan_records
 from containers.tables.settings import TableSettings
-from containers.tables.table_index import LIVE_BYTES, Place, decode_place, index_key, stands_at
+from containers.tables.table_index import (
+    ENTRY_COUNT,
+    INDEX_PREFIX,
+    LIVE_BYTES,
+    Place,
+    decode_place,
+    index_key,
+    stands_at,
+)
 from containers.tables.table_reader import TableReader
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.tables import TableEntry
@@ -32,14 +43,17 @@ class TableCompaction:
 
     def is_due(self, segment: SegmentMetadata) -> bool:
         """Whether too small a share of the table's bytes is live."""
-        length = segment.length - segment.start_offset
-        live = counter(segment.attributes.committed_value(LIVE_BYTES))
         return (
-            length >= self._settings.compact_bytes_min
-            and live < length * self._settings.utilisation_min
+            segment.length - segment.start_offset >= self._settings.compact_bytes_min
+            and self._is_wasteful(segment, segment.start_offset)
             and not segment.pending_sealed
             and not segment.is_pending_gone()
         )
+
+    def _is_wasteful(self, segment: SegmentMetadata, start_offset: int) -> bool:
+        """Whether too small a share would be live if the segment began there."""
+        live = counter(segment.attributes.committed_value(LIVE_BYTES))
+        return live < (segment.length - start_offset) * self._settings.utilisation_min
 
     async def compact(self, segment: SegmentMetadata, reader: TableReader) -> None:
         """One round over a pinned table. What goes wrong is left to the next round."""
@@ -49,6 +63,44 @@ class TableCompaction:
             _LOGGER.info("table %r is not compacted now: %s", segment.name, error)
 
     async def _compact(self, segment: SegmentMetadata, reader: TableReader) -> None:
+        live = _live_places(segment, self._settings.known_count_max)
+        begin = segment.start_offset
+        if live is None:
+            position = await self._compact_scanned(segment, reader)
+        else:
+            position = await self._compact_known(segment, reader, live)
+        if position > begin:
+            await self._processor.truncate(segment, position)
+            self.freed_bytes += position - begin
+
+    async def _compact_known(
+        self, segment: SegmentMetadata, reader: TableReader, live: list[tuple[bytes, Place]]
+    ) -> int:
+        """Where nothing points below any more; `live` are all keys by the offsets of their records.
+
+        Whatever changes meanwhile is written behind them, so the list stays a lower bound.
+        """
+        end = segment.length
+        first = moved_bytes = 0
+        while first < len(live):
+            position = live[first][1].offset
+            if (
+                moved_bytes >= self._settings.round_bytes_max
+                or not self._is_wasteful(segment, position)
+                or self._processor.throttle.is_active
+            ):
+                return position
+            following, slice_bytes = first, 0
+            while following < len(live) and slice_bytes < self._settings.slice_bytes:
+                slice_bytes += live[following][1].length
+                following += 1
+            await self._move(segment, reader, await _read(reader, live[first:following]))
+            moved_bytes += slice_bytes
+            first = following
+        return end
+
+    async def _compact_scanned(self, segment: SegmentMetadata, reader: TableReader) -> int:
+        """Where nothing points below any more."""
         settings = self._settings
         begin = position = segment.start_offset
         end = min(segment.length, begin + settings.round_bytes_max)
@@ -63,9 +115,7 @@ class TableCompaction:
             )
             await self._move(segment, reader, updates)
             position = following
-        if position > begin:
-            await self._processor.truncate(segment, position)
-            self.freed_bytes += position - begin
+        return position
 
     async def _move(
         self, segment: SegmentMetadata, reader: TableReader, updates: list[ScannedRecord]
@@ -90,14 +140,41 @@ class TableCompaction:
             return
 
 
+def _live_places(segment: SegmentMetadata, count_max: int) -> list[tuple[bytes, Place]] | None:
+    """All keys by the offsets of their records, if that many at most exist and memory has them all. O(count_max)."""
+    attributes = segment.attributes
+    count = counter(attributes.committed_value(ENTRY_COUNT))
+    if count > count_max or attributes.extended_count > 2 * count_max:
+        return None
+    live = [
+        (key[len(INDEX_PREFIX) :], decode_place(value))
+        for key, (value, _) in attributes.extended()
+        if value is not None and key.startswith(INDEX_PREFIX)
+    ]
+    if len(live) < count:
+        return None
+    live.sort(key=lambda each: each[1].offset)
+    return live
+
+
+async def _read(reader: TableReader, places: list[tuple[bytes, Place]]) -> list[ScannedRecord]:
+    """The records that stand there, without those of keys that have been removed or written again since."""
+    entries = {entry.key: entry for entry in await reader.entries_at(places)}
+    return [
+        ScannedRecord(place.offset, place.length, key, entry.value, False, place.version)
+        for key, place in places
+        if (entry := entries.get(key)) is not None and entry.version == place.version
+    ]
+
+
 def _is_known_to_be_dead(segment: SegmentMetadata, key: bytes, offset: int) -> bool:
     """Memory says that something newer is accepted; what is dead once stays so."""
     attributes = segment.attributes
     index = index_key(key)
-    if not attributes.is_known(index):
-        return False
     value = attributes.pending_value(index)
-    return value is None or not stands_at(value, offset)
+    if value is None:
+        return attributes.is_known(index)
+    return not stands_at(value, offset)
 
 
 def _live_batch(segment: SegmentMetadata, records: list[ScannedRecord]) -> CopyBatch | None:

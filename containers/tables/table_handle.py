@@ -21,7 +21,12 @@ from containers.tables.settings import TableSettings
 from containers.tables.table_delta import read_delta
 from containers.tables.table_index import ENTRY_COUNT, INDEX_END, INDEX_PREFIX, Place, key_length_of
 from containers.tables.table_reader import TableReader
-from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
+from containers.tables.update_group import UpdateGroup
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.identifiers import AttributeKey
 from segmentstore.contracts.tables import (
     TableDelta,
@@ -94,29 +99,43 @@ class TableHandle:
         except InvalidRequestError as error:
             return self._refused(error)
         batch = UpdateBatch(entries)
-        return self._submit(batch, offset, batch.new_versions)
+        return self._submit(batch, offset, lambda done: batch.new_versions(done.result()))
+
+    def update_each(
+        self, entries: Sequence[TableEntry]
+    ) -> "Future[Sequence[int | SegmentStoreError]]":
+        try:
+            validate_entries(entries, self.key_length)
+        except InvalidRequestError as error:
+            return self._refused(error)
+        group = UpdateGroup(entries)
+        return self._submit(group, None, group.outcomes_of)
 
     def remove(self, keys: Sequence[TableKey], *, offset: int | None = None) -> "Future[None]":
         try:
             validate_keys(keys, self.key_length)
         except InvalidRequestError as error:
             return self._refused(error)
-        return self._submit(RemovalBatch(keys), offset, lambda _: None)
+        return self._submit(RemovalBatch(keys), offset, _raise_if_failed)
 
     def _submit(
-        self, batch: TableBatch, offset: int | None, outcome_of: Callable[[int], Outcome]
+        self,
+        batch: TableBatch | UpdateGroup,
+        offset: int | None,
+        outcome_of: "Callable[[Future[int]], Outcome]",
     ) -> "Future[Outcome]":
         segment = self._segment
         outcome: Future[Outcome] = self._loop.create_future()
 
         def appended(done: "Future[int]") -> None:
-            error = done.exception()  # taken here also if the caller is gone
-            if outcome.done():
-                return
-            if error is not None:
-                outcome.set_exception(error)
+            try:
+                result = outcome_of(done)  # takes the exception also if the caller is gone
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is for the caller
+                if not outcome.done():
+                    outcome.set_exception(error)
             else:
-                outcome.set_result(outcome_of(done.result()))
+                if not outcome.done():
+                    outcome.set_result(result)
 
         self._processor.append(
             segment, batch.data, offset=offset, attribute_updates=batch.judge
@@ -220,3 +239,7 @@ class TableHandle:
     def _raise_if_gone(self) -> None:
         if self._segment.is_gone():
             raise SegmentNotFoundError(self._segment.name)
+
+
+def _raise_if_failed(done: "Future[int]") -> None:
+    done.result()

@@ -39,6 +39,7 @@ INDEX_END: Final = b"\x02"
 _PLACE = struct.Struct(">QI")
 _MOVED = struct.Struct(">QIQ")
 _OFFSET = struct.Struct(">Q")
+_LENGTH = struct.Struct(">I")
 _PLACE_BYTES = _PLACE.size
 
 
@@ -74,6 +75,14 @@ def decode_place(value: AttributeValue) -> Place:
         if len(value) == _MOVED.size:
             return Place(*_MOVED.unpack(value))
     raise CorruptedDataError(f"table index is damaged value={value!r}")
+
+
+def record_length_of(value: AttributeValue) -> int:
+    """How long the newest record is. Raises CorruptedDataError."""
+    if isinstance(value, bytes) and len(value) == _PLACE_BYTES:
+        length: int = _LENGTH.unpack_from(value, _OFFSET.size)[0]
+        return length
+    return decode_place(value).length
 
 
 def stands_at(value: AttributeValue, offset: int) -> bool:

@@ -16,6 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from segmentstore.contracts.errors import SegmentStoreError
+
 KEY_BYTES_MAX: Final = 8 * 1024
 ENTRY_BYTES_MAX: Final = 1024 * 1024
 """Key and value of one entry together."""
@@ -88,10 +90,10 @@ class TableDelta:
 class Table(Protocol):
     """One table segment, pinned until its context manager ends.
 
-    `update` and `remove` submit synchronously and in order, like Segment.append; their futures complete when the batch
-    is durable and readable. They fail with TableVersionError, TableKeyNotFoundError, BadOffsetError (all delivered
-    only when what they were judged against has committed, H24), SegmentSealedError, InvalidRequestError (sizes),
-    SegmentNotFoundError, StoreFullError, ContainerStoppedError (outcome unknown).
+    `update`, `update_each` and `remove` submit synchronously and in order, like Segment.append; their futures complete
+    when the batch is durable and readable. They fail with TableVersionError, TableKeyNotFoundError, BadOffsetError (all
+    delivered only when what they were judged against has committed, H24), SegmentSealedError, InvalidRequestError
+    (sizes), SegmentNotFoundError, StoreFullError, ContainerStoppedError (outcome unknown).
     """
 
     @property
@@ -106,6 +108,15 @@ class Table(Protocol):
         self, entries: Sequence[TableEntry], *, offset: int | None = None
     ) -> "Future[Sequence[int]]":
         """Set entries; the new version of each, in order. A key may repeat: its last value stays."""
+
+    def update_each(
+        self, entries: Sequence[TableEntry]
+    ) -> "Future[Sequence[int | SegmentStoreError]]":
+        """As an update of each entry in turn, each by itself: what is refused changes nothing and holds back no other.
+
+        The outcome of each, in order: its new version, or the TableVersionError or TableKeyNotFoundError. Whatever else
+        goes wrong is an error of the whole, InvalidRequestError for a single entry among it.
+        """
 
     def remove(self, keys: Sequence[TableKey], *, offset: int | None = None) -> "Future[None]":
         """Remove keys. Without an expected version a missing key is no error."""

@@ -10,13 +10,20 @@
 | W bytes, int32 -1, int32 k, k zero bytes, W + 8 + k = n | empty | the W bytes |
 | no block at all | W bytes | the tail |
 
+The first row is what clients send nearly always, and has a short reader of its own, read_whole_block().
+
 The bytes are copied once, out of the receive buffer, into the object that the segment keeps by reference.
 """
 
 import struct
 from typing import Final
 
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES
+from segmentstore.codec.wire_protocol.appends import AppendBlock, AppendBlockEnd
+from segmentstore.codec.wire_protocol.command import (
+    FRAME_BYTES_MAX,
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+)
 from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
 from segmentstore.codec.wire_protocol.session import Padding, PartialEvent
 
@@ -26,11 +33,31 @@ _TRAILER: Final = struct.Struct(">iqq")
 _SHORT_TRAILER: Final = struct.Struct(">iq")
 _EVENT_HEADER: Final = struct.Struct(">ii")
 
+_BLOCK: Final = AppendBlock.type
+_BLOCK_END: Final = AppendBlockEnd.type
+_BLOCK_HEAD: Final = struct.Struct(">ii16s")
+"""The header of an AppendBlock and its writer id."""
+_BLOCK_HEAD_BYTES: Final = _BLOCK_HEAD.size
+_BARE_END: Final = struct.Struct(">ii16siiiqq")
+"""A whole AppendBlockEnd without data."""
+_BARE_END_BYTES: Final = _BARE_END.size
+_BARE_END_PAYLOAD_BYTES: Final = _BARE_END_BYTES - FRAME_HEADER_BYTES
+
 
 class AppendUnit:
     """One append, ready to be stored."""
 
-    __slots__ = ("data", "event_count", "last_event_number", "request_id", "writer_id")
+    __slots__ = (
+        "data",
+        "event_count",
+        "expected_offset",
+        "first_event_number",
+        "is_framed",
+        "last_event_number",
+        "request_id",
+        "unit_count",
+        "writer_id",
+    )
 
     def __init__(
         self,
@@ -39,12 +66,51 @@ class AppendUnit:
         event_count: int,
         last_event_number: int,
         request_id: int,
+        expected_offset: int | None = None,
     ) -> None:
         self.writer_id = writer_id
         self.data = data
         self.event_count = event_count
         self.last_event_number = last_event_number
         self.request_id = request_id
+        self.expected_offset = expected_offset
+        """How long the segment has to be; None: however long."""
+        self.is_framed = bool(data) and is_event_framed(data, event_count)
+        """Whether the data are events with their headers, as is_event_framed() judges."""
+        self.unit_count = 1
+        """How many appends of the client it stands for."""
+        self.first_event_number = last_event_number
+        """The number of the first of them, which is what a refusal names."""
+
+
+def read_whole_block(view: memoryview, position: int, limit: int) -> tuple[AppendUnit, int] | None:
+    """A block of whole events and its bare end, and where they end; `limit` is where the received bytes do.
+
+    None for whatever else is there, also for what is wrong: that is read_append()'s to say.
+    """
+    if limit - position < _BLOCK_HEAD_BYTES + _BARE_END_BYTES:
+        return None
+    kind, length, writer_id = _BLOCK_HEAD.unpack_from(view, position)
+    end = position + FRAME_HEADER_BYTES + length
+    behind = end + _BARE_END_BYTES
+    if kind != _BLOCK or length < _WRITER_BYTES or behind > limit:
+        return None
+    if behind - position > FRAME_BYTES_MAX:
+        return None
+    kind, length, ender, whole_bytes, tail_bytes, event_count, number, request_id = (
+        _BARE_END.unpack_from(view, end)
+    )
+    begin = position + _BLOCK_HEAD_BYTES
+    if (
+        kind != _BLOCK_END
+        or length != _BARE_END_PAYLOAD_BYTES
+        or ender != writer_id
+        or whole_bytes != end - begin
+        or tail_bytes
+        or event_count <= 0
+    ):
+        return None
+    return AppendUnit(writer_id, bytes(view[begin:end]), event_count, number, request_id), behind
 
 
 def read_append(

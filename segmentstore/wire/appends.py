@@ -22,7 +22,8 @@ from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import AttributeKey
 from segmentstore.contracts.segments import Segment
-from segmentstore.wire.append_unit import read_append
+from segmentstore.wire.append_group import AppendGroup
+from segmentstore.wire.append_unit import AppendUnit, read_append
 from segmentstore.wire.error_replies import is_stale, reply_to_error
 from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.outgoing import Outgoing
@@ -30,7 +31,7 @@ from segmentstore.wire.request_tasks import RequestTasks
 from segmentstore.wire.segment_commands import free_attribute
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
-from segmentstore.wire.writer import AppendOwner, PendingAppend, Writer
+from segmentstore.wire.writer import AppendOwner, Writer
 
 _EVENT_HEADER: Final = struct.Struct(">ii")
 
@@ -56,6 +57,8 @@ class ConnectionAppends:
         self._settings = settings
         self._writers: dict[bytes, Writer] = {}
         self._setting_up: dict[bytes, SetupAppend] = {}
+        self._groups: dict[bytes, AppendGroup] = {}
+        """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
         self._owner = AppendOwner(
             pins=pins,
             outgoing=outgoing,
@@ -64,7 +67,7 @@ class ConnectionAppends:
             discharge=discharge,
             fail=fail,
             reopen=lambda writer: tasks.start(self._reopen(writer)),
-            is_alone=lambda: len(self._writers) == 1,
+            writers=self._writers,
         )
 
     def __len__(self) -> int:
@@ -76,12 +79,42 @@ class ConnectionAppends:
         self, view: memoryview, *, block: tuple[int, int] | None, end: tuple[int, int]
     ) -> None:
         """An AppendBlockEnd, with the AppendBlock before it if there was one. Raises ProtocolError."""
-        unit = read_append(view, block=block, end=end)
-        self._writer(unit.writer_id).append(
-            PendingAppend(
-                unit.data, unit.last_event_number, unit.event_count, unit.request_id, None
-            )
-        )
+        self.gather(read_append(view, block=block, end=end))
+
+    def gather(self, unit: AppendUnit) -> None:
+        """Let it wait for others of its writer, until submit(). Raises ProtocolError."""
+        group = self._groups.get(unit.writer_id)
+        if unit.writer_id not in self._writers:
+            self.take(unit)  # which says why not
+        elif group is None:
+            self._groups[unit.writer_id] = AppendGroup(unit)
+        elif not group.add(unit):
+            self._groups[unit.writer_id] = AppendGroup(unit)
+            self.take(group.joined())
+
+    def submit(self) -> None:
+        """At the end of what was received, and before anything that has to come behind the appends before it.
+
+        Raises ProtocolError.
+        """
+        if not self._groups:
+            return
+        groups, self._groups = self._groups, {}
+        failure: ProtocolError | None = None
+        for group in groups.values():
+            try:
+                self.take(group.joined())
+            except ProtocolError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def take(self, unit: AppendUnit) -> None:
+        """Submit it by itself. Raises ProtocolError."""
+        writer = self._writers.get(unit.writer_id)
+        if writer is None:
+            raise ProtocolError(f"append without a set-up writer={unit.writer_id.hex()}")
+        writer.append(unit)
 
     def append_event_if(self, command: ConditionalAppend) -> None:
         """Raises ProtocolError."""
@@ -93,17 +126,16 @@ class ConnectionAppends:
         self._append_if(command, command.data)
 
     def _append_if(self, command: ConditionalAppend | ConditionalBlockEnd, data: bytes) -> None:
-        self._writer(command.writer_id).append(
-            PendingAppend(
-                data, command.event_number, 1, command.request_id, command.expected_offset
+        self.take(
+            AppendUnit(
+                command.writer_id,
+                data,
+                1,
+                command.event_number,
+                command.request_id,
+                command.expected_offset,
             )
         )
-
-    def _writer(self, writer_id: bytes) -> Writer:
-        writer = self._writers.get(writer_id)
-        if writer is None:
-            raise ProtocolError(f"append without a set-up writer={writer_id.hex()}")
-        return writer
 
     # --- set-ups ---------------------------------------------------------------------------------
 
@@ -198,6 +230,7 @@ class ConnectionAppends:
 
     def check(self) -> None:
         """O(writers)."""
+        assert not self._groups, f"appends were left behind writers={len(self._groups)}"
         for writer_id, writer in self._writers.items():
             writer.check()
             assert writer_id not in self._setting_up, f"set up and setting up {writer_id.hex()}"

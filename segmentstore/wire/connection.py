@@ -33,6 +33,7 @@ from segmentstore.codec.wire_protocol.session import (
 )
 from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.segments import Segment
+from segmentstore.wire.append_unit import read_whole_block
 from segmentstore.wire.appends import ConnectionAppends
 from segmentstore.wire.handle_pins import HandlePins
 from segmentstore.wire.outgoing import Outgoing
@@ -64,6 +65,8 @@ class ConnectionServices:
     segment_commands: SegmentCommands
     table_commands: TableCommands
     verify_token: TokenVerifier | None
+    receive_memory: memoryview
+    """What is received and taken in one step goes through it."""
     opened: Callable[["WireConnection"], bool]
     """Whether there is room for it."""
     closed: Callable[["WireConnection"], None]
@@ -76,6 +79,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._services = services
         self._settings = services.settings
         self._incoming = ReceiveBuffer(
+            shared=services.receive_memory,
             capacity_min=self._settings.receive_buffer_bytes,
             capacity_busy=self._settings.receive_buffer_busy_bytes,
         )
@@ -92,6 +96,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._closing_since: float | None = None
         self._paused = False
         self._unacked_bytes = 0
+        self._unacked_bytes_max = self._settings.unacked_bytes_max
         self._received = False
         self._behind = False
         """Something was received and not looked at."""
@@ -161,14 +166,41 @@ class WireConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._incoming.filled(nbytes)
         self._received = True
-        self._work()
+        if not self._take_lone_append():
+            self._work()
+            self._incoming.keep()
+
+    def _take_lone_append(self) -> bool:
+        """Whether what was received is one append in its usual shape, as clients send that wait for each answer.
+
+        It can make no difference but to the bytes under way, so most of what follows frames is spared.
+        """
+        incoming = self._incoming
+        if not self._greeted or self._paused or self._closing_since is not None:
+            return False
+        whole = read_whole_block(incoming.view, incoming.start, incoming.end)
+        if whole is None or whole[1] != incoming.end:
+            return False
+        incoming.consume(incoming.end)
+        try:
+            self._appends.take(whole[0])
+        except ProtocolError as error:
+            self.fail(str(error))
+        if self._unacked_bytes > self._unacked_bytes_max:
+            self._regulate()
+        return True
 
     def _work(self) -> None:
         try:
-            self._behind = self._take_frames()
+            try:
+                self._behind = self._take_frames()
+            finally:
+                self._appends.submit()
         except ProtocolError as error:
             self.fail(str(error))
-        self._regulate()
+        self._requests.submit_updates()
+        if self._behind or self._paused or self._is_saturated():
+            self._regulate()
 
     def _work_later(self) -> None:
         self._work_is_due = False
@@ -196,29 +228,44 @@ class WireConnection(asyncio.BufferedProtocol):
     def _take_frames(self) -> bool:
         """Whether there may be more of them. Raises ProtocolError."""
         incoming = self._incoming
-        for _ in range(self._settings.frames_per_turn_max):
-            if self._closing_since is not None:
+        for count in range(self._settings.frames_per_turn_max):
+            start = incoming.start
+            if start == incoming.end or self._closing_since is not None:
                 return False
-            if self._is_saturated():
+            # Nothing is received while there is too much: the first frame needs no look.
+            if count and self._is_saturated():
                 return True
-            frame = incoming.peek(incoming.start)
-            if frame is None:
+            whole = read_whole_block(incoming.view, start, incoming.end) if self._greeted else None
+            if whole is not None:
+                unit, end = whole
+                self._appends.gather(unit)
+                incoming.consume(end)
+            elif not self._take_frame(start):
                 return False
-            kind, begin, end = frame
-            if not self._greeted and kind != Hello.type:
-                raise ProtocolError(f"the first frame is not a hello type={kind}")
-            if kind == _APPEND_BLOCK_END:
-                self._appends.append(incoming.view, block=None, end=(begin, end))
-            elif kind == _APPEND_BLOCK:
-                last = incoming.peek(end, only=_APPEND_BLOCK_END)
-                if last is None:
-                    return False
-                block = begin, end
-                _, begin, end = last
-                self._appends.append(incoming.view, block=block, end=(begin, end))
-            else:
-                self._take_payload(kind, bytes(incoming.view[begin:end]))
-            incoming.consume(end)
+        return True
+
+    def _take_frame(self, start: int) -> bool:
+        """Whether it is complete. Raises ProtocolError."""
+        incoming = self._incoming
+        frame = incoming.peek(start)
+        if frame is None:
+            return False
+        kind, begin, end = frame
+        if not self._greeted and kind != Hello.type:
+            raise ProtocolError(f"the first frame is not a hello type={kind}")
+        if kind == _APPEND_BLOCK_END:
+            self._appends.append(incoming.view, block=None, end=(begin, end))
+        elif kind == _APPEND_BLOCK:
+            last = incoming.peek(end, only=_APPEND_BLOCK_END)
+            if last is None:
+                return False
+            block = begin, end
+            _, begin, end = last
+            self._appends.append(incoming.view, block=block, end=(begin, end))
+        else:
+            self._appends.submit()
+            self._take_payload(kind, bytes(incoming.view[begin:end]))
+        incoming.consume(end)
         return True
 
     def _take_payload(self, kind: int, payload: bytes) -> None:

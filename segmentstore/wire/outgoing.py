@@ -80,10 +80,17 @@ class Outgoing:
         """Hand everything to the socket now."""
         if self._unacknowledged:
             self.gather_acknowledgements()
-        if self._parts and not self._transport.is_closing():
-            self._transport.writelines(self._parts)
+        parts = self._parts
+        if not parts:
+            return
         self._parts = []
         self._parts_bytes = 0
+        if self._transport.is_closing():
+            return
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
 
     def pause(self) -> None:
         """From the transport: its buffer is full."""
@@ -105,7 +112,8 @@ class Outgoing:
     def gather_acknowledgements(self) -> None:
         """Take the acknowledgements as they stand: what is stored from now on gets others."""
         sources, self._unacknowledged = self._unacknowledged, []
-        frames = [source.take_acknowledgement() for source in sources]
-        self._counters.acknowledgements += len(frames)
-        self._parts += frames
-        self._parts_bytes += sum(map(len, frames))
+        self._counters.acknowledgements += len(sources)
+        for source in sources:
+            acknowledgement = source.take_acknowledgement()
+            self._parts.append(acknowledgement)
+            self._parts_bytes += len(acknowledgement)

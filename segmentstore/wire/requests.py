@@ -22,14 +22,14 @@ from segmentstore.wire.request_tasks import RequestTasks
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_commands import TableCommands
-from segmentstore.wire.table_frames import read_single_update
+from segmentstore.wire.table_updates import GatheredUpdates
 from segmentstore.wire.tokens import READING_TYPES, TokenVerdict, TokenVerifier
 
 _NO_REQUEST: Final = 0
 
 
 class ConnectionRequests:
-    """take() any number. Implements table_commands.Answers."""
+    """take() any number. Implements table_commands.Answers and table_updates.UpdateAnswers."""
 
     def __init__(
         self,
@@ -51,9 +51,13 @@ class ConnectionRequests:
         self._counters = counters
         self._charge = charge
         self._discharge = discharge
+        self._updates = GatheredUpdates(
+            pins=table_commands.pins, answers=self, counters=counters, charge=charge
+        )
 
     def take(self, command: Command) -> None:
         """Answers now or later. Raises ProtocolError for a command that is no request."""
+        self.submit_updates()
         if not self.is_allowed(command):
             return
         self._counters.requests += 1
@@ -73,14 +77,17 @@ class ConnectionRequests:
         return True
 
     def update(self, payload: bytes) -> bool:
-        """Whether this UpdateTableEntries is under way; else it takes the way of all commands. Raises ProtocolError."""
+        """Whether this UpdateTableEntries waits for submit_updates(); else it takes the way of all commands.
+
+        Raises ProtocolError.
+        """
         if self._verify_token is not None:
             return False
-        command = read_single_update(payload)
-        if command is None:
-            return False
-        self.take(command)
-        return True
+        return self._updates.add(payload)
+
+    def submit_updates(self) -> None:
+        """At the end of what was received, and before a command that may have to do with them."""
+        self._updates.submit()
 
     def is_allowed(self, command: Command) -> bool:
         """Whether its token permits it; the client is told if not. Raises ProtocolError if it has none to show."""
@@ -108,10 +115,10 @@ class ConnectionRequests:
             frame = self._refusal(command, error).encode()
         self._outgoing.send(frame)
 
-    def reply_frame(self, command: Command, frame: bytes) -> None:
-        """As reply(), with what is said already encoded."""
-        self._discharge(_stored_bytes(command))
-        self._outgoing.send(frame)
+    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
+        """Replies to several commands that wanted to store so much."""
+        self._discharge(stored_bytes)
+        self._outgoing.send(frames)
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None:
         self._discharge(_stored_bytes(command))
@@ -158,10 +165,7 @@ def _request_id_of(command: Command) -> int:
 
 def _stored_bytes(command: Command) -> int:
     if isinstance(command, UpdateTableEntries):
-        entries = command.entries
-        if len(entries) == 1:
-            return len(entries[0].key) + len(entries[0].value)
-        return sum(len(entry.key) + len(entry.value) for entry in entries)
+        return sum(len(entry.key) + len(entry.value) for entry in command.entries)
     if isinstance(command, RemoveTableKeys):
         return sum(len(key.key) for key in command.keys)
     return 0

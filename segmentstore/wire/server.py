@@ -64,6 +64,7 @@ class WireServer:
             ),
             table_commands=TableCommands(tables=tables, pins=self._table_pins, settings=settings),
             verify_token=verify_token,
+            receive_memory=memoryview(bytearray(settings.receive_buffer_bytes)),
             opened=self._opened,
             closed=self._closed,
         )

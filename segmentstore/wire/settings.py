@@ -10,7 +10,8 @@ class WireSettings:
     connections_max: int = 10_000
     """A further client is disconnected at once."""
     receive_buffer_bytes: int = 64 << 10
-    """What a connection reads into; grows to the frame, and is given back when the connection is idle."""
+    """What all connections read into together, and the least memory of one that a part of a frame is left of: it grows
+    to the frame, and is given back when the connection is idle."""
     receive_buffer_busy_bytes: int = 512 << 10
     """So far it also grows for a client that keeps filling it."""
     frames_per_turn_max: int = 256

@@ -39,11 +39,7 @@ from segmentstore.contracts.tables import NOT_EXISTS, Table, TableApi, TableEntr
 from segmentstore.wire.error_replies import is_stale
 from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.settings import WireSettings
-from segmentstore.wire.table_frames import (
-    encode_single_read,
-    encode_single_update,
-    read_single_key,
-)
+from segmentstore.wire.table_frames import encode_single_read, read_single_key
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
@@ -61,8 +57,6 @@ class Answers(Protocol):
 
     def reply(self, command: Command, reply: Command) -> None: ...
 
-    def reply_frame(self, command: Command, frame: bytes) -> None: ...
-
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
     def start_over(self, command: Command) -> None:
@@ -78,6 +72,11 @@ class TableCommands:
         self._tables = tables
         self._pins = pins
         self._page_entries_max = settings.table_page_entries_max
+
+    @property
+    def pins(self) -> HandlePins[Table]:
+        """The tables that are open."""
+        return self._pins
 
     # --- without a task --------------------------------------------------------------------------
 
@@ -140,11 +139,7 @@ class TableCommands:
             self._pins.forget(pin)
         self._pins.release(pin)
         if error is None:
-            versions = future.result()
-            if versions is not None and len(versions) == 1:
-                answers.reply_frame(command, encode_single_update(command.request_id, versions[0]))
-            else:
-                answers.reply(command, _change_reply(command, versions))
+            answers.reply(command, _change_reply(command, future.result()))
         elif stale and isinstance(error, SegmentNotFoundError):
             # Nothing was stored, and the table may exist again under its name.
             answers.start_over(command)

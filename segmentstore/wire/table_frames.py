@@ -23,34 +23,32 @@ from segmentstore.codec.wire_protocol.tables import (
     NO_TABLE_OFFSET,
     TableEntriesUpdated,
     TableRead,
-    UpdateTableEntries,
 )
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
 
 _REQUEST_AND_LENGTH: Final = struct.Struct(">qH")
 _UINT16: Final = struct.Struct(">H")
 _COUNT_AND_KEY: Final = struct.Struct(">iii")
-_VALUE: Final = struct.Struct(">ii")
 _VERSION: Final = struct.Struct(">q")
 _VERSION_AND_VALUE: Final = struct.Struct(">qii")
 _UPDATED: Final = struct.Struct(">iiqiq")
+_NO_OFFSET: Final = _VERSION.pack(NO_TABLE_OFFSET)
+_REQUEST_ID_BYTES: Final = 8
 _KEY_OVERHEAD_BYTES: Final = 12
 """What the outer length of a key counts beyond the key."""
 
 
 class SingleKey(NamedTuple):
-    """The part that both frames have in common."""
+    """What a ReadTable asks for."""
 
     request_id: int
     segment: str
     key: bytes
     version: int
-    end: int
-    """Where in the payload the next field begins."""
 
 
 def read_single_key(payload: bytes) -> SingleKey | None:
-    """Of a ReadTable, or of the beginning of an UpdateTableEntries. Raises ProtocolError if the name is no text."""
+    """Of a ReadTable. Raises ProtocolError if the name is no text."""
     try:
         request_id, name_bytes = _REQUEST_AND_LENGTH.unpack_from(payload)
         name_end = _REQUEST_AND_LENGTH.size + name_bytes
@@ -65,32 +63,62 @@ def read_single_key(payload: bytes) -> SingleKey | None:
     except struct.error:
         return None
     segment = decode_text(payload[_REQUEST_AND_LENGTH.size : name_end])
-    end = key_end + _VERSION.size
-    return SingleKey(request_id, segment, payload[key_at:key_end], version, end)
+    return SingleKey(request_id, segment, payload[key_at:key_end], version)
 
 
-def read_single_update(payload: bytes) -> UpdateTableEntries | None:
-    """The command, without its token. Raises ProtocolError for a name that is no text."""
-    single = read_single_key(payload)
-    if single is None:
-        return None
-    request_id, segment, key, version, end = single
+class NamedTable(NamedTuple):
+    """Which table an UpdateTableEntries is for: the next one for it has the same bytes there."""
+
+    content: bytes
+    """Name and token with their lengths, so another name or token never begins with them."""
+    segment: str
+    end: int
+    """Where in the payload the entries begin."""
+
+    def begins(self, payload: bytes) -> bool:
+        """Whether that payload is for the same table, with the same token."""
+        return payload.startswith(self.content, _REQUEST_ID_BYTES)
+
+
+def read_named_table(payload: bytes) -> NamedTable | None:
+    """Of an UpdateTableEntries. Raises ProtocolError if the name is no text."""
     try:
-        outer, value_bytes = _VALUE.unpack_from(payload, end)
+        _, name_bytes = _REQUEST_AND_LENGTH.unpack_from(payload)
+        name_end = _REQUEST_AND_LENGTH.size + name_bytes
+        (token_bytes,) = _UINT16.unpack_from(payload, name_end)
     except struct.error:
         return None
-    value_at = end + _VALUE.size
-    rest = len(payload) - value_at - value_bytes
-    if value_bytes < 0 or outer != 4 + value_bytes or rest < 0:
+    end = name_end + _UINT16.size + token_bytes
+    if end > len(payload):
         return None
-    if rest == 0:
-        table_offset = NO_TABLE_OFFSET
-    elif rest >= _VERSION.size:
-        (table_offset,) = _VERSION.unpack_from(payload, value_at + value_bytes)
-    else:
+    segment = decode_text(payload[_REQUEST_AND_LENGTH.size : name_end])
+    return NamedTable(payload[_REQUEST_ID_BYTES:end], segment, end)
+
+
+def read_request_id(payload: bytes) -> int:
+    """What any of these payloads begins with."""
+    request_id: int = _VERSION.unpack_from(payload)[0]
+    return request_id
+
+
+def read_single_update(payload: bytes, begin: int) -> TableEntry | None:
+    """The one entry of an UpdateTableEntries from `begin` on; None also for one with a table offset."""
+    try:
+        count, outer, key_bytes = _COUNT_AND_KEY.unpack_from(payload, begin)
+        if count != 1 or key_bytes <= 0 or outer != key_bytes + _KEY_OVERHEAD_BYTES:
+            return None
+        key_at = begin + _COUNT_AND_KEY.size
+        key_end = key_at + key_bytes
+        version, outer, value_bytes = _VERSION_AND_VALUE.unpack_from(payload, key_end)
+    except struct.error:
         return None
-    entry = TableEntry(key, payload[value_at : value_at + value_bytes], version)
-    return UpdateTableEntries(request_id, segment, "", (entry,), table_offset)
+    value_at = key_end + _VERSION_AND_VALUE.size
+    value_end = value_at + value_bytes
+    if value_bytes < 0 or outer != 4 + value_bytes or value_end > len(payload):
+        return None
+    if value_end < len(payload) and payload[value_end:] != _NO_OFFSET:
+        return None
+    return TableEntry(payload[key_at:key_end], payload[value_at:value_end], version)
 
 
 def encode_single_read(asked: SingleKey, found: TableEntry | None) -> bytes:

@@ -21,9 +21,9 @@
 import struct
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from segmentstore.codec.wire_protocol.appends import (
     NO_EVENT_NUMBER,
@@ -43,7 +43,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, Segment
-from segmentstore.wire.append_unit import is_event_framed
+from segmentstore.wire.append_unit import AppendUnit
 from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.outgoing import Outgoing
 from segmentstore.wire.statistics import WireCounters
@@ -59,22 +59,8 @@ class WriterState(Enum):
     ENDED = "ended"
 
 
-class PendingAppend(NamedTuple):
-    """An append as it came."""
-
-    data: bytes
-    event_number: int
-    event_count: int
-    request_id: int
-    expected_offset: int | None
-
-
-class InFlightAppend(NamedTuple):
-    """A submitted append."""
-
-    future: "Future[int]"
-    append: PendingAppend
-    previous_number: int
+InFlightAppend: TypeAlias = "tuple[Future[int], AppendUnit, int]"
+"""A submitted append, with the writer's last event number before it."""
 
 
 class AppendOwner:
@@ -85,10 +71,10 @@ class AppendOwner:
         "counters",
         "discharge",
         "fail",
-        "is_alone",
         "outgoing",
         "pins",
         "reopen",
+        "writers",
     )
 
     def __init__(
@@ -101,7 +87,7 @@ class AppendOwner:
         discharge: Callable[[int], None],
         fail: Callable[[str], None],
         reopen: Callable[["Writer"], None],
-        is_alone: Callable[[], bool],
+        writers: Mapping[bytes, "Writer"],
     ) -> None:
         self.pins = pins
         self.outgoing = outgoing
@@ -113,8 +99,8 @@ class AppendOwner:
         """Close the connection for this reason, after what was said before."""
         self.reopen = reopen
         """Open the segment again in a task, and call reopened() or reopening_failed()."""
-        self.is_alone = is_alone
-        """Whether no other writer of the connection can have something to be told in the same turn of the loop."""
+        self.writers = writers
+        """All that the connection has."""
 
 
 class Writer:
@@ -165,24 +151,25 @@ class Writer:
         self._acked_request_id = 0
         self._has_acknowledgement = False
         self._in_flight: deque[InFlightAppend] = deque()
-        self._parked: deque[PendingAppend] = deque()
+        self._parked: deque[AppendUnit] = deque()
         self._last_used = now
         self._used = False
         """Since the last tick: the clock is not asked for every append."""
         # One bound method for all appends, instead of a new one for each.
         self._settle_callback = self._settle
 
-    def append(self, append: PendingAppend) -> None:
+    def append(self, append: AppendUnit) -> None:
         """Raises ProtocolError for an event number that does not grow."""
         if self._state is WriterState.ENDED:
             return  # It was told so, or is being told.
-        newest = self._parked[-1].event_number if self._parked else self._stored_number
-        if append.event_number <= newest:
-            if append.event_number == newest and not append.data:
+        newest = self._parked[-1].last_event_number if self._parked else self._stored_number
+        number = append.last_event_number
+        if number <= newest:
+            if number == newest and not append.data:
                 return  # Nothing that is not acknowledged with the one before.
             raise ProtocolError(
                 f"event number does not grow segment={self.segment_name!r} "
-                f"last={newest} given={append.event_number}"
+                f"last={newest} given={number}"
             )
         self._used = True
         self._owner.charge(len(append.data))
@@ -193,8 +180,8 @@ class Writer:
         if len(self._parked) == 1:
             self._owner.reopen(self)
 
-    def _submit(self, segment: Segment, append: PendingAppend) -> None:
-        data, number, event_count, _, expected_offset = append
+    def _submit(self, segment: Segment, append: AppendUnit) -> None:
+        data, number, event_count = append.data, append.last_event_number, append.event_count
         previous = self._stored_number
         updates = [
             AttributeUpdate(
@@ -204,21 +191,20 @@ class Writer:
                 None if previous == NO_EVENT_NUMBER else previous,
             )
         ]
-        framed = bool(data) and is_event_framed(data, event_count)
-        if not framed:
+        if not append.is_framed:
             updates.append(
                 AttributeUpdate(EVENT_COUNT, event_count, AttributeUpdateType.ACCUMULATE)
             )
         future = segment.append(
             data,
-            offset=expected_offset,
+            offset=append.expected_offset,
             attribute_updates=updates,
-            events=event_count if framed else None,
+            events=event_count if append.is_framed else None,
         )
         self._stored_number = number
-        self._in_flight.append(InFlightAppend(future, append, previous))
+        self._in_flight.append((future, append, previous))
         counters = self._owner.counters
-        counters.appends += 1
+        counters.appends += append.unit_count
         counters.append_bytes += len(data)
         future.add_done_callback(self._settle_callback)
 
@@ -226,8 +212,9 @@ class Writer:
 
     def _settle(self, _: "Future[int]") -> None:
         in_flight = self._in_flight
-        alone = self._owner.is_alone()
-        while in_flight and in_flight[0].future.done():
+        owner = self._owner
+        alone = len(owner.writers) == 1
+        while in_flight and in_flight[0][0].done():
             future, append, previous = in_flight.popleft()
             error = future.exception()
             if error is None:
@@ -236,19 +223,19 @@ class Writer:
                     or append.request_id != self._acked_request_id
                 ):
                     # Each request is answered by itself: the client waits for its very id.
-                    self._owner.outgoing.gather_acknowledgements()
-                self._acked_number = append.event_number
+                    owner.outgoing.gather_acknowledgements()
+                self._acked_number = append.last_event_number
                 self._acked_request_id = append.request_id
                 self._acked_length = future.result()
                 if not self._has_acknowledgement and self._state is WriterState.LIVE:
                     self._has_acknowledgement = True
-                    self._owner.outgoing.acknowledge(self, flushes=alone)
+                    owner.outgoing.acknowledge(self, flushes=alone)
             elif self._state is WriterState.LIVE:
                 self._refuse(append, previous, error)
-            self._owner.discharge(len(append.data))
+            owner.discharge(len(append.data))
         if alone:
             # There is nothing to wait for.
-            self._owner.outgoing.flush()
+            owner.outgoing.flush()
         if self._state is WriterState.ENDED and not in_flight:
             self._release()
 
@@ -269,13 +256,13 @@ class Writer:
             self._acked_length,
         )
 
-    def _refuse(self, append: PendingAppend, previous: int, error: BaseException) -> None:
+    def _refuse(self, append: AppendUnit, previous: int, error: BaseException) -> None:
         owner = self._owner
         owner.counters.appends_refused += 1
-        number, request_id = append.event_number, append.request_id
+        number, request_id = append.first_event_number, append.request_id
         match error:
             case BadOffsetError() if append.expected_offset is not None:
-                if self._stored_number == number:
+                if self._stored_number == append.last_event_number:
                     self._stored_number = previous
                 owner.outgoing.reply(ConditionalCheckFailed(self._writer_id, number, request_id))
                 return

@@ -216,6 +216,75 @@ class TableSuite:
             await table.remove([TableKey(b"k")], offset=table.info().length)
             assert await table.get([b"k"]) == [None]
 
+    async def test_updates_submitted_together_are_judged_one_after_the_other(
+        self, tables: TableApi
+    ) -> None:
+        await tables.create_table("t")
+        async with tables.open_table("t") as table:
+            (old,) = await table.update([entry(b"k", b"old")])
+            size = RECORD_HEADER_BYTES
+            outcomes = await table.update_each(
+                [
+                    entry(b"k", b"1", old),
+                    entry(b"k", b"2", old),
+                    entry(b"new", b"", NOT_EXISTS),
+                    entry(b"gone", b"", 7),
+                    entry(b"new", b"again", NOT_EXISTS),
+                    entry(b"k", b"333", old + size + 4),
+                    entry(b"new", b"!"),
+                ]
+            )
+            begin = old + size + 4
+            assert [each for each in outcomes if isinstance(each, int)] == [
+                begin,
+                begin + size + 2,
+                begin + 2 * size + 5,
+                begin + 3 * size + 9,
+            ]
+            refused = [type(each) for each in outcomes if not isinstance(each, int)]
+            assert refused == [TableVersionError, TableKeyNotFoundError, TableVersionError]
+            assert table.info().entry_count == 2
+            assert table.info().length == begin + 4 * size + 13
+            assert await value_of(table, b"k") == b"333"
+            assert await value_of(table, b"new") == b"!"
+            assert [each.value for each in await all_entries(table)] == [b"333", b"!"]
+
+    async def test_what_is_refused_among_others_leaves_nothing_behind(
+        self, tables: TableApi
+    ) -> None:
+        await tables.create_table("t")
+        async with tables.open_table("t") as table:
+            await table.update([entry(b"k", b"v")])
+            length = table.info().length
+            outcomes = await table.update_each([entry(b"k", b"1", 5), entry(b"x", b"2", 6)])
+            assert [type(each) for each in outcomes] == [TableVersionError, TableKeyNotFoundError]
+            assert table.info().length == length
+            assert await table.update([entry(b"k", b"next")]) == [length]
+
+    async def test_updates_submitted_together_see_what_was_submitted_before_them(
+        self, tables: TableApi
+    ) -> None:
+        await tables.create_table("t")
+        async with tables.open_table("t") as table:
+            first = table.update([entry(b"k", b"1", NOT_EXISTS)])
+            second = table.update_each([entry(b"k", b"2", NOT_EXISTS), entry(b"k", b"3", 0)])
+            third = table.remove([TableKey(b"k", RECORD_HEADER_BYTES + 2)])
+            assert await first == [0]
+            outcomes = await second
+            assert isinstance(outcomes[0], TableVersionError)
+            assert outcomes[1] == RECORD_HEADER_BYTES + 2
+            await third
+            assert await table.get([b"k"]) == [None]
+
+    async def test_an_entry_that_is_too_long_refuses_all_that_come_with_it(
+        self, tables: TableApi
+    ) -> None:
+        await tables.create_table("t", key_length=2)
+        async with tables.open_table("t") as table:
+            with pytest.raises(InvalidRequestError):
+                await table.update_each([entry(b"ab", b"1"), entry(b"abc", b"2")])
+            assert table.info().length == 0
+
     async def test_a_batch_of_thousands_of_entries(self, tables: TableApi) -> None:
         await tables.create_table("t")
         async with tables.open_table("t") as table:

@@ -197,6 +197,30 @@ class MemoryTable:
             )
         return future
 
+    def update_each(
+        self, entries: Sequence[TableEntry]
+    ) -> "Future[Sequence[int | SegmentStoreError]]":
+        future: Future[Sequence[int | SegmentStoreError]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        outcomes: list[int | SegmentStoreError] = []
+        records: list[Record] = []
+        try:
+            for entry in entries:
+                self._require_size(entry.key, entry.value)
+            for entry in entries:
+                try:
+                    records += self._submit([(entry.key, entry.value, entry.version)], None)
+                except (TableVersionError, TableKeyNotFoundError) as refusal:
+                    outcomes.append(refusal)
+                else:
+                    outcomes.append(records[-1].offset)
+        except SegmentStoreError as error:
+            self._later(future, error)
+        else:
+            asyncio.get_running_loop().call_soon(self._commit, records, future, outcomes)
+        return future
+
     def remove(self, keys: Sequence[TableKey], *, offset: int | None = None) -> "Future[None]":
         future: Future[None] = asyncio.get_running_loop().create_future()
         try:

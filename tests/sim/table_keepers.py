@@ -7,6 +7,7 @@ from segmentstore.contracts.errors import (
     SegmentExistsError,
     SegmentNotFoundError,
     SegmentStoreError,
+    StorageError,
     TableKeyNotFoundError,
     TableVersionError,
 )
@@ -103,8 +104,9 @@ class TableKeeper(Actor):
             )
         except SegmentNotFoundError as error:
             raise ModelBreachError(f"{self.name} is lost: {error}") from error
-        except REQUEST_ERRORS:
-            self.model.not_answered(batches)  # some may have been answered, others not
+        except REQUEST_ERRORS as error:
+            # Some may have been answered, others not. A batch whose keys Tier 2 does not tell fails by itself.
+            self.model.not_answered(batches, skipping=isinstance(error, StorageError))
             raise
         if owned or all(isinstance(answer, Stored) for answer in answers):
             self.model.answered(batches, answers)
@@ -136,6 +138,8 @@ class TableKeeper(Actor):
 async def _submit(api: TableApi, name: str, batches: Sequence[Batch]) -> list[Answer]:
     """All of them at once; the answers come in their order."""
     async with api.open_table(name) as table:
+        if all(map(_updates_one_key, batches)):
+            return await _submit_together(table, batches)
         futures: list[asyncio.Future[Sequence[int]] | asyncio.Future[None]] = [
             _begin(table, batch) for batch in batches
         ]
@@ -153,6 +157,24 @@ async def _submit(api: TableApi, name: str, batches: Sequence[Batch]) -> list[An
         if failure is not None:
             raise failure
         return answers
+
+
+def _updates_one_key(batch: Batch) -> bool:
+    return len(batch.changes) == 1 and batch.changes[0][1] is not None
+
+
+async def _submit_together(table: Table, batches: Sequence[Batch]) -> list[Answer]:
+    outcomes = await asyncio.shield(
+        table.update_each(
+            [
+                TableEntry(key, value, expected)
+                for batch in batches
+                for key, value, expected in batch.changes
+                if value is not None
+            ]
+        )
+    )
+    return [Stored([each]) if isinstance(each, int) else REFUSED for each in outcomes]
 
 
 def _begin(table: Table, batch: Batch) -> "asyncio.Future[Sequence[int]] | asyncio.Future[None]":

@@ -67,14 +67,18 @@ class TableModel:
             state = self._after(state, batch, answer)
         self._states = [state]
 
-    def not_answered(self, batches: Sequence[Batch]) -> None:
-        """Any prefix of them may be there."""
-        state = self.state
+    def not_answered(self, batches: Sequence[Batch], *, skipping: bool = False) -> None:
+        """Any prefix of them may be there; `skipping`: any of them, if those behind a failed one went on."""
+        states = [self.state]
         for batch in batches:
-            if _is_met(state, batch):
-                state = _changed(state, batch, [VERSION_UNKNOWN] * len(batch.changes))
-            if state not in self._states:
-                self._states.append(state)
+            after = [
+                _changed(state, batch, [VERSION_UNKNOWN] * len(batch.changes))
+                if _is_met(state, batch)
+                else state
+                for state in states
+            ]
+            states = [*states, *after] if skipping else after
+            self._states += [state for state in states if state not in self._states]
 
     def _after(self, state: State, batch: Batch, answer: Answer) -> State:
         met = _is_met(state, batch)

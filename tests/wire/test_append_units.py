@@ -12,7 +12,12 @@ from segmentstore.codec.wire_protocol.command import FRAME_HEADER
 from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
 from segmentstore.codec.wire_protocol.session import Padding, PartialEvent
 from segmentstore.contracts.identifiers import EVENT_COUNT
-from segmentstore.wire.append_unit import AppendUnit, is_event_framed, read_append
+from segmentstore.wire.append_unit import (
+    AppendUnit,
+    is_event_framed,
+    read_append,
+    read_whole_block,
+)
 from segmentstore.wire.receive_buffer import ReceiveBuffer
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import running_node
@@ -184,7 +189,8 @@ def test_frames_are_found_however_the_bytes_arrive(
     appends: list[Packed], pieces: list[int]
 ) -> None:
     stream = memoryview(b"".join(append.frames for append in appends))
-    buffer = ReceiveBuffer(capacity_min=64, capacity_busy=256)
+    shared = memoryview(bytearray(96))
+    buffer = ReceiveBuffer(shared=shared, capacity_min=64, capacity_busy=256)
     units: list[AppendUnit] = []
     position = turn = 0
     while position < len(stream):
@@ -205,10 +211,53 @@ def test_frames_are_found_however_the_bytes_arrive(
                 _, begin, end = last
             units.append(read_append(buffer.view, block=block, end=(begin, end)))
             buffer.consume(end)
+        buffer.keep()
+        shared[:] = bytes([255]) * len(shared)  # others receive
     assert [unit.data for unit in units] == [append.data for append in appends]
     buffer.free()
     buffer.release()
     assert buffer.capacity == 0
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(packed(), st.binary(max_size=30), st.integers(0, 400), st.integers(1, 255))
+def test_the_short_reader_says_what_the_general_one_says_or_nothing(
+    append: Packed, behind: bytes, damaged_at: int, damage: int
+) -> None:
+    frames = bytearray(append.frames)
+    if 0 < damaged_at < len(frames):
+        frames[damaged_at] ^= damage
+    view = memoryview(b"before" + bytes(frames) + behind)
+    limit = len(view)
+    short = read_whole_block(view, 6, limit)
+    if short is None:
+        return
+    unit, end = short
+    buffer = ReceiveBuffer(shared=view[6:], capacity_min=64, capacity_busy=64)
+    buffer.filled(limit - 6)
+    block = buffer.peek(0, only=AppendBlock.type)
+    assert block is not None
+    last = buffer.peek(block[2], only=AppendBlockEnd.type)
+    assert last is not None
+    same = read_append(buffer.view, block=block[1:], end=last[1:])
+    assert end - 6 == last[2]
+    assert [getattr(unit, name) for name in AppendUnit.__slots__] == [
+        getattr(same, name) for name in AppendUnit.__slots__
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_short"), [("exact", True), ("end", False), ("split", False), ("padding", False)]
+)
+def test_the_short_reader_takes_blocks_of_whole_events_once_they_are_complete(
+    shape: str, is_short: bool
+) -> None:
+    append = pack([b"a", b"bc"], shape=shape, split=3, padding=4, last_number=9, request_id=5)
+    view = memoryview(append.frames)
+    assert (read_whole_block(view, 0, len(view)) is not None) is is_short
+    for limit in range(len(view)):
+        assert read_whole_block(view, 0, limit) is None
 
 
 @pytest.mark.slow

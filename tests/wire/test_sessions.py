@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segmentstore.codec.wire_protocol.appends import AppendBlock, AppendSetup, SetupAppend
+from segmentstore.codec.wire_protocol.appends import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
+    SetupAppend,
+)
 from segmentstore.codec.wire_protocol.command import FRAME_HEADER, Command
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
@@ -15,7 +21,7 @@ from segmentstore.codec.wire_protocol.reads import (
 from segmentstore.codec.wire_protocol.session import Hello, KeepAlive, Padding
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
-from tests.wire.protocol_client import ProtocolClient
+from tests.wire.protocol_client import ProtocolClient, event
 
 
 @pytest.mark.parametrize("theirs", [Hello(16, 5), Hello(17, 5), Hello(15, 5), Hello(5, 1)])
@@ -122,12 +128,41 @@ async def test_closing_the_server_ends_connections_in_the_middle_of_everything()
         node.log.let_go()
 
 
-async def test_an_idle_connection_gives_its_buffer_back(node: Node, client: ProtocolClient) -> None:
+async def test_only_a_connection_with_a_part_of_a_frame_has_memory_of_its_own(
+    node: Node, client: ProtocolClient
+) -> None:
     (connection,) = node.server._connections
+    await client.ask(KeepAlive(), KeepAlive)
+    assert connection._incoming.capacity == 0
+    keep_alive = KeepAlive().encode()
+    client.send_bytes(keep_alive + keep_alive[:5])
+    await client.expect(KeepAlive)
     assert connection._incoming.capacity > 0
+    client.send_bytes(keep_alive[5:])
+    await client.expect(KeepAlive)
     while connection._incoming.capacity:
         await asyncio.sleep(0.01)
     await client.ask(KeepAlive(), KeepAlive)
+
+
+async def test_parts_of_frames_of_two_connections_do_not_meet(node: Node) -> None:
+    clients = [await node.client(), await node.client()]
+    segments = ["scope/stream/1.#epoch.0", "scope/stream/2.#epoch.0"]
+    events = [event(b"a" * 100), event(b"b" * 100)]
+    frames: list[bytes] = []
+    for client, segment, data in zip(clients, segments, events, strict=True):
+        await node.container.create(segment)
+        await client.set_up(WRITER, segment)
+        block = AppendBlock(WRITER, data).encode()
+        frames.append(block + AppendBlockEnd(WRITER, len(data), b"", 1, 1, 1).encode())
+    for begin in range(0, len(frames[0]), 7):
+        for client, frame in zip(clients, frames, strict=True):
+            client.send_bytes(frame[begin : begin + 7])
+            await client.writer.drain()
+            await asyncio.sleep(0)
+    for client, segment, data in zip(clients, segments, events, strict=True):
+        await client.expect(DataAppended)
+        assert await node.content(segment) == data
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from segmentstore.codec.wire_protocol.tables import (
     TableSegmentInfo,
     UpdateTableEntries,
 )
-from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
+from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient
 
@@ -275,6 +275,104 @@ async def test_updates_in_a_row_are_each_answered(node: Node, table: ProtocolCli
     versions = [answer.versions[0] for answer in answers]
     assert versions == sorted(versions)
     assert node.server.statistics().unacked_bytes == 0
+
+
+async def receive_all(client: ProtocolClient, count: int) -> dict[int, Command]:
+    """Replies by request id."""
+    replies: dict[int, Command] = {}
+    for _ in range(count):
+        reply = await client.receive()
+        request_id = getattr(reply, "request_id", None)
+        assert isinstance(request_id, int), reply
+        assert request_id not in replies, reply
+        replies[request_id] = reply
+    return replies
+
+
+def single(
+    number: int, key: bytes, value: bytes, version: int = NO_VERSION, *, segment: str = TABLE
+) -> UpdateTableEntries:
+    return UpdateTableEntries(number, segment, "", (TableEntry(key, value, version),))
+
+
+async def test_updates_that_come_together_are_judged_and_answered_each_by_itself(
+    node: Node, table: ProtocolClient
+) -> None:
+    (old,) = await update(table, TableEntry(b"a", b"0"))
+    await update(table, TableEntry(b"aa", b"0"), segment=FIXED)
+    table.send(
+        single(1, b"a", b"1", old),
+        single(2, b"a", b"2", old),
+        single(3, b"b", b"3", 17),
+        single(4, b"xx", b"4", segment=FIXED),
+        single(5, b"not two bytes", b"5", segment=FIXED),
+        single(6, b"yy", b"6", segment=FIXED),
+        single(7, b"c", b"7", NOT_EXISTS),
+        single(8, b"", b"8"),
+        single(9, b"d", b"9", segment="a/b"),
+        single(10, b"c", b"10"),
+    )
+    replies = await receive_all(table, 10)
+    assert {number: type(reply) for number, reply in replies.items()} == {
+        1: TableEntriesUpdated,
+        2: TableKeyBadVersion,
+        3: TableKeyDoesNotExist,
+        4: TableEntriesUpdated,
+        5: ErrorMessage,
+        6: TableEntriesUpdated,
+        7: TableEntriesUpdated,
+        8: ErrorMessage,
+        9: NoSuchSegment,
+        10: TableEntriesUpdated,
+    }
+    found = await get(table, b"a", b"b", b"c")
+    assert [entry.value for entry in found] == [b"1", b"", b"10"]
+    last = replies[10]
+    assert isinstance(last, TableEntriesUpdated)
+    assert found[2].version == last.versions[0]
+    assert [entry.value for entry in await get(table, b"xx", b"yy", segment=FIXED)] == [b"4", b"6"]
+    assert node.server.statistics().unacked_bytes == 0
+    assert node.server.statistics().requests >= 14
+
+
+async def test_updates_and_removals_of_a_key_happen_in_the_order_in_which_they_were_sent(
+    table: ProtocolClient,
+) -> None:
+    await update(table, TableEntry(b"a", b"0"))
+    table.send(
+        single(1, b"a", b"1"),
+        RemoveTableKeys(2, TABLE, "", (TableKey(b"a"),), -1),
+        single(3, b"a", b"3", NOT_EXISTS),
+        UpdateTableEntries(4, TABLE, "", (TableEntry(b"a", b"4"), TableEntry(b"b", b"4"))),
+        single(5, b"b", b"5"),
+    )
+    replies = await receive_all(table, 5)
+    assert not any(isinstance(each, TableKeyBadVersion) for each in replies.values()), replies
+    assert [entry.value for entry in await get(table, b"a", b"b")] == [b"4", b"5"]
+
+
+async def test_updates_in_a_row_follow_a_table_that_was_created_again(
+    node: Node, table: ProtocolClient
+) -> None:
+    await update(table, TableEntry(b"a", b"old"))
+    # Not through the connection that keeps the table open.
+    await node.tables.delete_table(TABLE, must_be_empty=False)
+    await node.tables.create_table(TABLE)
+    table.send(*(single(number, b"%d" % number, b"new") for number in range(20)))
+    replies = await receive_all(table, 20)
+    assert {type(reply) for reply in replies.values()} == {TableEntriesUpdated}
+    assert (await get(table, b"7"))[0].value == b"new"
+    assert node.server.statistics().unacked_bytes == 0
+
+
+async def test_updates_that_were_stored_before_a_bad_frame_are_stored(
+    node: Node, table: ProtocolClient
+) -> None:
+    await update(table, TableEntry(b"a", b"0"))
+    table.send_bytes(single(1, b"a", b"1").encode() + bytes((0x7F,)) * 16)
+    await table.expect_close()
+    other = await node.client()
+    assert (await get(other, b"a"))[0].value == b"1"
 
 
 async def test_an_idle_table_is_let_go_of() -> None:

@@ -17,6 +17,8 @@ from segmentstore.wire.table_frames import (
     SingleKey,
     encode_single_read,
     encode_single_update,
+    read_named_table,
+    read_request_id,
     read_single_key,
     read_single_update,
 )
@@ -26,7 +28,7 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(max_size=12)
 KEYS = st.binary(min_size=1, max_size=40)
 ENTRIES = st.builds(TableEntry, KEYS, st.binary(max_size=60), INT64)
-UPDATES = st.builds(UpdateTableEntries, INT64, TEXT, TEXT, st.tuples(ENTRIES), INT64)
+UPDATES = st.builds(UpdateTableEntries, INT64, TEXT, TEXT, st.tuples(ENTRIES))
 LOOK_UPS = st.builds(ReadTable, INT64, TEXT, TEXT, st.tuples(st.builds(TableKey, KEYS, INT64)))
 
 
@@ -34,33 +36,57 @@ def payload_of(command: ReadTable | UpdateTableEntries) -> bytes:
     return command.encode()[HEADER_BYTES:]
 
 
+def entry_of(payload: bytes) -> TableEntry | None:
+    named = read_named_table(payload)
+    return None if named is None else read_single_update(payload, named.end)
+
+
 @given(LOOK_UPS)
 def test_a_look_up_is_read_as_the_codec_reads_it(command: ReadTable) -> None:
     single = read_single_key(payload_of(command))
     assert single is not None
     (key,) = command.keys
-    assert single[:4] == (command.request_id, command.segment, key.key, key.version)
+    assert single == (command.request_id, command.segment, key.key, key.version)
 
 
 @given(UPDATES)
 def test_an_update_is_read_as_the_codec_reads_it_but_for_its_token(
     command: UpdateTableEntries,
 ) -> None:
-    assert read_single_update(payload_of(command)) == replace(command, delegation_token="")
+    payload = payload_of(command)
+    named = read_named_table(payload)
+    assert named is not None
+    assert named.begins(payload)
+    assert (read_request_id(payload), named.segment) == (command.request_id, command.segment)
+    assert read_single_update(payload, named.end) == command.entries[0]
 
 
 @given(UPDATES)
 def test_an_update_without_a_table_offset_has_none(command: UpdateTableEntries) -> None:
-    update = read_single_update(payload_of(command)[:-8])
-    assert update is not None
-    assert update.table_offset == NO_TABLE_OFFSET
+    assert entry_of(payload_of(command)[:-8]) == command.entries[0]
+
+
+@given(UPDATES, INT64.filter(lambda offset: offset != NO_TABLE_OFFSET))
+def test_an_update_with_a_table_offset_is_left_to_the_codec(
+    command: UpdateTableEntries, offset: int
+) -> None:
+    assert entry_of(payload_of(replace(command, table_offset=offset))) is None
+
+
+@given(UPDATES, TEXT, TEXT)
+def test_another_name_or_token_is_seen(command: UpdateTableEntries, name: str, token: str) -> None:
+    named = read_named_table(payload_of(command))
+    assert named is not None
+    other = replace(command, segment=name, delegation_token=token, entries=())
+    same = (name, token) == (command.segment, command.delegation_token)
+    assert named.begins(payload_of(other)) == same
 
 
 @given(INT64, TEXT, KEYS, st.none() | ENTRIES)
 def test_a_reply_is_written_as_the_codec_writes_it(
     request_id: int, segment: str, key: bytes, found: TableEntry | None
 ) -> None:
-    asked = SingleKey(request_id, segment, key, NOT_EXISTS, 0)
+    asked = SingleKey(request_id, segment, key, NOT_EXISTS)
     entry = TableEntry(key, b"", NOT_EXISTS) if found is None else replace(found, key=key)
     expected = TableRead(request_id, segment, (entry,)).encode()
     assert encode_single_read(asked, None if found is None else entry) == expected
@@ -81,7 +107,7 @@ def test_a_frame_that_is_cut_anywhere_before_the_offset_is_left_to_the_codec(
 ) -> None:
     payload = payload_of(command)[:-8]
     cut = data.draw(st.integers(0, len(payload) - 1))
-    assert read_single_update(payload[:cut]) is None
+    assert entry_of(payload[:cut]) is None
 
 
 def test_other_counts_of_keys_and_contradicting_lengths_are_left_to_the_codec() -> None:
@@ -93,4 +119,4 @@ def test_other_counts_of_keys_and_contradicting_lengths_are_left_to_the_codec() 
     assert read_single_key(bytes(good)) is None
     value = bytearray(payload_of(UpdateTableEntries(1, "s", "", (TableEntry(b"k", b"v"),))))
     value[-13] ^= 1  # the length of the value
-    assert read_single_update(bytes(value)) is None
+    assert entry_of(bytes(value)) is None

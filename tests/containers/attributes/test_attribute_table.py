@@ -26,6 +26,19 @@ def test_h26_a_dropped_value_becomes_unknown_not_absent() -> None:
     assert table.committed_value(key(9)) == 9
 
 
+def test_a_sweep_goes_on_where_the_last_one_stopped_and_comes_round_again() -> None:
+    table = AttributeTable(complete=True)
+    table.commit([(key(n), n) for n in range(10)], SequenceNumber(1))
+    table.sweep(SequenceNumber(1), 3)
+    assert table.extended_count == 7
+    assert table.committed_value(key(5)) == 5  # used: it outlives the others
+    table.sweep(SequenceNumber(1), 7)
+    assert [name for name, _ in table.extended()] == [key(5)]
+    table.sweep(SequenceNumber(1), 1)
+    assert table.extended_count == 0
+    table.check()
+
+
 def test_h14_what_is_not_published_is_never_dropped() -> None:
     table = AttributeTable(complete=True)
     table.commit([(KEY, 1)], SequenceNumber(1))

@@ -86,6 +86,7 @@ class TableLives(ContainerLives):
                 utilisation_min=choose([0.75, 0.99]),
                 round_bytes_max=choose([100, 5000]),
                 slice_bytes=choose([20, 500]),
+                known_count_max=choose([0, 3, 1000]),
                 scan_count=choose([1, 2, 1000]),
                 scan_bytes=choose([20, 100, 5000]),
             ),
@@ -167,6 +168,8 @@ class TableLives(ContainerLives):
                 keys = self.random.choices(self.keys(name), k=size)
                 if self.random.random() < 0.3:
                     submitted.append(self.remove(table, keys))
+                elif self.random.random() < 0.3:
+                    submitted.append(self.update_each(table, keys))
                 else:
                     submitted.append(self.update(table, keys))
             for outcome in submitted:
@@ -177,16 +180,7 @@ class TableLives(ContainerLives):
         return self.random.choice([NO_VERSION, NO_VERSION, present, present, NOT_EXISTS, 7])
 
     def update(self, table: Table, keys: list[bytes]) -> Outcome:
-        random = self.random
-        model = self.model[table.name]
-        entries = [
-            TableEntry(
-                key,
-                random.randbytes(random.choice([0, 5, 100])),
-                self.expected_version(key, model) if random.random() < 0.5 else NO_VERSION,
-            )
-            for key in keys
-        ]
+        entries = self.entries(table.name, keys)
         future = table.update(entries)
 
         async def outcome(model: ModelTable) -> None:
@@ -199,6 +193,32 @@ class TableLives(ContainerLives):
                 model.entries[each.key] = (each.value, version)
 
         return outcome
+
+    def update_each(self, table: Table, keys: list[bytes]) -> Outcome:
+        entries = self.entries(table.name, keys)
+        future = table.update_each(entries)
+
+        async def outcome(model: ModelTable) -> None:
+            for each, found in zip(entries, await future, strict=True):
+                expected = refusal(model, [(each.key, each.version)])
+                if expected is not None:
+                    assert type(found) is expected
+                    continue
+                assert isinstance(found, int)
+                model.entries[each.key] = (each.value, found)
+
+        return outcome
+
+    def entries(self, name: str, keys: list[bytes]) -> list[TableEntry]:
+        random, model = self.random, self.model[name]
+        return [
+            TableEntry(
+                key,
+                random.randbytes(random.choice([0, 5, 100])),
+                self.expected_version(key, model) if random.random() < 0.5 else NO_VERSION,
+            )
+            for key in keys
+        ]
 
     def remove(self, table: Table, keys: list[bytes]) -> Outcome:
         model = self.model[table.name]

@@ -14,10 +14,11 @@ from segmentstore.contracts.errors import (
     ContainerStoppedError,
     NotATableError,
     SegmentNotFoundError,
+    TableKeyNotFoundError,
     TableVersionError,
 )
 from segmentstore.contracts.identifiers import SegmentId
-from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
+from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.contracts.table_suite import all_changes, all_entries, entry, value_of
 from tier1.memory_log import MemoryDurableDataLog
@@ -36,6 +37,7 @@ EAGER = replace(
         compact_seconds=10_000.0, compact_bytes_min=100, slice_bytes=500, round_bytes_max=100_000
     ),
 )
+SCANNING = replace(EAGER, tables=replace(EAGER.tables, known_count_max=0))
 
 
 def key(number: int) -> bytes:
@@ -86,6 +88,58 @@ async def test_h24_a_crash_takes_the_refusal_along_with_what_it_was_judged_again
         assert await table.get([b"k"]) == [None]
 
 
+async def test_updates_submitted_together_are_one_operation_of_the_log() -> None:
+    async with running(MemoryTiers(), settings=FORGETFUL) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            (old,) = await table.update([entry(b"k", b"old")])
+            before = container._processor.statistics().appended_operations
+            outcomes = await table.update_each(
+                [entry(key(n), b"%d" % n) for n in range(500)] + [entry(b"k", b"new", old + 1)]
+            )
+            assert container._processor.statistics().appended_operations == before + 1
+            assert isinstance(outcomes[-1], TableVersionError)
+            assert table.info().entry_count == 501
+            container.check()
+
+
+async def test_h24_updates_that_are_all_refused_wait_for_what_they_were_judged_against() -> None:
+    tiers = MemoryTiers()
+    log = MemoryDurableDataLog(tiers.log_store)
+    container = make_container(tiers, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    await container.create_table("t")
+    async with container.open_table("t") as table:
+        accepted = table.update([entry(b"k", b"1", NOT_EXISTS)])
+        refused = table.update_each([entry(b"k", b"2", NOT_EXISTS), entry(b"x", b"3", 5)])
+        assert not refused.done()
+        assert [type(each) for each in await refused] == [TableVersionError, TableKeyNotFoundError]
+        assert accepted.done()
+        accepted = table.update([entry(b"n", b"1", NOT_EXISTS)])
+        refused = table.update_each([entry(b"n", b"2", NOT_EXISTS)])
+        await log.close()
+        outcomes = await asyncio.gather(accepted, refused, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ContainerStoppedError] * 2
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_h26_updates_submitted_together_wait_together_for_what_left_memory() -> None:
+    async with running(MemoryTiers(), settings=FORGETFUL) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            await table.update([entry(key(n), b"old") for n in range(1000)])
+            await forget(container)
+            before = container._mapper._attribute_fetches.requests
+            outcomes = await table.update_each(
+                [entry(key(n), b"new", NOT_EXISTS if n % 2 else NO_VERSION) for n in range(100)]
+            )
+            assert [isinstance(each, int) for each in outcomes] == [n % 2 == 0 for n in range(100)]
+            assert container._mapper._attribute_fetches.requests - before <= 2
+            assert table.info().entry_count == 1000
+
+
 async def test_reads_see_committed_state_only() -> None:
     async with running(MemoryTiers()) as container:
         await container.create_table("t")
@@ -133,9 +187,12 @@ async def test_h26_batches_that_wait_for_the_index_keep_their_order_and_share_re
             assert fetches.requests - before <= 4
 
 
-async def test_h65_compaction_keeps_versions_and_frees_the_head() -> None:
+@pytest.mark.parametrize("settings", [EAGER, SCANNING], ids=["by index", "by scan"])
+async def test_h65_compaction_keeps_versions_and_frees_the_head(
+    settings: ContainerSettings,
+) -> None:
     tiers = MemoryTiers()
-    async with running(tiers, settings=EAGER) as container:
+    async with running(tiers, settings=settings) as container:
         await container.create_table("t")
         async with container.open_table("t") as table:
             versions = await table.update([entry(key(n), b"old" * 5) for n in range(100)])
@@ -180,8 +237,11 @@ async def test_h65_a_client_behind_the_compaction_is_told_to_begin_again() -> No
             assert (again.should_clear, list(again.entries)) == (False, [])
 
 
-async def test_h65_updates_during_compaction_are_never_undone() -> None:
-    async with running(MemoryTiers(), settings=EAGER) as container:
+@pytest.mark.parametrize("settings", [EAGER, SCANNING], ids=["by index", "by scan"])
+async def test_h65_updates_during_compaction_are_never_undone(
+    settings: ContainerSettings,
+) -> None:
+    async with running(MemoryTiers(), settings=settings) as container:
         await container.create_table("t")
         async with container.open_table("t") as table:
             expected: dict[bytes, bytes] = {}
@@ -205,6 +265,41 @@ async def test_h65_updates_during_compaction_are_never_undone() -> None:
             found = await all_entries(table, count=30)
             assert {each.key: each.value for each in found} == expected
             assert table.info().start_offset > 0
+
+
+async def test_a_small_busy_table_is_freed_at_once_however_long_it_has_grown() -> None:
+    tables = replace(EAGER.tables, round_bytes_max=500)
+    async with running(MemoryTiers(), settings=replace(EAGER, tables=tables)) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            await table.update([entry(b"cold", b"value")])
+            for number in range(1000):
+                await table.update([entry(key(number % 3), b"%03d" % number)])
+            length = table.info().length
+            await container._tables.compact_due()
+            assert table.info().start_offset > length - 500
+            expected = [b"value", b"999", b"997", b"998"]
+            assert [each.value for each in await all_entries(table)] == expected
+            # All keys gone: nothing of it is kept.
+            await table.remove([TableKey(each.key) for each in await all_entries(table)])
+            await container._tables.compact_due()
+            assert table.info().start_offset == table.info().length
+            assert await table.update([entry(b"k", b"v")]) == [table.info().start_offset]
+            assert await all_changes(table, 0) == {b"k": b"v"}
+
+
+async def test_a_table_whose_index_is_not_all_in_memory_is_compacted_by_scanning() -> None:
+    async with running(MemoryTiers(), settings=EAGER) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            await table.update([entry(b"cold", b"value")])
+            await forget(container)
+            for number in range(50):
+                await table.update([entry(key(number % 3), b"%03d" % number)])
+            await container._tables.compact_due()
+            assert table.info().start_offset > 0
+            assert await value_of(table, b"cold") == b"value"
+            assert len(await all_entries(table)) == 4
 
 
 async def test_h66_a_restart_reads_neither_the_segment_nor_the_index() -> None:
