@@ -6,10 +6,11 @@ Invariants:
 - Leaving the `with` block leaves no process behind.
 """
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,11 +33,16 @@ class ServerProcess:
         options: Sequence[str] = (),
         *,
         accept: Sequence[str] = ("ready",),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`accept`: first words of a line that will do; `partial` is a store with a container that did not recover."""
+        """`accept`: first words of a line that will do; `partial` is a store with a container that did not recover.
+
+        `environment`: variables that it gets besides our own.
+        """
         self._data_directory = data_directory
         self._options = options
         self._accept = accept
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self.ready_line = ""
 
@@ -84,7 +90,9 @@ class ServerProcess:
             command += [face, "127.0.0.1:0"]
         command += self._options
         with self.log_path.open("ab") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
+            )
         assert process.stdout is not None, "stdout is a pipe"
         self.ready_line = process.stdout.readline().strip()
         if self.ready_line.split(" ", 1)[0] not in self._accept:

@@ -7,7 +7,7 @@ Invariants:
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState, SegmentContainer
 from segmentstore.contracts.errors import ContainerNotFoundError
@@ -25,6 +25,7 @@ class ContainerRegistry:
         self._starting: dict[ContainerId, SegmentContainer] = {}
         self._reasons: dict[ContainerId, str] = {}
         self._failed: dict[ContainerId, ContainerHealth] = {}
+        self._told: list[Callable[[], None]] = []
 
     @property
     def container_count(self) -> int:
@@ -63,6 +64,12 @@ class ContainerRegistry:
         assert started is container, f"runs without having started container={container_id}"
         self._running[container_id] = container
         del self._reasons[container_id]
+        for tell in self._told:
+            tell()
+
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Have it called whenever a container has recovered, for as long as the registry lives."""
+        self._told.append(tell)
 
     def set_absent(self, container: SegmentContainer, *, reason: str, failed: bool) -> None:
         """The container is about to end, or has ended; requests are answered with the reason."""

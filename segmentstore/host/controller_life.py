@@ -3,8 +3,8 @@
 Invariants:
 
 - The socket listens from the start; calls wait for a controller that recovers, though not for ever.
-- The pauses between its attempts grow by a quarter: it is late by a fraction of the time that the containers took, and
-  clients find it ready when they first come back.
+- It tries to recover whenever a container of this process has, and in pauses that grow by a quarter besides: clients
+  find it ready when they first come back.
 - The controller never ends the process: what breaks it is logged, and it recovers again after a pause that grows. All
   that it knows is in table segments, so nothing is lost by that.
 """
@@ -32,6 +32,7 @@ class ControllerLife:
         self._controller = controller
         self._server = server
         self._recovered = asyncio.Event()
+        self._try_again = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -49,6 +50,8 @@ class ControllerLife:
         """Until cancelled."""
         pause = _PAUSE_SECONDS_FIRST
         while True:
+            # Before the attempt: a container that recovers meanwhile is reason for another one.
+            self._try_again.clear()
             try:
                 await self._controller.start()
                 self._recovered.set()
@@ -58,8 +61,19 @@ class ControllerLife:
                 self._log(error, pause)
             except ExceptionGroup as group:
                 logger.error("the controller's background work broke", exc_info=group)
-            await asyncio.sleep(pause)
+            await self._rest(pause)
             pause = min(_PAUSE_GROWTH * pause, _PAUSE_SECONDS_MAX)
+
+    def container_recovered(self) -> None:
+        """A container takes requests: perhaps the one that was missing."""
+        self._try_again.set()
+
+    async def _rest(self, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._try_again.set)
+        try:
+            await self._try_again.wait()
+        finally:
+            timer.cancel()
 
     def _log(self, error: SegmentStoreError, pause: float) -> None:
         waits = error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL)

@@ -102,6 +102,7 @@ class Faces:
                     settings=ControllerServerSettings(address=host, port=port),
                 ),
             )
+            registry.watch(self._controller.container_recovered)
 
     async def start(self) -> None:
         """Listen everywhere. Raises OSError or InvalidRequestError if an address is taken."""

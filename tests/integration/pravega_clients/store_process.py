@@ -1,7 +1,7 @@
 """A real `segmentstore standalone` on ports that stay the same over its lives, as clients remember them."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from segmentstore.cli.server_process import ServerProcess
@@ -10,14 +10,20 @@ from segmentstore.cli.server_process import ServerProcess
 class StoreProcess(ServerProcess):
     """The three faces on free loopback ports, chosen once."""
 
-    def __init__(self, data_directory: Path, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data_directory: Path,
+        options: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.http_port, self.wire_port, self.controller_port = free_ports(3)
         faces = [
             f"--http=127.0.0.1:{self.http_port}",
             f"--wire=127.0.0.1:{self.wire_port}",
             f"--controller=127.0.0.1:{self.controller_port}",
         ]
-        super().__init__(data_directory, [*faces, *options])
+        super().__init__(data_directory, [*faces, *options], environment=environment)
 
     @property
     def uri(self) -> str:
