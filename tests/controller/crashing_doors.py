@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
 from segmentstore.contracts.tables import (
@@ -171,6 +172,14 @@ class CrashingTable:
     ) -> "Future[Sequence[int]]":
         async def submit() -> Sequence[int]:
             return await self._table.update(entries, offset=offset)
+
+        return _owned(asyncio.ensure_future(self._plan.through(submit)))
+
+    def update_each(
+        self, entries: Sequence[TableEntry]
+    ) -> "Future[Sequence[int | SegmentStoreError]]":
+        async def submit() -> Sequence[int | SegmentStoreError]:
+            return await self._table.update_each(entries)
 
         return _owned(asyncio.ensure_future(self._plan.through(submit)))
 

@@ -78,6 +78,9 @@ class Finisher:
         self._slots = asyncio.Semaphore(settings.streams_together_max)
         self._workers: set[tuple[str, str]] = set()
         self._group: asyncio.TaskGroup | None = None
+        self._remembered: dict[tuple[str, str], None] = {}
+        """Streams without other work whose segments have merged transactions to forget."""
+        self._remembers = asyncio.Event()
         self._complaints: dict[tuple[str, str], str] = {}
 
     def complaints(self) -> Mapping[tuple[str, str], str]:
@@ -91,7 +94,10 @@ class Finisher:
             try:
                 for book in self._book.all():
                     self.wake(book)
-                await asyncio.get_running_loop().create_future()
+                while True:
+                    await self._remembers.wait()
+                    await asyncio.sleep(self._settings.forget_seconds)
+                    self._forget_rested()
             finally:
                 self._group = None
 
@@ -102,6 +108,15 @@ class Finisher:
         if self._group is not None and key not in self._workers:
             self._workers.add(key)
             self._group.create_task(self._work(*key))
+
+    def _forget_rested(self) -> None:
+        self._remembers.clear()
+        remembered, self._remembered = self._remembered, {}
+        for scope, stream in remembered:
+            book = self._book.known(scope, stream)
+            if book is not None:
+                book.forgets = True
+                self.wake(book)
 
     async def adopt(self, book: StreamBook, transaction_id: int) -> TransactionRecord | None:
         """Believe what the table says of a transaction, and of those that are committed with it."""
@@ -170,6 +185,9 @@ class Finisher:
             self._workers.discard(key)
             self._complaints.pop(key, None)
         if book is not None:
+            if book.unforgotten:
+                self._remembered[key] = None
+                self._remembers.set()
             self._book.drop_if_empty(book)
 
     async def _step(self, book: StreamBook) -> None:
@@ -181,7 +199,9 @@ class Finisher:
                 await self._commit_next(book)
             if book.aborting:
                 await self._abort(book)
-            if book.unforgotten and not book.next_commits(count=1):
+            if len(book.unforgotten) >= self._settings.forget_together_max:
+                book.forgets = True
+            if book.unforgotten and book.forgets and not book.next_commits(count=1):
                 await self._forget_merged(book)
         except MetadataConflictError:
             # Another controller was at work, or an answer of the table was lost: look again at all of them.
@@ -363,6 +383,7 @@ class Finisher:
             _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
         for transaction_id in unforgotten:
             book.unforgotten.pop(transaction_id, None)
+        book.forgets = False
 
 
 def numbers_of(epoch: EpochRecord) -> frozenset[int]:

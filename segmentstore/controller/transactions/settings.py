@@ -30,6 +30,11 @@ class TransactionSettings:
     """Finished transactions in one answer, newest first."""
     commits_together_max: int = 64
     """Transactions of one stream merged while it is kept from scaling."""
+    forget_seconds: float = 1.0
+    """For so long segments remember merged transactions: they forget several at once, and not just when the client
+    begins its next one."""
+    forget_together_max: int = 64
+    """Merged transactions of one stream that its segments remember. At it: they forget them at once."""
     streams_together_max: int = 64
     """Streams whose transactions are being finished at the same time."""
     retry_seconds_min: float = 0.05

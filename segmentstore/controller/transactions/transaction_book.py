@@ -51,6 +51,8 @@ class StreamBook:
     """Transactions whose last change may or may not have reached the table."""
     unforgotten: dict[int, TransactionRecord] = field(default_factory=dict)
     """Committed ones that the segments they were merged into still remember."""
+    forgets: bool = False
+    """It is time to let the segments forget them."""
     fences: dict[str, float | None] = field(default_factory=dict)
     """Applications with a fence -> loop time from which on it is remembered, None for as long as the stream lives."""
     fences_moving: set[str] = field(default_factory=set)
@@ -70,7 +72,10 @@ class StreamBook:
     def has_work(self) -> bool:
         """Whether something can be finished or found out now."""
         return bool(
-            self.aborting or self.doubtful or self.unforgotten or self.next_commits(count=1)
+            self.aborting
+            or self.doubtful
+            or (self.unforgotten and self.forgets)
+            or self.next_commits(count=1)
         )
 
     @property

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 from segmentstore.codec.controller_api import controller_pb2 as api
@@ -24,8 +25,13 @@ State = api.TxnState.State
 class FeatureCluster(Cluster):
     """Transactions are finished inside `finishing()`; the other rooms are driven by the tests, step by step."""
 
-    def __init__(self, *, settings: ControllerSettings | None = None) -> None:
-        self.controller_settings = settings or ControllerSettings()
+    def __init__(
+        self, *, settings: ControllerSettings | None = None, forget_seconds: float = 0.0
+    ) -> None:
+        given = settings or ControllerSettings()
+        self.controller_settings = replace(
+            given, transactions=replace(given.transactions, forget_seconds=forget_seconds)
+        )
         self.random = Random(1)
         self.before_start: Callable[[FeatureCluster], Awaitable[None]] | None = None
         super().__init__(settings=self.controller_settings.streams)
@@ -126,7 +132,9 @@ class FeatureCluster(Cluster):
     def has_work(self, stream: str) -> bool:
         """Whether transactions are committing, aborting, or to be forgotten."""
         book = self.transactions.book.known("s", stream)
-        return book is not None and bool(book.committing or book.aborting or book.has_work)
+        return book is not None and bool(
+            book.committing or book.aborting or book.unforgotten or book.has_work
+        )
 
     async def check_epochs(self, stream: str) -> None:
         """The stream's records and segments fit each other; transactions that are open may have segments besides."""

@@ -187,6 +187,25 @@ async def test_h74_segments_forget_transactions_only_once_they_are_recorded() ->
         assert not cluster.memory_segments._segments[name].merged, name
 
 
+async def test_segments_forget_several_transactions_at_once() -> None:
+    settings = ControllerSettings(transactions=TransactionSettings(forget_together_max=3))
+    cluster = FeatureCluster(settings=settings, forget_seconds=3600.0)
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.create("a", segments=1)
+    segment = cluster.memory_segments._segments["s/a/0.#epoch.0"]
+    remembered = []
+    async with cluster.finishing():
+        for _ in range(4):
+            begun = await cluster.begin("a")
+            await cluster.commit("a", begun.txnId)
+            while await cluster.state("a", begun.txnId) != State.COMMITTED:
+                await asyncio.sleep(0)
+            await last_effects()
+            remembered.append(len(segment.merged))
+    assert remembered == [1, 2, 0, 1]
+
+
 async def test_h78_commits_and_aborts_under_way_are_taken_up_by_the_next_controller() -> None:
     cluster, begun = await prepared(transactions=3, scaled=True)
     for each in begun[:-1]:
