@@ -238,6 +238,10 @@ class PartIndex:
         """The block that holds the first key at or above `key`; the block count if there is none."""
         return self._blocks.lower_bound(key)
 
+    def last_key(self, block: int) -> bytes:
+        """The last key of a block."""
+        return self._blocks.key(block)
+
     def block_place(self, block: int) -> tuple[int, int]:
         """Position and size of a sealed block in the object."""
         value = self._blocks.value(block)

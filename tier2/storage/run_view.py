@@ -179,14 +179,22 @@ def _overlapping(run: Run, start: bytes, end: bytes) -> Sequence[RunPart]:
 
 
 def _by_block(index: PartIndex, keys: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:
+    """The blocks in which the keys would be; both in order. One search for each block, one question for each group."""
     wanted: list[tuple[int, list[bytes]]] = []
+    group: bytes | None = None
+    is_held = False
+    last_key = b""
     for key in keys:
-        if not index.may_hold(group_of(key)):
+        group_here = group_of(key)
+        if group_here != group:
+            group, is_held = group_here, index.may_hold(group_here)
+        if not is_held:
             continue
-        number = index.block_at(key)
-        if wanted and wanted[-1][0] == number:
+        if wanted and key <= last_key:
             wanted[-1][1].append(key)
         else:
+            number = index.block_at(key)
+            last_key = index.last_key(number)
             wanted.append((number, [key]))
     return wanted
 
