@@ -2,7 +2,7 @@
 
 import click
 
-from segmentstore.host.quantities import parse_bytes, parse_seconds
+from segmentstore.codec.quantities import parse_bytes, parse_seconds
 
 
 class BytesType(click.ParamType[int]):

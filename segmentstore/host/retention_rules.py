@@ -7,7 +7,7 @@ whose prefix fits decides; an empty prefix fits every name.
 """
 
 from containers.segment_expiry import RetentionRule
-from segmentstore.host.quantities import parse_bytes, parse_seconds
+from segmentstore.codec.quantities import parse_bytes, parse_seconds
 
 
 def parse_retention_rules(text: str) -> tuple[RetentionRule, ...]:

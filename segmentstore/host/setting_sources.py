@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from segmentstore.host.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
+from segmentstore.codec.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from segmentstore.host.settings import (
     SECTIONS,
     ServiceSettings,

@@ -9,12 +9,13 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _THREADS = 2
 
@@ -22,9 +23,10 @@ _THREADS = 2
 class LoopRunner:
     """Hold it in `with`; a call from inside a running loop is a bug of the caller."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, executor: Executor | None = None) -> None:
+        """`executor`: of two threads if none is given."""
         self._runner = asyncio.Runner()
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="segmentstore")
+        self._executor = executor or ThreadPoolExecutor(_THREADS, thread_name_prefix="segmentstore")
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +46,8 @@ class LoopRunner:
 
     def run(self, work: Coroutine[object, object, T]) -> T:
         """The result of a coroutine; its errors as they are."""
-        return self._runner.run(work)
+        # Not the runner's own run(): its handling of signals writes down the result of the task in every call.
+        return self._runner.get_loop().run_until_complete(work)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """The items of an asynchronous generator one by one. Closes it, also when the caller stops early."""
@@ -62,6 +65,18 @@ class LoopRunner:
         """Idempotent."""
         self._runner.close()
         self._executor.shutdown()
+
+
+class InlineExecutor(Executor):
+    """Does the work where it is submitted: for a loop that has nothing else to do meanwhile."""
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        done: Future[T] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  # whoever waits for the work gets it
+            done.set_exception(error)
+        return done
 
 
 async def _next(items: AsyncGenerator[T, None]) -> T:

@@ -1,27 +1,17 @@
 """Values of options: words, numbers, sizes and times from what users write. All raise InvalidRequestError.
 
-A value that is not given is an empty text; the keys of `words` are lower case.
+A value that is not given is an empty text; the keys of `words` are lower case. Sizes mean what they mean everywhere in
+Spark: `64m`, `64mb` and `64MiB` are 64 * 2^20 bytes. (In settings and commands of the store itself `MB` is 10^6.)
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from segmentstore.codec.quantities import SPARK_BYTES, SPARK_SECONDS, parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
 
 Word = TypeVar("Word", bound=StrEnum)
-
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10,
-    "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
-    "g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30,
-    "t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,
-}  # fmt: skip
-_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_QUANTITY = re.compile(r"([0-9]+)\s*([A-Za-z]*)")
 
 
 def word_value(words: Mapping[str, str], name: str, kind: type[Word], default: Word) -> Word:
@@ -56,11 +46,15 @@ def bytes_value(words: Mapping[str, str], name: str) -> int | None:
     text = words.get(name.lower(), "")
     if not text:
         return None
-    match = _QUANTITY.fullmatch(text)
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None or not int(match[1]):
-        raise InvalidRequestError(f"{name} is a size such as 1048576 or 64m given={text!r}")
-    return int(match[1]) * unit
+    try:
+        size = parse_bytes(text, SPARK_BYTES)
+    except ValueError:
+        size = 0
+    if not size:
+        raise InvalidRequestError(
+            f"{name} is a size such as 1048576 or 64m, where k, m, g and t are powers of 1024 given={text!r}"
+        )
+    return size
 
 
 def seconds_value(words: Mapping[str, str], name: str) -> float | None:
@@ -68,11 +62,12 @@ def seconds_value(words: Mapping[str, str], name: str) -> float | None:
     text = words.get(name.lower(), "")
     if not text:
         return None
-    match = _QUANTITY.fullmatch(text)
-    unit = _SECONDS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise InvalidRequestError(f"{name} is a time such as 30s, 15m or 6h given={text!r}")
-    return int(match[1]) * unit
+    try:
+        return parse_seconds(text.lower(), SPARK_SECONDS)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{name} is a time such as 30s, 15m (minutes) or 6h given={text!r}"
+        ) from error
 
 
 def stream_value(words: Mapping[str, str]) -> tuple[str, str]:

@@ -153,6 +153,9 @@ async def _placed(
 
 
 async def _tail(options: SourceOptions, part: SegmentRange) -> bytes:
+    """What the service has of it, which may end before the range does; nothing if it is not to be asked."""
+    if not options.uses_service:
+        return b""
     from segmentstore.client.store import connect  # only those who ask the service need it
 
     content = bytearray()

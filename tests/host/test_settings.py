@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.host.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
+from segmentstore.codec.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import ServiceSettings, SettingsError, setting_definitions
 

@@ -1,9 +1,10 @@
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.loop_runner import InlineExecutor, LoopRunner
 
 
 def test_one_loop_serves_all_calls() -> None:
@@ -53,3 +54,19 @@ def test_blocking_work_runs_in_its_threads() -> None:
             return await asyncio.get_running_loop().run_in_executor(executor, sum, [1, 2, 3])
 
         assert runner.run(work()) == 6
+
+
+def test_work_that_is_done_inline_needs_no_thread_and_brings_its_errors() -> None:
+    def failing() -> int:
+        raise KeyError("two")
+
+    async def work() -> tuple[int, int]:
+        loop = asyncio.get_running_loop()
+        thread = await loop.run_in_executor(runner.executor, threading.get_ident)
+        with pytest.raises(KeyError):
+            await loop.run_in_executor(runner.executor, failing)
+        return thread, threading.get_ident()
+
+    with LoopRunner(executor=InlineExecutor()) as runner:
+        there, here = runner.run(work())
+        assert there == here

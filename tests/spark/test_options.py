@@ -26,6 +26,30 @@ def test_keys_come_in_any_case_and_values_with_units() -> None:
     assert options.columns == ("offset", "value")
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1048576", 1 << 20),
+        ("512b", 512),
+        ("64k", 64 << 10),
+        ("64m", 64 << 20),
+        ("64MB", 64 << 20),
+        ("64MiB", 64 << 20),
+        ("1.5 g", 3 << 29),
+        ("2tb", 2 << 40),
+    ],
+)
+def test_a_size_means_what_it_means_in_spark(text: str, size: int) -> None:
+    options = parse_options({"tier2": "/", "stream": "a/b", "maxBytesPerPartition": text})
+    assert options.max_bytes_per_partition == size
+
+
+@pytest.mark.parametrize("text", ["0", "m", "-1m", "1.5b", "64x", "64 mbit"])
+def test_what_is_no_size_is_refused_and_units_are_explained(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="k, m, g and t are powers of 1024"):
+        parse_options({"tier2": "/", "stream": "a/b", "maxBytesPerPartition": text})
+
+
 def test_what_is_not_said_has_its_default() -> None:
     options = parse_options({"tier2": "/data", "scope": "plant"})
     assert options.columns == tuple(EVENT_COLUMNS)

@@ -1,5 +1,6 @@
 """Goal: what one task reads is what its range holds, whatever the owner of the store does meanwhile."""
 
+import gc
 from contextlib import aclosing
 from dataclasses import replace
 from random import Random
@@ -9,8 +10,9 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.spark import range_reading
-from segmentstore.spark.block_range import BlockRange
+from segmentstore.spark.block_range import BlockRange, SegmentRange
 from segmentstore.spark.errors import DataLossError
+from segmentstore.spark.range_reading import ReadSettings, read_range
 from tests.spark.event_segment import NAME, START_MS, event_segment, reading, rows_of
 
 
@@ -241,3 +243,10 @@ async def test_numbers_are_counted_back_where_an_append_was_truncated_before_it_
     part = whole(segment.offsets[7], segment.record.length)
     rows = await rows_of(reading(part, await segment.view()))
     assert [row["event_number"] for row in rows] == list(range(7, 21))
+
+
+def test_the_first_read_of_a_process_spares_the_garbage_collector_what_is_imported() -> None:
+    nothing = SegmentRange("plant", "readings", 0, "plant/readings/0.#epoch.0", -1, 0, 0)
+    settings = ReadSettings(place=None, controller="", columns=("offset",))
+    assert list(read_range(nothing, settings)) == []
+    assert gc.get_freeze_count() > 10_000

@@ -35,11 +35,12 @@ from segmentstore.spark.streaming.admission import TriggerSettings
 from segmentstore.spark.streaming.checkpoint_offsets import decode_offset, encode_offset
 from segmentstore.spark.streaming.data_losses import DataLosses
 from segmentstore.spark.streaming.micro_batches import BatchLimits, MicroBatches, StreamsOffset
-from segmentstore.spark.streaming.progress_publishing import ProgressPublisher
 from segmentstore.spark.streaming.query_source import QuerySource
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from segmentstore.spark.streaming.progress_publishing import ProgressPublisher
 
 
 class SegmentStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -185,15 +186,21 @@ class _OpenQuery:
 
     async def _enter(self) -> StreamSource:
         options = self._options
-        self._publisher: ProgressPublisher | None = None
-        if options.checkpoint_group:
-            self._publisher = ProgressPublisher.at(
-                options.controller, scope=options.scope, group=options.checkpoint_group
-            )
+        self._publisher = _publisher_of(options) if options.checkpoint_group else None
+        if self._publisher is not None:
             self._open.push_async_callback(self._publisher.close)
         return await self._open.enter_async_context(
             open_stream_source(options, executor=self.runner.executor)
         )
+
+
+def _publisher_of(options: SourceOptions) -> "ProgressPublisher":
+    # Only those who ask the service need its client library.
+    from segmentstore.spark.streaming.progress_publishing import ProgressPublisher
+
+    return ProgressPublisher.at(
+        options.controller, scope=options.scope, group=options.checkpoint_group
+    )
 
 
 def _check(options: SourceOptions) -> None:

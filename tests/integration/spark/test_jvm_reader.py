@@ -1,7 +1,10 @@
 """The Java reader beside the Python one: the same streams, the same options, the same rows."""
 
+import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -69,11 +72,65 @@ def test_raw_events_are_those_of_the_python_reader(
         with_tail = both(spark, live, options | {"controller": live.controller})
         assert sorted(row[1] for row in with_tail) == sorted(given.events)
         assert len(both(spark, live, options)) == len(given.events) - 300
+        # Columns that need no bytes, in ranges that begin and end inside chunks.
+        for columns in (["segment_id", "event_number"], ["timestamp", "stream"]):
+            small = options | {"maxBytesPerPartition": "128k"}
+            ours = frame_of(spark, "segmentstore-jvm", live, small).select(columns)
+            theirs = frame_of(spark, "segmentstore", live, small).select(columns)
+            assert Counter(ours.collect()) == Counter(theirs.collect())
         live.flush_stream(STREAM, given.segment_ids)
         live.server.kill()
         offline = options | {"mode": "offline", "maxBytesPerPartition": "128k"}
         # What was flushed meanwhile has times of its own now; all else is as it was.
         assert [row[:7] for row in both(spark, live, offline)] == [row[:7] for row in with_tail]
+
+
+def test_an_event_that_tier_2_has_the_beginning_of_is_completed_by_the_service(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    event = Random(5).randbytes(100_000)
+    framed = struct.pack(">ii", 0, len(event)) + event
+    with live_store(tmp_path) as live:
+
+        async def fill(store: Store) -> None:
+            await store.scope("plant").create()
+            await store.stream(STREAM).create(StreamConfig(ScalingPolicy.fixed(1)))
+            async with store.stream(STREAM).writer() as writer:
+                for number in range(100):
+                    await writer.write(b"%d" % number, key="one")
+
+        live.do(fill)
+        segment = f"{STREAM}/0.#epoch.0"
+        for flushed_bytes in (5, 60_000):
+            live.append(segment, framed[:flushed_bytes])
+            live.flush(segment)
+            published = both(spark, live, {})
+            cut_off = both(spark, live, {"controller": live.controller})
+            assert published == cut_off
+            live.append(segment, framed[flushed_bytes:])
+            whole = both(spark, live, {"controller": live.controller})
+            assert whole[:-1] == published
+            assert whole[-1]["value"] == event
+            live.flush(segment)
+
+
+def test_files_that_are_not_to_be_mapped_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    given = Input()
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "a classic session has a gateway"
+    # The settings that the running Spark looks at, not the copy that it hands out.
+    settings = spark.sparkContext._jsc.sc().conf()
+    maps = Path("/proc", str(gateway.proc.pid), "maps")
+    with live_store(tmp_path) as live:
+        live.do(given.fill)
+        live.flush_stream(STREAM, given.segment_ids)
+        settings.set("spark.segmentstore.mapFiles", "false")
+        try:
+            rows = both(spark, live, {"maxBytesPerPartition": "1m"})
+            assert sorted(bytes(row[1]) for row in rows) == sorted(given.events)
+            assert live.tier2 not in maps.read_text()
+        finally:
+            settings.remove("spark.segmentstore.mapFiles")
 
 
 def records() -> Iterator[bytes]:
@@ -168,6 +225,14 @@ def test_columns_filters_and_limits_are_left_to_the_source(
         assert "columns=[segment_id, offset]" in plan or "columns=[offset, segment_id]" in plan
         assert f"[segment_id, =, [{chosen}]]" in plan
         assert whole.count() == len(every)
+        form = spark.read.format("segmentstore-jvm").options(tier2=live.tier2, stream=STREAM)
+        given_schema = form.schema("value binary, segment_id bigint").load()
+        assert Counter(given_schema.collect()) == Counter(
+            whole.select("value", "segment_id").collect()
+        )
+        for schema in ("value string", "colour bigint"):
+            with pytest.raises(PySparkException, match="a schema has the source's own types"):
+                form.schema(schema).load()
         assert whole.limit(7).count() == 7
         assert whole.limit(3).collect() == every[:3]
 
@@ -234,5 +299,43 @@ def test_a_damaged_block_is_an_error_and_never_a_row(spark: SparkSession, tmp_pa
         content[len(content) // 2] ^= 1
         chunks[-1].chmod(0o644)
         chunks[-1].write_bytes(content)
+        damaged = frame_of(spark, "segmentstore-jvm", live, {"mode": "offline"})
         with pytest.raises(Py4JJavaError, match="block fails its checksum"):
-            rows_of(frame_of(spark, "segmentstore-jvm", live, {"mode": "offline"}))
+            rows_of(damaged)
+
+
+def test_rows_are_counted_by_the_index_without_their_bytes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = [Random(number).randbytes(1000) for number in range(300)]
+    with live_store(tmp_path) as live:
+
+        async def create(store: Store) -> None:
+            await store.scope("plant").create()
+            await store.stream(STREAM).create(StreamConfig(ScalingPolicy.fixed(1)))
+
+        async def write(store: Store, some: Sequence[bytes]) -> None:
+            async with store.stream(STREAM).writer() as writer:
+                for event in some:
+                    await writer.write(event, key="one")
+
+        live.do(create)
+        for first in range(0, len(events), 100):
+            live.do(partial(write, some=events[first : first + 100]))
+            live.flush_stream(STREAM, [0])
+        live.server.kill()
+        found = [
+            path for path in Path(live.tier2).rglob("chunks/*") if events[150] in path.read_bytes()
+        ]
+        assert len(found) == 1
+        content = bytearray(found[0].read_bytes())
+        content[content.index(events[150])] ^= 1
+        found[0].chmod(0o644)
+        found[0].write_bytes(content)
+        frame = frame_of(spark, "segmentstore-jvm", live, {"mode": "offline"})
+        assert frame.count() == len(events)
+        assert frame.where("segment_id = 0").limit(150).count() == 150
+        numbers = frame.select("event_number", "segment_id").collect()
+        assert sorted(tuple(row) for row in numbers) == [(each, 0) for each in range(len(events))]
+        with pytest.raises(Py4JJavaError, match="block fails its checksum"):
+            frame.select("offset").collect()

@@ -20,6 +20,7 @@ final class EventBatch {
   private final boolean needsNumbers;
   private final boolean needsTimes;
   private final boolean needsHeaders;
+  private final boolean needsBytes;
   private final LongList offsets = new LongList();
   private final LongList numbers = new LongList();
   private final LongList times = new LongList();
@@ -46,6 +47,11 @@ final class EventBatch {
     needsValues = asked.contains("value") || asked.contains("bytes");
     parsesRecords =
         holdsRecords && (needsValues || needsTimes || needsHeaders || asked.contains("key"));
+    needsBytes =
+        parsesRecords
+            || needsValues
+            || asked.contains("offset")
+            || range.content() == SegmentRange.Content.BYTES;
     batch = new ColumnarBatch(vectors);
   }
 
@@ -70,6 +76,11 @@ final class EventBatch {
               : ConstantColumn.ofNull(type);
       default -> throw new IllegalArgumentException("no column is called " + name);
     };
+  }
+
+  /** Whether a column is asked for that only the bytes of a block tell. */
+  boolean needsBytes() {
+    return needsBytes;
   }
 
   /** A new batch over this content; the one before is gone. */

@@ -20,7 +20,10 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  *   <li>A place that vanished or is damaged is no answer: the planner is asked where the rest lies by now. Only if it
  *       names the same place again is that an error.
  *   <li>An event belongs to the block in which it begins: number and time are that block's. One that goes on in the next
- *       block is put together in {@code joined}; one whose end is nowhere is no event yet, and is left out.
+ *       block is put together in {@code joined}. Where the blocks end inside it the service is asked for the rest, if it
+ *       may be; one whose end is nowhere is no event yet, and is left out.
+ *   <li>Bytes that no column needs are not read: how many events begin in a block follows from the numbers of its first
+ *       one and of the next block's, where the index knows both.
  * </ul>
  */
 final class RangeReader implements PartitionReader<ColumnarBatch> {
@@ -83,6 +86,10 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     }
     while (nextOffset < end && rows < rowsMax && hasBlock()) {
       Block block = range.blocks().get(nextBlock);
+      if (countsWithoutBytes(block)) {
+        rows += batch.size();
+        return true;
+      }
       ByteBuffer content;
       try {
         content = contentOf(block);
@@ -105,12 +112,67 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
         return true;
       }
     }
-    return false;
+    return completesLast();
   }
 
   @Override
   public ColumnarBatch get() {
     return batch.rows();
+  }
+
+  /** Make the rows of a block of which the index says everything that is asked for; false if it must be read. */
+  private boolean countsWithoutBytes(Block block) throws IOException {
+    boolean isWanted = !batch.needsBytes() && nextBlock + 1 < range.blocks().size();
+    if (!isWanted || nextOffset != block.firstEventOffset() || nextOffset < start) {
+      return false;
+    }
+    Block following = range.blocks().get(nextBlock + 1);
+    boolean isKnown =
+        block.eventNumber() != LongColumn.UNKNOWN
+            && following.eventNumber() != LongColumn.UNKNOWN
+            && following.firstEventOffset() != LongColumn.UNKNOWN
+            && following.offset() == block.endOffset();
+    long count = following.eventNumber() - block.eventNumber();
+    // Of a block at the end of the range, or of the limit, only some events are ours.
+    if (!isKnown || following.firstEventOffset() > end || count <= 0 || count > rowsMax - rows) {
+      return false;
+    }
+    enter(block);
+    batch.begin(NOTHING);
+    for (long each = 0; each < count; each++) {
+      batch.add(0, 0, nextOffset, nextNumber++, timeMicros);
+    }
+    nextOffset = following.firstEventOffset();
+    nextBlock++;
+    return true;
+  }
+
+  /** Make a row of the last event, of which the blocks have only the beginning; false if its end is nowhere. */
+  private boolean completesLast() throws IOException {
+    if (nextOffset >= end || rows >= rowsMax || !hasJoined(HEADER_BYTES)) {
+      return false;
+    }
+    isWhole(joined.duplicate().flip(), 0);
+    if (!hasJoined(HEADER_BYTES + joined.getInt(4))) {
+      return false;
+    }
+    ByteBuffer whole = joined.flip();
+    batch.begin(whole);
+    cut(range.blocks().get(nextBlock - 1), whole, nextOffset);
+    rows += batch.size();
+    return batch.size() > 0;
+  }
+
+  /** Whether so many bytes of an event are there, at last with those that the service has behind the blocks. */
+  private boolean hasJoined(int length) {
+    int waiting = joined.position();
+    if (waiting == 0 || waiting >= length) {
+      return waiting > 0;
+    }
+    byte[] rest = planner.tail(range, nextOffset + waiting, nextOffset + length);
+    storedBytes += rest.length;
+    append(ByteBuffer.wrap(rest));
+    return rest.length == length - waiting;
   }
 
   private boolean hasBlock() throws IOException {

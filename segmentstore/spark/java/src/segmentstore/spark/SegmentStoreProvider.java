@@ -1,10 +1,12 @@
 package segmentstore.spark;
 
+import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -23,9 +25,25 @@ public final class SegmentStoreProvider implements TableProvider, DataSourceRegi
     return new Planner(options.asCaseSensitiveMap()).schema();
   }
 
+  /** A schema that the user gives chooses columns, as the option {@code columns} does. */
+  @Override
+  public boolean supportsExternalMetadata() {
+    return true;
+  }
+
   @Override
   public Table getTable(
       StructType schema, Transform[] partitioning, Map<String, String> properties) {
+    StructType known = new Planner(properties).schema();
+    List<String> names = List.of(known.fieldNames());
+    for (StructField field : schema.fields()) {
+      boolean isKnown = names.contains(field.name());
+      if (!isKnown || !field.dataType().sameType(known.apply(field.name()).dataType())) {
+        throw new IllegalArgumentException(
+            "a schema has the source's own types expected=" + known.toDDL() + " given="
+                + schema.toDDL());
+      }
+    }
     return new SegmentStoreTable(schema, properties);
   }
 }

@@ -5,13 +5,19 @@ Invariants:
 - `parse_bytes(format_bytes(n)) == n` and `parse_seconds(format_seconds(s)) == s`: what is shown can be written back.
 - A bare number counts in the unit of the setting's name: bytes or seconds.
 - Decimal and binary multiples are told apart, as disks and memory are sold: `MB` is 10^6, `MiB` is 2^20.
+- Options of Spark are read as Spark reads its own: there `m` and `mb` are 2^20 too, and `m` alone is a minute.
 """
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
+from typing import Final
 
-_BYTES = {
+Units = Mapping[str, int | Fraction]
+"""What each unit counts, by its name; names of sizes in capitals."""
+
+BYTES: Final[Mapping[str, int]] = {
     "": 1,
     "B": 1,
     "KB": 10**3,
@@ -23,7 +29,7 @@ _BYTES = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_SECONDS = {
+SECONDS: Final[Mapping[str, Fraction]] = {
     "": Fraction(1),
     "us": Fraction(1, 10**6),
     "ms": Fraction(1, 10**3),
@@ -32,15 +38,29 @@ _SECONDS = {
     "h": Fraction(3600),
     "d": Fraction(86400),
 }
+SPARK_BYTES: Final[Mapping[str, int]] = {
+    "": 1,
+    "B": 1,
+    **{
+        f"{letter}{rest}": 1 << 10 * power
+        for power, letter in enumerate("KMGT", 1)
+        for rest in ("", "B", "IB")
+    },
+}
+SPARK_SECONDS: Final[Mapping[str, Fraction]] = {**SECONDS, "m": SECONDS["min"]}
+
 _QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _SHOWN_BYTES = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB")
 _SHOWN_SECONDS = ("h", "min", "s", "ms", "us")
 
 
-def parse_bytes(text: str) -> int:
-    """A number of bytes. Raises ValueError for another unit or a fraction of a byte."""
+def parse_bytes(text: str, units: Units = BYTES) -> int:
+    """A number of bytes; the case of its unit says nothing.
+
+    Raises ValueError for another unit or a fraction of a byte.
+    """
     number, unit = _split(text)
-    factor = _BYTES.get(unit.upper())
+    factor = units.get(unit.upper())
     if factor is None:
         raise ValueError(
             f"unknown unit of size {unit!r}; use B, KB, KiB, MB, MiB, GB, GiB, TB, TiB"
@@ -51,10 +71,10 @@ def parse_bytes(text: str) -> int:
     return int(size)
 
 
-def parse_seconds(text: str) -> float:
+def parse_seconds(text: str, units: Units = SECONDS) -> float:
     """A number of seconds. Raises ValueError for another unit."""
     number, unit = _split(text)
-    factor = _SECONDS.get(unit)
+    factor = units.get(unit)
     if factor is None:
         raise ValueError(f"unknown unit of time {unit!r}; use us, ms, s, min, h, d")
     return float(number * factor)
@@ -63,7 +83,7 @@ def parse_seconds(text: str) -> float:
 def format_bytes(size: int) -> str:
     """The shortest exact way to write a size."""
     for unit in _SHOWN_BYTES:
-        factor = _BYTES[unit.upper()]
+        factor = BYTES[unit.upper()]
         if size >= factor and size % factor == 0:
             return f"{size // factor}{unit}"
     return f"{size}B"
@@ -73,7 +93,7 @@ def format_seconds(duration: float) -> str:
     """The shortest exact way to write a duration."""
     exact = Fraction(str(duration))
     for unit in _SHOWN_SECONDS:
-        count = exact / _SECONDS[unit]
+        count = exact / SECONDS[unit]
         if count >= 1 and count.denominator == 1:
             return f"{int(count)}{unit}"
     return f"{Decimal(repr(duration)):f}s"

@@ -1,0 +1,154 @@
+"""Goal: a job that is killed with -9 anywhere and started again does its work once: nothing twice, nothing lost.
+
+Method: each job is a process of its own over a running store. A seed chooses how many of the things that it leaves
+behind (files, notes, staged segments, chunks) are to be seen before all of its processes are killed; then the same
+words are run again, killed again somewhere else, and run to the end. What came out is compared by its hash.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from segmentstore.cli.http_client import HttpClient
+from segmentstore.spark.jobs.task_running import TasksHere
+from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
+from tests.integration.spark.job_process import kill_job, run_job
+from tests.integration.spark.job_store import JobStore, job_store
+from tests.integration.spark.sink_runs import events_in, make_stream
+from tests.integration.spark.test_batch_reads import hash_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+SEED = 20
+FILES, ROWS = 24, 50
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobStore]:
+    with job_store(tmp_path_factory.mktemp("killed"), tier2="filesystem") as live:
+        yield live
+
+
+def marks(kills: int, *, least: int, most: int) -> Iterator[int]:
+    """How much more is to be seen before each kill."""
+    random = Random(SEED)
+    for _ in range(kills):
+        yield random.randint(least, most)
+
+
+def files_below(directory: Path, suffix: str) -> list[Path]:
+    """Also while they come and go."""
+    return [
+        Path(parent, name)
+        for parent, _, names in os.walk(directory)
+        for name in names
+        if name.endswith(suffix) and not name.startswith(".")
+    ]
+
+
+def test_a_killed_export_holds_every_event_once(live: JobStore, tmp_path: Path) -> None:
+    expected = live.fill("killed/exported")
+    out, log = tmp_path / "out", tmp_path / "log"
+    words = ["export", str(out), "--stream=killed/exported", f"--tier2={live.place.place}"]
+    words += [f"--controller={live.uri}", "--batch-bytes=30000"]
+
+    def seen() -> int:
+        """Manifests and files, in their places or on the way there."""
+        return len(files_below(out, ".json")) + len(files_below(out, ".parquet"))
+
+    for mark in marks(2, least=1, most=6):
+        kill_job(words, log, progress=seen, mark=seen() + mark)
+    run_job(words, log)
+    rows = pq.read_table(out, columns=["segment_id", "offset", "value"])
+    places = list(zip(rows["segment_id"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+    assert len(set(places)) == len(places) == expected.total()
+    assert hash_of(rows["value"].to_pylist()) == hash_of(expected.elements())
+    assert files_below(out / "_staging", ".parquet") == []
+
+
+def test_a_killed_import_adds_every_row_once(live: JobStore, tmp_path: Path) -> None:
+    inputs, state, log = tmp_path / "in", tmp_path / "state", tmp_path / "log"
+    inputs.mkdir()
+    events = [b"%d" % number for number in range(FILES * ROWS)]
+    for number in range(FILES):
+        some = events[number * ROWS : (number + 1) * ROWS]
+        pq.write_table(
+            pa.table({"key": [event[:1] for event in some], "value": some}),
+            inputs / f"{number:02d}.parquet",
+        )
+    make_stream(live.uri, "killed/imported", segments=3)
+    words = ["import", str(inputs), "--stream=killed/imported", f"--controller={live.uri}"]
+    words += [f"--state={state}", "--batch-files=2"]
+    staged: set[str] = set()
+
+    def seen() -> int:
+        """Notes of batches, and segments into which tasks write before a batch is committed."""
+        staged.update(asyncio.run(transaction_segments(live)))
+        return len(staged) + len(list(state.glob("done-*")))
+
+    for mark in marks(2, least=1, most=12):
+        kill_job(words, log, progress=seen, mark=seen() + mark)
+    assert staged, "nobody was seen to stage anything"
+    run_job(words, log)
+    found = events_in(live.uri, "killed/imported")
+    assert found.total() == len(events)
+    assert hash_of(found.elements()) == hash_of(events)
+
+
+async def transaction_segments(live: JobStore) -> set[str]:
+    async with HttpClient(live.address) as client:
+        return {
+            info.name
+            async for info in client.list_all("killed/imported/")
+            if "#transaction" in info.name
+        }
+
+
+def test_h9_a_killed_compaction_changes_no_byte(live: JobStore, tmp_path: Path) -> None:
+    expected = live.fill("killed/compacted")
+    live.flush()
+    before = VerifyJob(place=live.place, tasks=TasksHere(), settings=VerifySettings()).run()
+    log = tmp_path / "log"
+    words = ["compact", f"--tier2={live.place.place}", f"--server={live.address}"]
+    words += ["--chunk-bytes=50000", "--min-bytes=1", "--prefix=killed/compacted"]
+    chunks = {path for path in files_below(live.data_directory, "") if path.parent.name == "chunks"}
+
+    def seen() -> int:
+        """Chunks that were not there when the test began."""
+        found = files_below(live.data_directory, "")
+        return sum(path.parent.name == "chunks" and path not in chunks for path in found)
+
+    for mark in marks(1, least=1, most=5):
+        kill_job(words, log, progress=seen, mark=seen() + mark)
+    run_job(words, log)
+    after = VerifyJob(place=live.place, tasks=TasksHere(), settings=VerifySettings()).run()
+    assert before.sound
+    assert after.sound, after.damages
+    assert sum(row.chunks for row in after.containers.values()) < sum(
+        row.chunks for row in before.containers.values()
+    )
+    found = events_in(live.uri, "killed/compacted")
+    assert hash_of(found.elements()) == hash_of(expected.elements())
+
+
+def test_a_killed_verification_goes_on_behind_what_it_noted(live: JobStore, tmp_path: Path) -> None:
+    live.fill("killed/verified")
+    live.flush()
+    state, log = tmp_path / "state", tmp_path / "log"
+    words = ["verify", f"--tier2={live.place.place}", f"--state={state}", "--task-bytes=20000"]
+
+    def seen() -> int:
+        """Notes of waves."""
+        return len(list(state.glob("done-*")))
+
+    for mark in marks(1, least=1, most=2):
+        kill_job(words, log, progress=seen, mark=mark)
+    said = run_job(words, log)
+    assert "chunks an earlier run" in said
+    assert "damage" not in said
