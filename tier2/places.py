@@ -20,7 +20,7 @@ from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import FileSystem
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 from tier2.object_stores.volumes.late_volumes import LateVolumes
-from tier2.volumes.opening import is_engine_directory
+from tier2.volumes.engine_directory import is_engine_directory
 from tier2.volumes.settings import VolumeSettings
 
 

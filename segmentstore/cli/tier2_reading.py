@@ -18,8 +18,9 @@ from segmentstore.runtime.files import SystemFileSystem
 from tier2.places import object_directory, open_place
 from tier2.storage.reader import ContainerReader, StoreReader
 from tier2.storage.settings import StorageSettings
+from tier2.volumes.engine_directory import is_engine_directory
 from tier2.volumes.lmdb_index import LmdbIndex
-from tier2.volumes.opening import is_engine_directory, open_engine, open_engine_for_reading
+from tier2.volumes.opening import open_engine, open_engine_for_reading
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import VerificationReport
 

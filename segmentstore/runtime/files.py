@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.direct_write import PAGE_BYTES, DirectWriter
 
 _IOV_MAX = 1024
 
@@ -34,6 +35,12 @@ class File(Protocol):
         After an error any part of it may have been written, and nothing counts as synced.
         """
 
+    def write_past_cache(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        """As write_at, for long stretches that nobody reads soon: the system need not keep them in memory.
+
+        One call at a time, and no write_at of this file meanwhile.
+        """
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
 
@@ -43,6 +50,9 @@ class File(Protocol):
 
     def sync_data(self) -> None:
         """fdatasync: contents and what is needed to read them back (the size)."""
+
+    def start_writing(self, start: int, length: int) -> None:
+        """Ask the system to begin to bring these bytes to the disk, and go on: the sync has less to wait for then."""
 
     def forget_cached(self, start: int = 0, length: int = 0) -> None:
         """Ask the system to drop what it caches of the synced contents: the next read is the disk's own answer.
@@ -98,6 +108,9 @@ class SystemFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self.direct: DirectWriter | None = None
+        """Made when it is first needed."""
+        self._direct_is_refused = False
         self._synced_write_is_refused = False
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
@@ -135,6 +148,30 @@ class SystemFile:
                 raise OSError(errno.EIO, "write made no progress")
             written += step
 
+    def write_past_cache(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        length = sum(len(buffer) for buffer in buffers)
+        begin = -offset % PAGE_BYTES
+        end = length - (offset + length) % PAGE_BYTES
+        if begin >= end or self._direct_is_refused:
+            self.write_at(offset, buffers)
+            return
+        head, rest = _split(buffers, begin)
+        pages, tail = _split(rest, end - begin)
+        self.write_at(offset, head)
+        self._write_pages(offset + begin, pages)
+        self.write_at(offset + end, tail)
+
+    def _write_pages(self, offset: int, pages: Sequence[BufferView]) -> None:
+        if self.direct is None:
+            self.direct = DirectWriter()
+        try:
+            self.direct.write(self._descriptor, offset, pages)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._direct_is_refused = True
+            self.write_at(offset, pages)
+
     def read_at(self, offset: int, length: int) -> bytes:
         content = os.pread(self._descriptor, length, offset)
         if len(content) == length or not content:
@@ -158,6 +195,10 @@ class SystemFile:
     def sync_data(self) -> None:
         os.fdatasync(self._descriptor)
 
+    def start_writing(self, start: int, length: int) -> None:
+        # What this advice does to pages that are not written yet: their writing begins, and they stay.
+        os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_DONTNEED)
+
     def forget_cached(self, start: int = 0, length: int = 0) -> None:
         os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
@@ -174,9 +215,25 @@ class SystemFile:
         return descriptor
 
     def close(self) -> None:
+        if self.direct is not None:
+            self.direct.close()
+            self.direct = None
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+
+def _split(buffers: Sequence[BufferView], length: int) -> tuple[list[BufferView], list[BufferView]]:
+    """The first `length` bytes, and the others; nothing is copied."""
+    for number, buffer in enumerate(buffers):
+        if len(buffer) > length:
+            view = memoryview(buffer)
+            return (
+                [*buffers[:number], view[:length]],
+                [view[length:], *buffers[number + 1 :]],
+            )
+        length -= len(buffer)
+    return list(buffers), []
 
 
 class SystemFileSystem:

@@ -9,12 +9,13 @@ from segmentstore.s3.call import Call
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import iso_date
 from segmentstore.s3.listing_verbs import OWNER
+from segmentstore.s3.object_keys import objects_prefix
 from segmentstore.s3.object_lock import parse_mode
 from segmentstore.s3.responses import xml_response
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.uploads import Uploads
 from segmentstore.s3.xml_reading import Element, parse
 from segmentstore.s3.xml_writing import branch, document, leaf
+from tier2.volumes.multipart import MultipartUploads
 
 _YEARS_MAX, _DAYS_MAX = 100, 36_500
 
@@ -26,7 +27,7 @@ class BucketVerbs:
         self,
         *,
         buckets: Buckets,
-        uploads: Uploads,
+        uploads: MultipartUploads,
         bodies: BodyReader,
         settings: EndpointSettings,
     ) -> None:
@@ -54,7 +55,8 @@ class BucketVerbs:
 
     async def delete(self, call: Call) -> web.StreamResponse:
         await self._buckets.delete(call.bucket)
-        await self._uploads.abort_all(call.bucket)
+        for upload in self._uploads.with_prefix(objects_prefix(call.bucket)):
+            await self._uploads.abort(upload)
         return web.Response(status=204)
 
     async def location(self, call: Call) -> web.StreamResponse:

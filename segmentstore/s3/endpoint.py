@@ -1,7 +1,6 @@
 """The endpoint put together: engine, buckets, uploads, verbs, server. Opened from the inside out, closed the other way.
 
 DIR/tier2         the engine's directory, which a segment store shares (one process at a time has it)
-DIR/s3_uploads    multipart uploads that are begun
 """
 
 from collections.abc import AsyncIterator
@@ -30,12 +29,12 @@ from segmentstore.s3.routing import Routes
 from segmentstore.s3.server import S3Server
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.upload_listing import UploadListing
-from segmentstore.s3.uploads import Uploads
 from segmentstore.s3.verbs import routes
 from segmentstore.s3.version_scan import VersionScan
 from segmentstore.s3.versions import VersionWriter
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.opening import open_engine
 from tier2.volumes.settings import VolumeSettings
 
@@ -50,7 +49,7 @@ class _Rooms:
     engine: VolumeEngine
     scan: VersionScan
     buckets: Buckets
-    uploads: Uploads
+    uploads: MultipartUploads
     body_threads: ThreadPoolExecutor
     wall_clock: WallClock
     random: Random
@@ -77,7 +76,7 @@ async def open_endpoint(
         body_threads = stack.enter_context(
             ThreadPoolExecutor(_BODY_THREADS, thread_name_prefix="bodies")
         )
-        engine, scan = await _open_volumes(
+        engine, uploads, scan = await _open_volumes(
             f"{directory}/tier2",
             stack,
             files=files,
@@ -90,14 +89,7 @@ async def open_endpoint(
             engine=engine,
             scan=scan,
             buckets=Buckets(engine=engine, scan=scan, wall_clock=wall_clock, settings=settings),
-            uploads=Uploads(
-                f"{directory}/s3_uploads",
-                files=files,
-                executor=body_threads,
-                wall_clock=wall_clock,
-                random=random,
-                settings=settings,
-            ),
+            uploads=uploads,
             body_threads=body_threads,
             wall_clock=wall_clock,
             random=random,
@@ -105,7 +97,6 @@ async def open_endpoint(
             piece_bytes=volume_settings.piece_bytes,
         )
         await rooms.buckets.start()
-        await rooms.uploads.start()
         dispatch = Dispatch(
             authenticator=Authenticator(
                 secrets={credentials.access_key: credentials.secret_key},
@@ -130,8 +121,8 @@ async def _open_volumes(
     wall_clock: WallClock,
     random: Random,
     settings: VolumeSettings,
-) -> tuple[VolumeEngine, VersionScan]:
-    """The engine, closed with the stack, and what reads its index besides."""
+) -> tuple[VolumeEngine, MultipartUploads, VersionScan]:
+    """The engine, closed with the stack, its uploads, and what reads its index besides."""
     try:
         opened = await open_engine(
             directory,
@@ -145,7 +136,9 @@ async def _open_volumes(
     except OSError as error:
         raise StorageError(f"the volumes cannot be opened: {error}") from error
     stack.push_async_callback(opened.close)
-    return opened.engine, VersionScan(index=opened.engine.index, executor=executor)
+    assert opened.uploads is not None, "an engine that is open for writing has uploads"
+    scan = VersionScan(index=opened.engine.index, executor=executor)
+    return opened.engine, opened.uploads, scan
 
 
 def _routes(rooms: _Rooms) -> Routes:
@@ -158,7 +151,7 @@ def _routes(rooms: _Rooms) -> Routes:
         settings=settings,
         piece_bytes=rooms.piece_bytes,
     )
-    versions = VersionWriter(engine=engine, random=rooms.random)
+    versions = VersionWriter(engine=engine, uploads=uploads, random=rooms.random)
     answers = _budget(settings, settings.answers_bytes_max)
     reading = ObjectReading(engine=engine, buckets=buckets, budget=answers, settings=settings)
     copying = ObjectCopying(
@@ -202,7 +195,6 @@ def _routes(rooms: _Rooms) -> Routes:
             budget=budget,
             wall_clock=wall_clock,
             settings=settings,
-            piece_bytes=rooms.piece_bytes,
         ),
         uploads=UploadListing(uploads=uploads, buckets=buckets, settings=settings),
     )

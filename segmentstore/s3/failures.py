@@ -15,6 +15,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     StoreFullError,
 )
+from tier2.volumes.multipart import UploadNotFoundError
 
 _STATUSES: Mapping[str, int] = {
     "AccessDenied": 403,
@@ -84,6 +85,11 @@ def not_implemented(what: str) -> S3Failure:
 def failure_of(error: SegmentStoreError) -> S3Failure:
     """The answer to an error of the store."""
     match error:
+        case UploadNotFoundError():
+            return S3Failure(
+                "NoSuchUpload",
+                "The specified upload does not exist. It may have been aborted or completed.",
+            )
         case ObjectNotFoundError():
             return S3Failure("NoSuchKey", "The specified key does not exist.")
         case ObjectExistsError() | ObjectChangedError():

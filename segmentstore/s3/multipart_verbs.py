@@ -9,6 +9,7 @@ from segmentstore.runtime.clock import WallClock
 from segmentstore.s3.body_reader import BodyBudget, BodyReader
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
+from segmentstore.s3.checksum_plan import ChecksumPlan, checksum_plan_of
 from segmentstore.s3.checksums import ALGORITHMS, HEADER_PREFIX, composite_checksum
 from segmentstore.s3.conditions import write_condition
 from segmentstore.s3.failures import S3Failure
@@ -21,16 +22,16 @@ from segmentstore.s3.object_description import (
     version_text,
 )
 from segmentstore.s3.object_keys import object_key
-from segmentstore.s3.object_lock import LockOfPut, lock_of_put
-from segmentstore.s3.part_files import Part
+from segmentstore.s3.object_lock import lock_of_put
 from segmentstore.s3.responses import xml_response
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.upload_record import UploadRecord
-from segmentstore.s3.uploads import Upload, Uploads
 from segmentstore.s3.versions import VersionWriter
 from segmentstore.s3.xml_reading import Element, parse
 from segmentstore.s3.xml_writing import document, leaf
-from tier2.volumes.index_record import RetentionMode
+from tier2.volumes.description import Description
+from tier2.volumes.multipart import MultipartUploads, UploadNotFoundError
+from tier2.volumes.part_files import Part
+from tier2.volumes.upload_record import Upload
 
 _CHECKSUM_TAGS: Mapping[str, str] = {name: f"Checksum{name.upper()}" for name in ALGORITHMS}
 
@@ -41,7 +42,7 @@ class MultipartVerbs:
     def __init__(
         self,
         *,
-        uploads: Uploads,
+        uploads: MultipartUploads,
         versions: VersionWriter,
         copying: ObjectCopying,
         buckets: Buckets,
@@ -49,7 +50,6 @@ class MultipartVerbs:
         budget: BodyBudget,
         wall_clock: WallClock,
         settings: EndpointSettings,
-        piece_bytes: int,
     ) -> None:
         self._uploads = uploads
         self._versions = versions
@@ -59,7 +59,6 @@ class MultipartVerbs:
         self._budget = budget
         self._wall_clock = wall_clock
         self._settings = settings
-        self._piece_bytes = piece_bytes
 
     async def create(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket) as bucket:
@@ -67,21 +66,18 @@ class MultipartVerbs:
             description = description_of_request(
                 call, metadata_bytes_max=self._settings.metadata_bytes_max
             )
-            mode, until_ms = lock.retention if lock.retention is not None else (None, 0)
             algorithm = (call.header("x-amz-checksum-algorithm") or "").lower()
-            record = UploadRecord(
-                bucket=call.bucket,
-                key=call.target.key,
-                created_ms=self._wall_clock.now_ms(),
-                content_type=description.content_type,
-                metadata=dict(description.metadata),
-                checksum_algorithm=algorithm,
-                composite=call.header("x-amz-checksum-type") != "FULL_OBJECT",
-                retention_mode="" if mode is None else mode.value,
-                retain_until_ms=until_ms,
-                legal_hold=lock.legal_hold,
+            composite = call.header("x-amz-checksum-type") != "FULL_OBJECT"
+            upload = await self._uploads.begin(
+                object_key(call.bucket, call.target.key),
+                Description(
+                    content_type=description.content_type,
+                    metadata=description.metadata,
+                    retention=lock.retention,
+                    legal_hold=lock.legal_hold,
+                ),
+                notes=ChecksumPlan(algorithm, composite).notes(),
             )
-            upload = await self._uploads.create(record)
         headers = {"x-amz-checksum-algorithm": algorithm.upper()} if algorithm else {}
         result = document(
             "InitiateMultipartUploadResult",
@@ -95,7 +91,7 @@ class MultipartVerbs:
         async with self._buckets.writing(call.bucket):
             upload, number = self._upload(call), self._part_number(call)
             async with self._bodies.read(call, self._settings.object_bytes_max) as body:
-                algorithm = upload.record.checksum_algorithm
+                algorithm = checksum_plan_of(upload).algorithm
                 chosen = (
                     algorithm if algorithm in body.checksums else next(iter(body.checksums), "")
                 )
@@ -129,7 +125,7 @@ class MultipartVerbs:
         upload = self._upload(call)
         if upload.completing:
             raise S3Failure("OperationAborted", "The upload is being completed.")
-        await self._uploads.remove(upload)
+        await self._uploads.abort(upload)
         return web.Response(status=204)
 
     async def complete(self, call: Call) -> web.StreamResponse:
@@ -139,26 +135,19 @@ class MultipartVerbs:
             upload = self._upload(call)
             condition = write_condition(call)
             parts = self._chosen_parts(upload, order)
-            checksums = _checksums(upload.record, parts)
+            checksums = _checksums(checksum_plan_of(upload), parts)
             if upload.completing:
                 raise S3Failure("OperationAborted", "The upload is being completed already.")
-            upload.completing = True
-            try:
-                content, found = await self._uploads.join(upload, parts, self._piece_bytes)
-                record = await self._versions.put(
-                    bucket,
-                    object_key(call.bucket, call.target.key),
-                    content,
-                    found,
-                    content_type=upload.record.content_type,
-                    metadata=_description(upload.record).with_checksums(checksums),
-                    etag=_etag(parts),
-                    lock=_lock(upload.record),
-                    condition=condition,
-                )
-            finally:
-                upload.completing = False
-            await self._uploads.remove(upload)
+            described = upload.record.description
+            kept = ObjectDescription(described.content_type, described.metadata)
+            record = await self._versions.put_parts(
+                bucket,
+                upload,
+                parts,
+                metadata=kept.with_checksums(checksums),
+                etag=_etag(parts),
+                condition=condition,
+            )
         headers = {"x-amz-version-id": version_text(record)} if bucket.versioning else {}
         headers.update(checksum_headers(checksums))
         host = call.header("Host") or ""
@@ -173,7 +162,7 @@ class MultipartVerbs:
         return xml_response(result, headers=headers)
 
     def _upload(self, call: Call) -> Upload:
-        return self._uploads.get(call.query.get("uploadId", ""), call.bucket, call.target.key)
+        return upload_of(call, self._uploads)
 
     def _part_number(self, call: Call) -> int:
         text = call.query.get("partNumber", "")
@@ -216,6 +205,14 @@ class MultipartVerbs:
         return parts
 
 
+def upload_of(call: Call, uploads: MultipartUploads) -> Upload:
+    """Of this bucket and key. Raises UploadNotFoundError."""
+    upload = uploads.get(call.query.get("uploadId", ""))
+    if upload.record.key != object_key(call.bucket, call.target.key):
+        raise UploadNotFoundError(f"an upload is of another key id={upload.upload_id}")
+    return upload
+
+
 def _checksum_agrees(part: Part, element: Element) -> bool:
     if part.checksum is None:
         return True
@@ -223,11 +220,11 @@ def _checksum_agrees(part: Part, element: Element) -> bool:
     return element.text_of(_CHECKSUM_TAGS[algorithm], value) == value
 
 
-def _checksums(record: UploadRecord, parts: Sequence[Part]) -> dict[str, str]:
+def _checksums(plan: ChecksumPlan, parts: Sequence[Part]) -> dict[str, str]:
     """Of the object: the checksum of its parts' checksums, if all of them have one of the announced kind."""
-    algorithm = record.checksum_algorithm
+    algorithm = plan.algorithm
     values = [part.checksum[1] for part in parts if part.checksum and part.checksum[0] == algorithm]
-    if not record.composite or algorithm not in ALGORITHMS or len(values) < len(parts):
+    if not plan.composite or algorithm not in ALGORITHMS or len(values) < len(parts):
         return {}
     return {algorithm: composite_checksum(algorithm, values)}
 
@@ -235,14 +232,3 @@ def _checksums(record: UploadRecord, parts: Sequence[Part]) -> dict[str, str]:
 def _etag(parts: Sequence[Part]) -> str:
     whole = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in parts), usedforsecurity=False)
     return f"{whole.hexdigest()}-{len(parts)}"
-
-
-def _lock(record: UploadRecord) -> LockOfPut:
-    if not record.retention_mode:
-        return LockOfPut(None, legal_hold=record.legal_hold)
-    mode = RetentionMode(record.retention_mode)
-    return LockOfPut((mode, record.retain_until_ms), legal_hold=record.legal_hold)
-
-
-def _description(record: UploadRecord) -> ObjectDescription:
-    return ObjectDescription(record.content_type, record.metadata)

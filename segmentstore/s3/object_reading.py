@@ -25,8 +25,9 @@ from segmentstore.s3.instants import http_date
 from segmentstore.s3.object_description import object_headers, version_text
 from segmentstore.s3.object_keys import object_key
 from segmentstore.s3.settings import EndpointSettings
-from tier2.volumes.engine import StoredObject, VolumeEngine
+from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index_record import IndexRecord
+from tier2.volumes.lookups import StoredObject
 
 _LOGGER = logging.getLogger(__name__)
 

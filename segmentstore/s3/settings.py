@@ -43,9 +43,7 @@ class EndpointSettings:
     """Of every part but the last."""
     parts_max: int = 10_000
     joined_bytes_max: int = 64 << 30
-    """An object that is made of parts: it is written in one step, and other writers wait for it."""
-    uploads_max: int = 10_000
-    """Multipart uploads that are begun and not completed."""
+    """An object that is made of parts."""
 
     buckets_max: int = 1_000
     page_entries_max: int = 1_000

@@ -4,13 +4,17 @@ from aiohttp import web
 
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
+from segmentstore.s3.checksum_plan import checksum_plan_of
 from segmentstore.s3.instants import iso_date
 from segmentstore.s3.listing import rolled_up
 from segmentstore.s3.listing_verbs import OWNER, entries_asked, text_encoding
+from segmentstore.s3.multipart_verbs import upload_of
+from segmentstore.s3.object_keys import objects_prefix
 from segmentstore.s3.responses import xml_response
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.uploads import Upload, Uploads
 from segmentstore.s3.xml_writing import branch, document, leaf
+from tier2.volumes.multipart import MultipartUploads
+from tier2.volumes.upload_record import Upload
 
 _INITIATOR = OWNER.replace("Owner>", "Initiator>")
 
@@ -18,14 +22,16 @@ _INITIATOR = OWNER.replace("Owner>", "Initiator>")
 class UploadListing:
     """Shows uploads."""
 
-    def __init__(self, *, uploads: Uploads, buckets: Buckets, settings: EndpointSettings) -> None:
+    def __init__(
+        self, *, uploads: MultipartUploads, buckets: Buckets, settings: EndpointSettings
+    ) -> None:
         self._uploads = uploads
         self._buckets = buckets
         self._settings = settings
 
     async def parts(self, call: Call) -> web.StreamResponse:
         self._buckets.get(call.bucket)
-        upload = self._uploads.get(call.query["uploadId"], call.bucket, call.target.key)
+        upload = upload_of(call, self._uploads)
         limit = entries_asked(call, "max-parts", self._settings.page_entries_max)
         marker = entries_asked(call, "part-number-marker", self._settings.parts_max)
         marker = marker if "part-number-marker" in call.query else 0
@@ -54,8 +60,9 @@ class UploadListing:
         ]
         if truncated and shown:
             head.append(leaf("NextPartNumberMarker", shown[-1].number))
-        if upload.record.checksum_algorithm:
-            head.append(leaf("ChecksumAlgorithm", upload.record.checksum_algorithm.upper()))
+        algorithm = checksum_plan_of(upload).algorithm
+        if algorithm:
+            head.append(leaf("ChecksumAlgorithm", algorithm.upper()))
         return xml_response(
             document(
                 "ListPartsResult", *head, _INITIATOR, OWNER, *rows, leaf("StorageClass", "STANDARD")
@@ -67,16 +74,16 @@ class UploadListing:
         write = text_encoding(call)
         limit = entries_asked(call, "max-uploads", self._settings.page_entries_max)
         prefix = call.query.get("prefix", "").encode()
+        bucket = objects_prefix(call.bucket)
         delimiter = call.query.get("delimiter", "").encode()
         marker, id_marker = call.query.get("key-marker", ""), call.query.get("upload-id-marker", "")
         rows: list[str] = []
         groups: list[bytes] = []
         last: tuple[bytes, str] = (b"", "")
         truncated = False
-        for upload in _behind(self._uploads.of_bucket(call.bucket), marker.encode(), id_marker):
-            key = upload.record.key.encode()
-            if not key.startswith(prefix):
-                continue
+        found = self._uploads.with_prefix(bucket + prefix)
+        for upload in _behind(found, bucket, marker.encode(), id_marker):
+            key = upload.record.key[len(bucket) :]
             group = rolled_up(key, prefix, delimiter)
             if group is not None and (group in groups[-1:] or group == marker.encode()):
                 continue
@@ -114,15 +121,16 @@ def _facts(upload: Upload) -> list[str]:
         _INITIATOR,
         OWNER,
         leaf("StorageClass", "STANDARD"),
-        leaf("Initiated", iso_date(upload.record.created_ms)),
+        leaf("Initiated", iso_date(upload.record.begun_ms)),
     ]
 
 
-def _behind(uploads: list[Upload], marker: bytes, id_marker: str) -> list[Upload]:
+def _behind(uploads: list[Upload], bucket: bytes, marker: bytes, id_marker: str) -> list[Upload]:
     """Keys behind the marker, and of the marker's own key what comes behind the upload that was shown last."""
     if not marker:
         return uploads
-    same = [upload for upload in uploads if upload.record.key.encode() == marker]
+    place = bucket + marker
+    same = [upload for upload in uploads if upload.record.key == place]
     ids = [upload.upload_id for upload in same]
     rest = same[ids.index(id_marker) + 1 :] if id_marker in ids else []
-    return rest + [upload for upload in uploads if upload.record.key.encode() > marker]
+    return rest + [upload for upload in uploads if upload.record.key > place]

@@ -8,6 +8,7 @@ All of it is judged by the engine at the commit, in one change each.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from segmentstore.contracts.errors import ObjectChangedError, ObjectNotFoundError
@@ -19,7 +20,10 @@ from tier2.volumes.content import ContentDigest
 from tier2.volumes.description import Description
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index_record import IndexRecord
+from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.mutations import Condition
+from tier2.volumes.part_files import Part
+from tier2.volumes.upload_record import Upload
 
 _NULL = ""
 
@@ -27,9 +31,10 @@ _NULL = ""
 class VersionWriter:
     """Puts and deletes in the engine."""
 
-    def __init__(self, *, engine: VolumeEngine, random: Random) -> None:
+    def __init__(self, *, engine: VolumeEngine, uploads: MultipartUploads, random: Random) -> None:
         """`random` makes version ids: system_random() in production."""
         self._engine = engine
+        self._uploads = uploads
         self._random = random
 
     async def put(
@@ -54,7 +59,7 @@ class VersionWriter:
             content_type=content_type,
             metadata=metadata,
             etag=etag,
-            version_id=self._new_id() if bucket.versioning == ENABLED else None,
+            version_id=self._id_of_put(bucket),
             retention=lock.retention,
             legal_hold=lock.legal_hold,
         )
@@ -64,6 +69,29 @@ class VersionWriter:
             )
         except ObjectChangedError:
             await self._require_present(key)
+            raise
+
+    async def put_parts(
+        self,
+        bucket: BucketRecord,
+        upload: Upload,
+        parts: Sequence[Part],
+        *,
+        metadata: Mapping[str, str],
+        etag: str,
+        condition: Condition,
+    ) -> IndexRecord:
+        """The upload is completed, of these parts. Raises as `put`, and what `MultipartUploads.complete` raises."""
+        description = replace(
+            upload.record.description,
+            metadata=metadata,
+            etag=etag,
+            version_id=self._id_of_put(bucket),
+        )
+        try:
+            return await self._uploads.complete(upload, parts, description, condition=condition)
+        except ObjectChangedError:
+            await self._require_present(upload.record.key)
             raise
 
     async def delete(
@@ -95,6 +123,9 @@ class VersionWriter:
             await self._engine.head(key)
         except ObjectNotFoundError:
             raise S3Failure("NoSuchKey", "The specified key does not exist.") from None
+
+    def _id_of_put(self, bucket: BucketRecord) -> str | None:
+        return self._new_id() if bucket.versioning == ENABLED else None
 
     def _new_id(self) -> str:
         return self._random.randbytes(16).hex()

@@ -23,9 +23,9 @@ from segmentstore.spark.tier2_view import Tier2Place
 from tier2.object_stores.filesystem.file_names import path_of_key
 from tier2.object_stores.volumes.late_volumes import OBJECT_PREFIX
 from tier2.places import object_directory
+from tier2.volumes.engine_directory import is_engine_directory
 from tier2.volumes.index_rows import blob_key, current_key, decode_blob_row, decode_object_row
 from tier2.volumes.lmdb_index import LmdbIndex
-from tier2.volumes.opening import is_engine_directory
 from tier2.volumes.volume_files import VolumeFiles
 
 URL_SECONDS: Final = 12 * 3600

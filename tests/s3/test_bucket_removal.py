@@ -51,7 +51,7 @@ async def test_uploads_of_a_bucket_go_with_it(tmp_path: Path) -> None:
 
         await asyncio.to_thread(work)
         client.close()
-    assert list((tmp_path / "s3_uploads").iterdir()) == []
+    assert list((tmp_path / "tier2" / "temp").iterdir()) == []
 
 
 async def test_the_limit_of_an_object_is_a_setting_and_its_refusal_names_it(tmp_path: Path) -> None:

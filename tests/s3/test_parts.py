@@ -1,4 +1,4 @@
-"""Pure parts of the room: ranges, listings' places, names of parts, the budget of bodies."""
+"""Pure parts of the room: ranges, listings' places, the budget of bodies."""
 
 import asyncio
 from typing import Any
@@ -9,15 +9,8 @@ from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.s3.body_reader import BodyBudget
 from segmentstore.s3.bucket_record import BucketRecord, decode_bucket_record, encode_bucket_record
 from segmentstore.s3.byte_ranges import parse_range, resolve_range
-from segmentstore.s3.checksums import checksum_text
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import http_date, iso_date, parse_http_date, parse_iso_date
-from segmentstore.s3.part_files import Part, map_parts, part_of_file_name
-from segmentstore.s3.upload_record import (
-    UploadRecord,
-    decode_upload_record,
-    encode_upload_record,
-)
 from segmentstore.s3.xml_writing import document, leaf
 
 
@@ -49,37 +42,12 @@ def test_a_range_that_is_not_in_the_object_is_refused(
         resolve_range(asked, size)
 
 
-def test_a_part_is_found_by_its_file_name() -> None:
-    checksum = ("crc32c", checksum_text("crc32c", [b"x"]))
-    for part in (
-        Part(1, 0, "0" * 32, 0, 5),
-        Part(10_000, 1 << 33, "f" * 32, 0xFFFFFFFF, 9, checksum),
-    ):
-        assert part_of_file_name(part.file_name()) == part
-    assert part_of_file_name("upload.json") is None
-
-
-def test_a_part_that_was_damaged_or_cut_is_never_joined(tmp_path: Any) -> None:
-    good = Part(1, 4, "0" * 32, 0x1F3A2B4C, 5)
-    path = tmp_path / good.file_name()
-    path.write_bytes(b"abcd")
-    with pytest.raises(CorruptedDataError, match="checksum"):
-        map_parts(str(tmp_path), [good])
-    path.write_bytes(b"abc")
-    with pytest.raises(CorruptedDataError, match="length"):
-        map_parts(str(tmp_path), [good])
-
-
 def test_records_read_back_and_other_bytes_are_none() -> None:
     bucket = BucketRecord(5, "Enabled", lock=True, default_mode="COMPLIANCE", default_years=2)
     assert decode_bucket_record(encode_bucket_record(bucket)) == bucket
-    upload = UploadRecord("b", "k/ü", 5, "text/x", {"m:a": "1"}, "crc32c", legal_hold=True)
-    assert decode_upload_record(encode_upload_record(upload)) == upload
     for content in (b"", b"{}", b"[]", b'{"format": 2}', b'{"format": 1, "other": 1}', b"\xff"):
         with pytest.raises(CorruptedDataError):
             decode_bucket_record(content)
-        with pytest.raises(CorruptedDataError):
-            decode_upload_record(content)
 
 
 def test_instants_read_back() -> None:

@@ -92,7 +92,7 @@ def test_an_upload_goes_on_after_kill_9_with_the_parts_that_were_acknowledged(
     assert client.head_object(Bucket="uploads", Key="k")["ContentType"] == "text/x"
     client.close()
     assert process.stop() == 0
-    assert list((process.directory / "s3_uploads").iterdir()) == []
+    assert list((process.directory / "tier2" / "temp").iterdir()) == []
 
 
 def test_buckets_versioning_and_locks_outlive_the_process(process: Process) -> None:

@@ -36,8 +36,8 @@ KEY_BYTES_MAX = 4096
 INDEX_RECORD_BYTES_MAX = 16 << 20
 _CHECKED = struct.Struct(">IQIQBBHIQ")
 _FRONT = struct.Struct(">4sI")
-RECORD_LAYOUT = struct.Struct(">4sIIQIQBBHIQ")
-"""The whole fixed part: mark, header CRC, and what that covers."""
+RECORD_LAYOUT = struct.Struct(">4sII8xIQHHIQ")
+"""The whole fixed part without its timestamp, `is_deleted` and `kind` as one number."""
 
 
 class RecordKind(IntEnum):

@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from segmentstore.contracts.errors import StorageError
-from tier2.volumes.index_database import IndexDatabase, Row
+from tier2.volumes.index_database import IndexDatabase, NewRow, Row
 
 _SCANS_MAX = 100
 
@@ -82,7 +82,7 @@ class BufferedIndex:
             len(key) + (0 if value is None else len(value)) for key, value in batch.items()
         )
 
-    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def add(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
         self.flush()
         return self._database.add(rows)
 

@@ -93,8 +93,8 @@ class CommitLine:
         """The mutation's record once it is durable and indexed. Raises what refused it, or StorageError."""
         if self._waiting_outside or not self._has_room():
             await self._wait_for_room()
-        # Shielded: whoever gives up waiting does not take the change back.
-        return await asyncio.shield(self._join(mutation))
+        # Whoever gives up waiting cancels the future, and does not take the change out of the line.
+        return await self._join(mutation)
 
     async def _wait_for_room(self) -> None:
         self._waiting_outside += 1
@@ -118,7 +118,7 @@ class CommitLine:
     async def submit_all(self, mutations: Sequence[Mutation]) -> None:
         """Changes without bytes of their own, side by side in the line. Raises what refused the first one."""
         for future in [self._join(mutation) for mutation in mutations]:
-            await asyncio.shield(future)
+            await future
 
     def _join(self, mutation: Mutation) -> "Future[IndexRecord | None]":
         if self._closing or self._worker is None:

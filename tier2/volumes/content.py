@@ -1,12 +1,15 @@
 """What has to be known of an object's bytes before they are written: hash, etag, checksums of the pieces."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
+
+_NAMED = b"named object"
 
 
 @dataclass(slots=True)
@@ -15,7 +18,7 @@ class ContentDigest:
 
     size: int
     content_hash: bytes
-    """SHA-256."""
+    """SHA-256 of the bytes, or what stands for it (`digest_by_name`)."""
     pieces: tuple[int, ...]
     """CRC32 of each piece of `piece_bytes`; the last one may be shorter."""
 
@@ -23,13 +26,34 @@ class ContentDigest:
 def digest(content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
     """One pass over the bytes; blocking: large ones belong in an executor (hashing lets other threads run)."""
     sha = hashlib.sha256()
+    size, pieces = _read(content, piece_bytes, sha.update)
+    return ContentDigest(size=size, content_hash=sha.digest(), pieces=pieces)
+
+
+def digest_by_name(key: bytes, content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
+    """As `digest`, of bytes that `key` alone tells from all others: they are summed, and not hashed.
+
+    In the place of their hash stands that of key, size and checksums, by another function than `digest` has: so no
+    content that anybody can make is ever taken for these bytes.
+    """
+    size, pieces = _read(content, piece_bytes, None)
+    name = hashlib.blake2b(key, digest_size=32, person=_NAMED)
+    name.update(struct.pack(f">Q{len(pieces)}I", size, *pieces))
+    return ContentDigest(size=size, content_hash=name.digest(), pieces=pieces)
+
+
+def _read(
+    content: Iterable[BufferView], piece_bytes: int, look: Callable[[memoryview], None] | None
+) -> tuple[int, tuple[int, ...]]:
+    """Size and the checksums of the pieces; `look` sees every byte once, in order."""
     pieces: list[int] = []
     crc, room, size = 0, piece_bytes, 0
     for buffer in content:
         view = (
             memoryview(buffer).cast("B") if isinstance(buffer, memoryview) else memoryview(buffer)
         )
-        sha.update(view)
+        if look is not None:
+            look(view)
         size += len(view)
         while len(view) >= room:
             pieces.append(crc32_of(view[:room], crc))
@@ -39,7 +63,7 @@ def digest(content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
             room -= len(view)
     if room < piece_bytes:
         pieces.append(crc)
-    return ContentDigest(size=size, content_hash=sha.digest(), pieces=tuple(pieces))
+    return size, tuple(pieces)
 
 
 def digest_piece(content: bytes) -> ContentDigest:

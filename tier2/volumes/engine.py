@@ -3,9 +3,8 @@
 Invariants:
 
 - A verb returns when its change is synced and indexed; a read sees every change whose verb has returned.
-- Every byte that is handed out was checked: whole objects by all their pieces, ranges by the pieces they touch.
-- A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
-  agree are taken again if it changed between them.
+- Every byte that is handed out was checked: whole objects by all their pieces, ranges by the pieces they touch. Only
+  who has checksums of its own inside an object (chunks, runs) may ask for a part unchecked.
 
 start() first, close() last, after every other call has ended.
 """
@@ -13,36 +12,26 @@ start() first, close() last, after every other call has ended.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from segmentstore.contracts.errors import (
-    CorruptedDataError,
     InvalidRequestError,
-    ObjectNotFoundError,
     StorageError,
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
-from tier2.volumes.blob_record import KEY_BYTES_MAX
 from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
-from tier2.volumes.content import ContentDigest, check_pieces, digest, digest_piece
+from tier2.volumes.content import ContentDigest, digest, digest_by_name, digest_piece
 from tier2.volumes.description import Description, check_date, check_key, check_texts, draft_of
-from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import (
-    CURRENT,
     BlobRow,
-    ObjectRow,
-    blob_key,
-    current_key,
-    decode_blob_row,
-    decode_object_row,
 )
+from tier2.volumes.lookups import ListedObject, Lookups, StoredObject
 from tier2.volumes.mutations import ALWAYS, ChangeLock, Condition, Delete, Put
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
@@ -51,27 +40,10 @@ from tier2.volumes.volume_files import VolumeFiles
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_LOOKUPS_MAX = 4
 _HASH_ON_LOOP_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
 _AWAITED_BYTES_MAX = 256 << 10
 """Smaller contents are hashed faster than the disk syncs: a group waits for those that are being hashed."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """A version of an object with its bytes."""
-
-    record: IndexRecord
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ListedObject:
-    """One row of a listing."""
-
-    key: bytes
-    record: IndexRecord
 
 
 class VolumeEngine:
@@ -85,14 +57,18 @@ class VolumeEngine:
         line: CommitLine,
         compactor: Compactor | None,
         executor: Executor | None,
+        readers: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
     ) -> None:
+        """`readers`: where objects are looked up and read; somebody waits for each of these."""
         self._index = index
         self._volumes = volumes
+        self._lookups = Lookups(index=index, volumes=volumes)
         self._line = line
         self._compactor = compactor
         self._executor = executor
+        self._readers = readers
         self._wall_clock = wall_clock
         self._settings = settings
 
@@ -116,8 +92,12 @@ class VolumeEngine:
         legal_hold: bool = False,
         condition: Condition = ALWAYS,
         bypass_governance: bool = False,
+        unique: bool = False,
     ) -> IndexRecord:
         """Store a version. With a version id the earlier ones stay; without, the one without an id is replaced.
+
+        `unique`: the key is never given to other bytes. All but small contents are summed then, but neither hashed nor
+        shared; long ones go past the system's cache.
 
         Raises ObjectExistsError, ObjectChangedError (conditions), ObjectLockedError, StorageFullError, StorageError
         (outcome unknown).
@@ -131,14 +111,15 @@ class VolumeEngine:
             legal_hold=legal_hold,
         )
         size = sum(len(buffer) for buffer in content)
+        look = partial(digest_by_name, key) if unique else digest
         if size <= min(_HASH_ON_LOOP_BYTES_MAX, self._settings.piece_bytes):
             whole = b"".join(content)
             content, found = [whole], digest_piece(whole)
         elif size <= _AWAITED_BYTES_MAX:
             with self._line.expect_one():
-                found = await self._run(digest, content, self._settings.piece_bytes)
+                found = await self._run(look, content, self._settings.piece_bytes)
         else:
-            found = await self._run(digest, content, self._settings.piece_bytes)
+            found = await self._run(look, content, self._settings.piece_bytes)
         return await self.put_digested(
             key,
             content,
@@ -146,6 +127,7 @@ class VolumeEngine:
             description,
             condition=condition,
             bypass_governance=bypass_governance,
+            unique=unique,
         )
 
     async def put_digested(
@@ -158,13 +140,14 @@ class VolumeEngine:
         condition: Condition = ALWAYS,
         bypass_governance: bool = False,
         stored: BlobRow | None = None,
+        unique: bool = False,
     ) -> IndexRecord:
         """As `put`, of bytes whose digest is known; `stored`: they are synced in a volume already."""
         check_key(key)
         draft = draft_of(
             found, description, now_ms=self._wall_clock.now_ms(), settings=self._settings
         )
-        put = Put(key, draft, content, condition, bypass_governance, stored)
+        put = Put(key, draft, content, condition, bypass_governance, stored, unique)
         record = await self._line.submit(put)
         assert record is not None, "a put that was not refused has a record"
         return record
@@ -221,21 +204,30 @@ class VolumeEngine:
     async def head(self, key: bytes, *, version_id: str | None = None) -> IndexRecord:
         """Raises ObjectNotFoundError, also if the current version is a delete marker and none is named."""
         check_key(key)
-        return (await self._run(self._find, key, version_id)).record
+        return (await self._look(self._lookups.find, key, version_id)).record
 
     async def get(self, key: bytes, *, version_id: str | None = None) -> StoredObject:
         """The whole object, checked. Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
         check_key(key)
-        return await self._run(self._read, key, version_id, 0, None)
+        return await self._look(self._lookups.read, key, version_id, 0, None)
 
     async def get_range(
-        self, key: bytes, start: int, length: int, *, version_id: str | None = None
+        self,
+        key: bytes,
+        start: int,
+        length: int,
+        *,
+        version_id: str | None = None,
+        checked: bool = True,
     ) -> StoredObject:
-        """The bytes [start, start + length), or fewer at the end; every piece they touch is checked."""
+        """The bytes [start, start + length), or fewer at the end; every piece they touch is checked.
+
+        Without `checked` a part of an object is not, and nothing beside it is read: for bytes that carry checksums.
+        """
         check_key(key)
         if start < 0 or length < 0:
             raise InvalidRequestError(f"bad range start={start} length={length}")
-        return await self._run(self._read, key, version_id, start, length)
+        return await self._look(self._lookups.read, key, version_id, start, length, checked=checked)
 
     async def list(
         self, prefix: bytes, *, start_after: bytes = b"", limit: int, markers: bool = False
@@ -244,12 +236,12 @@ class VolumeEngine:
 
         `start_after` need not be a key: a prefix followed by b"\\xff" passes over all that share it.
         """
-        return await self._run(self._list, prefix, start_after, limit, markers=markers)
+        return await self._look(self._lookups.list, prefix, start_after, limit, markers=markers)
 
     async def list_versions(self, key: bytes) -> Sequence[IndexRecord]:
         """All versions of a key, newest first, markers included."""
         check_key(key)
-        return await self._run(self._versions, key)
+        return await self._look(self._lookups.versions, key)
 
     # --- care ------------------------------------------------------------------------------------
 
@@ -281,109 +273,25 @@ class VolumeEngine:
         finally:
             await self._run(self._index.close)
 
-    # --- in the executor -------------------------------------------------------------------------
-
-    def _find(self, key: bytes, version_id: str | None) -> ObjectRow:
-        if version_id is None:
-            content = self._index.get(current_key(key))
-            row = None if content is None else decode_object_row(content)
-        else:
-            row = self._settled(key, lambda: IndexChanges(self._index).version(key, version_id))
-        if row is None or (row.record.delete_marker and version_id is None):
-            raise ObjectNotFoundError(f"object does not exist key={key!r}")
-        return row
-
-    def _read(
-        self, key: bytes, version_id: str | None, start: int, length: int | None
-    ) -> StoredObject:
-        why: CorruptedDataError | None = None
-        for _ in range(_LOOKUPS_MAX):
-            row = self._find(key, version_id)
-            record = row.record
-            end = record.size if length is None else min(record.size, start + length)
-            if start >= end:
-                return StoredObject(record, b"")
-            if row.inline is not None:
-                check_pieces(row.inline, 0, record.pieces, record.piece_bytes)
-                return StoredObject(record, row.inline[start:end])
-            try:
-                return StoredObject(record, self._read_blob(record, start, end))
-            except CorruptedDataError as error:
-                # It may have been overwritten or moved between the two looks: then another look finds another place.
-                why = error
-        assert why is not None, "a look ends with bytes or with a reason"
-        raise why
-
-    def _settled(
-        self, key: bytes, look: Callable[[], tuple[bytes, ObjectRow] | None]
-    ) -> ObjectRow | None:
-        """What a look finds that takes several rows: taken again if the current version changed meanwhile."""
-        for _ in range(_LOOKUPS_MAX):
-            before = self._index.get(current_key(key))
-            found = look()
-            if found is not None:
-                return found[1]
-            if self._index.get(current_key(key)) == before:
-                return None
-        raise StorageError(f"an object changes faster than it can be read key={key!r}")
-
-    def _read_blob(self, record: IndexRecord, start: int, end: int) -> bytes:
-        """Raises CorruptedDataError, also if the blob has moved between look-up and read."""
-        found = self._index.get(blob_key(record.content_hash))
-        if found is None:
-            raise CorruptedDataError(f"an object has no bytes hash={record.content_hash.hex()}")
-        blob = decode_blob_row(found)
-        first, last = start // record.piece_bytes, -(-end // record.piece_bytes)
-        checked_from = first * record.piece_bytes
-        checked_to = min(record.size, last * record.piece_bytes)
-        try:
-            content = self._volumes.read(
-                blob.volume, blob.blob_offset + checked_from, checked_to - checked_from
-            )
-        except FileNotFoundError as error:
-            raise CorruptedDataError(f"a volume is missing volume={blob.volume}") from error
-        if len(content) < checked_to - checked_from:
-            raise CorruptedDataError(
-                f"a volume ends inside an object volume={blob.volume} offset={blob.blob_offset}"
-            )
-        check_pieces(content, first, record.pieces, record.piece_bytes)
-        return content[start - checked_from : end - checked_from]
-
-    def _list(
-        self, prefix: bytes, start_after: bytes, limit: int, *, markers: bool
-    ) -> Sequence[ListedObject]:
-        first = current_key(max(prefix, start_after + b"\0" if start_after else b""))
-        end = CURRENT + prefix + b"\xff" * (KEY_BYTES_MAX + 1 - len(prefix))
-        listed: list[ListedObject] = []
-        while len(listed) < limit:
-            asked = limit - len(listed)
-            rows = self._index.scan(first, end, asked)
-            for row_key, content in rows:
-                row = decode_object_row(content)
-                if markers or not row.record.delete_marker:
-                    listed.append(ListedObject(row_key[1:], row.record))
-            if len(rows) < asked:
-                break
-            first = rows[-1][0] + b"\0"
-        return listed
-
-    def _versions(self, key: bytes) -> Sequence[IndexRecord]:
-        for _ in range(_LOOKUPS_MAX):
-            changes = IndexChanges(self._index)
-            current = changes.current(key)
-            earlier = [row.record for _, row in changes.earlier_versions(key)]
-            if IndexChanges(self._index).current(key) == current:
-                return [*([] if current is None else [current.record]), *earlier]
-        raise StorageError(f"an object changes faster than it can be read key={key!r}")
-
     async def _run(
         self,
         call: Callable[_Arguments, _Result],
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
-        except OSError as error:
-            raise StorageError(f"the volumes cannot be read: {error}") from error
+        return await _run_in(self._executor, partial(call, *args, **kwargs))
+
+    async def _look(
+        self,
+        call: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        return await _run_in(self._readers, partial(call, *args, **kwargs))
+
+
+async def _run_in(executor: Executor | None, call: Callable[[], _Result]) -> _Result:
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
+    except OSError as error:
+        raise StorageError(f"the volumes cannot be read: {error}") from error

@@ -24,7 +24,7 @@ from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.blob_record import ALIGNMENT, RECORD_HEADER_BYTES, RecordKind, encode_record
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_record import IndexRecord, RetentionMode, encode_index_record
-from tier2.volumes.index_rows import SEQUENCE_MAX, BlobRow, ObjectRow, current_key
+from tier2.volumes.index_rows import SEQUENCE_MAX, BlobRow, ObjectRow, blob_key, current_key
 from tier2.volumes.mutations import (
     FREES_SPACE,
     ChangeLock,
@@ -71,6 +71,8 @@ class Group:
         """The next number."""
         self.length = 0
         """Bytes of the records."""
+        self.unique_bytes = 0
+        """Of those, what the system need not keep in memory."""
         self._open_volume = open_volume
         self._volume: OpenVolume | None = None
         self._records: list[_Record] = []
@@ -99,7 +101,10 @@ class Group:
 
     def look_ahead(self, mutations: Sequence[Mutation]) -> None:
         """What the puts among them will ask the index for is read in one go."""
-        self.changes.look_ahead([current_key(one.key) for one in mutations if type(one) is Put])
+        puts = [one for one in mutations if type(one) is Put]
+        wanted = [current_key(put.key) for put in puts]
+        wanted += [blob_key(put.draft.content_hash) for put in puts if not put.draft.inline]
+        self.changes.look_ahead(wanted)
 
     def judge(self, mutation: Mutation) -> Outcome:
         """All of its effects or none. Raises OSError."""
@@ -164,6 +169,8 @@ class Group:
                 self._note_stored(put.stored)
             blob_row = put.stored or BlobRow(volume, offset, offset + overhead, draft.size, 0)
             changes.add_blob(draft.content_hash, blob_row)
+        if put.unique and brings_blob:
+            self.unique_bytes += draft.size
         inline = b"".join(put.content) if draft.inline else None
         length = overhead + (draft.size if draft.inline else 0)
         changes.put_version(key, ObjectRow(volume, offset, length, record, inline), encoded)

@@ -28,7 +28,7 @@ from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_rows import NEXT_SEQUENCE, encode_sequence
 from tier2.volumes.mutations import IndexSynced, Mutation
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import OpenVolume, VolumeFiles
+from tier2.volumes.volume_files import PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -139,7 +139,8 @@ class GroupCommit:
         start = volume.end
         self._to_cut = (volume.number, start)
         try:
-            volume.write(group.encode(volume.secret), group.length)
+            past_cache = group.unique_bytes >= PAST_CACHE_BYTES_MIN
+            volume.write(group.encode(volume.secret), group.length, past_cache=past_cache)
         except BaseException:
             self._abandon()
             raise

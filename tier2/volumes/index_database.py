@@ -16,7 +16,11 @@ Raises CorruptedDataError if the database cannot be read, OSError if the disk fa
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias
 
+from segmentstore.contracts.identifiers import BufferView
+
 Row: TypeAlias = tuple[bytes, bytes]
+NewRow: TypeAlias = tuple[bytes, BufferView]
+"""Its value may be a view that is good only while the call lasts."""
 
 
 class IndexDatabase(Protocol):
@@ -34,7 +38,7 @@ class IndexDatabase(Protocol):
     def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """One batch: None removes the key. Later changes of a key win."""
 
-    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def add(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
         """One batch in key order, each key once: those whose key is there already are returned, and change nothing."""
 
     def load(self) -> None:

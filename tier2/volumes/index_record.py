@@ -11,7 +11,8 @@
     created_ms      u64  Unix time of the put; only shown, never compared
     retain_until_ms u64  0: no retention
     piece_bytes     u32  stretch of the blob under one checksum
-    content_hash    32 bytes  SHA-256 of the object
+    content_hash    32 bytes  SHA-256 of the object; of one whose key says which bytes it has, a hash of its key, size
+                         and pieces, by another function (content.digest_by_name)
     version_id, etag, content_type     each u16 length + UTF-8
     metadata        u16 count, then each: u16 length + name, u32 length + value (UTF-8)
     pieces          u32 count, then each: u32 CRC32 of a piece, in order

@@ -26,6 +26,7 @@ import struct
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.index_record import (
     RECORD_FRONT,
     IndexRecord,
@@ -153,13 +154,13 @@ def decode_object_row(content: bytes) -> ObjectRow:
     )
 
 
-def plain_row_sequence(content: bytes) -> int:
+def plain_row_sequence(content: BufferView) -> int:
     """The number of the put that made a row, without taking the row apart."""
     sequence: int = RECORD_FRONT.unpack_from(content, OBJECT_LAYOUT.size)[2]
     return sequence
 
 
-def plain_row_volume_and_length(content: bytes) -> tuple[int, int]:
+def plain_row_volume_and_length(content: BufferView) -> tuple[int, int]:
     """Where the record of a row is, and how long."""
     volume, _, length, _ = OBJECT_LAYOUT.unpack_from(content)
     return volume, length

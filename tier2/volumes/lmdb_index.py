@@ -17,12 +17,14 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 
 import lmdb
 
 from segmentstore.contracts.errors import CorruptedDataError
-from tier2.volumes.index_database import Row
+from segmentstore.contracts.identifiers import BufferView
+from tier2.volumes.index_database import NewRow, Row
 
 _SHORT_KEY_BYTES_MAX = 400
 _LONG_MARK = b"\xff"
@@ -134,11 +136,11 @@ class LmdbIndex:
                 else:
                     transaction.put(stored, _stored_value(key, value))
 
-    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def add(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
         stored = rows
         if any(len(key) > _SHORT_KEY_BYTES_MAX for key, _ in rows):
             stored = [(_stored(key), _stored_value(key, value)) for key, value in rows]
-            stored.sort()
+            stored.sort(key=itemgetter(0))
         with _translated():
             with self._environment.begin(write=True) as transaction:
                 cursor = transaction.cursor()
@@ -190,7 +192,7 @@ def _stored(key: bytes) -> bytes:
     return key[:_SHORT_KEY_BYTES_MAX] + _LONG_MARK + hashlib.sha256(key).digest()
 
 
-def _stored_value(key: bytes, value: bytes) -> bytes:
+def _stored_value(key: bytes, value: BufferView) -> BufferView:
     if len(key) <= _SHORT_KEY_BYTES_MAX:
         return value
     return _LENGTH.pack(len(key)) + key + value

@@ -11,7 +11,7 @@ from random import Random
 
 from sortedcontainers import SortedDict
 
-from tier2.volumes.index_database import Row
+from tier2.volumes.index_database import NewRow, Row
 
 
 class MemoryIndex:
@@ -48,9 +48,9 @@ class MemoryIndex:
             self._set(key, value)
         self._unsynced.append(undo)
 
-    def add(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def add(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
         present = [row for row in rows if row[0] in self._rows]
-        self.apply([row for row in rows if row[0] not in self._rows])
+        self.apply([(key, bytes(value)) for key, value in rows if key not in self._rows])
         return present
 
     def load(self) -> None:

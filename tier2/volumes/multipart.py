@@ -1,21 +1,18 @@
-"""Uploads in parts: files in `temp/` until they are completed into one object, or given up.
-
-    DIR/temp/<upload id>/<part number>.<count>    one file per part; a part that is sent again replaces the other
+"""Uploads in parts, until they are completed into one object, given up, or too old.
 
 Invariants:
 
-- Parts are not durable, and end with the process: what is promised is promised by `complete`.
-- Memory: a completed upload up to `multipart_memory_bytes_max` is put like other objects; a larger one is read slice by
-  slice, for its digest and again into a volume of its own, and checked there by what was digested.
-- While an upload is completed or given up, nothing else is done with it.
+- What was acknowledged, an upload or a part, outlives the process (upload_files), for `multipart_seconds_max`.
+- A part that is sent again replaces the former one; a completion joins the parts that were there when it began.
+- One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up.
+- Memory: an upload up to `multipart_memory_bytes_max` is put like other objects, a few at a time; a larger one is read
+  slice by slice, for its digest and again into a volume of its own, and checked there by what was digested.
 """
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -26,10 +23,10 @@ from segmentstore.contracts.errors import (
     ObjectNotFoundError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.files import File, FileSystem
 from tier2.volumes.blob_record import RecordHeader, RecordKind, seed_of
 from tier2.volumes.content import ContentDigest, digest
 from tier2.volumes.description import Description, check_key, draft_of
@@ -38,243 +35,192 @@ from tier2.volumes.group_commit import NO_SPACE
 from tier2.volumes.index_record import IndexRecord, encode_index_record
 from tier2.volumes.index_rows import BlobRow
 from tier2.volumes.mutations import ALWAYS, Condition
+from tier2.volumes.part_files import Part
 from tier2.volumes.record_copy import write_record
 from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.upload_files import UploadFiles
+from tier2.volumes.upload_record import Upload, UploadRecord
 from tier2.volumes.volume_files import OpenVolume, VolumeFiles
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 PARTS_MAX = 10_000
-_SLICE_BYTES = 4 << 20
+_JOINED_IN_MEMORY_MAX = 4
+"""Uploads that are put like other objects at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part that is there."""
-
-    number: int
-    size: int
-    etag: str
-    """MD5 of its bytes, in hexadecimal digits, as S3 has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload that was begun."""
-
-    upload_id: str
-    key: bytes
-    begun_ms: int
-
-
-@dataclass(slots=True)
-class _State:
-    upload: Upload
-    description: Description
-    parts: dict[int, tuple[Part, str]] = field(default_factory=dict)
-    """By number; with the file."""
-    files_made: int = 0
-    busy: int = 0
-    """Parts that are being received."""
-    ending: bool = False
+class UploadNotFoundError(ObjectNotFoundError):
+    """It was never begun, or is completed, given up, or too old."""
 
 
 class MultipartUploads:
-    """The uploads of one engine; all of its callers use the same object."""
+    """The uploads of one engine; all of its callers use the same object. start() first."""
 
     def __init__(
         self,
-        directory: str,
+        upload_files: UploadFiles,
         *,
         engine: VolumeEngine,
         volumes: VolumeFiles,
         sequence_applied: Callable[[], int],
-        files: FileSystem,
         executor: Executor | None,
         wall_clock: WallClock,
         random: Random,
         settings: VolumeSettings,
     ) -> None:
-        """`directory` is emptied by whoever opens the engine."""
-        self._directory = directory
+        self._files = upload_files
         self._engine = engine
         self._volumes = volumes
         self._sequence_applied = sequence_applied
-        self._files = files
         self._executor = executor
         self._wall_clock = wall_clock
         self._random = random
         self._settings = settings
-        self._uploads: dict[str, _State] = {}
+        self._uploads: dict[str, Upload] = {}
+        """In the order of their beginnings."""
+        self._in_memory = asyncio.Semaphore(_JOINED_IN_MEMORY_MAX)
+
+    async def start(self) -> None:
+        """Find what was begun before. Raises StorageError."""
+        self._uploads = {one.upload_id: one for one in await self._run(self._files.load)}
+        await self._end_old_ones()
 
     # --- beginning and parts ---------------------------------------------------------------------
 
-    async def begin(self, key: bytes, description: Description) -> Upload:
-        """`description` without etag and version id: those are given at the end. Raises InvalidRequestError."""
+    async def begin(
+        self, key: bytes, description: Description, *, notes: dict[str, str] | None = None
+    ) -> Upload:
+        """`description` without etag and version id: those are given at the end; `notes` are kept for the caller.
+
+        Raises InvalidRequestError, StorageUnavailableError at the limit, StorageError.
+        """
         check_key(key)
         draft_of(ContentDigest(0, bytes(32), ()), description, now_ms=0, settings=self._settings)
+        await self._end_old_ones()
         if len(self._uploads) >= self._settings.multipart_uploads_max:
-            raise InvalidRequestError(f"too many uploads are under way count={len(self._uploads)}")
-        upload = Upload(self._random.randbytes(16).hex(), key, self._wall_clock.now_ms())
-        state = _State(upload, description)
-        self._uploads[upload.upload_id] = state
-        try:
-            await self._run(self._files.make_directories, self._path(upload.upload_id))
-        except BaseException:
-            del self._uploads[upload.upload_id]
-            raise
+            raise StorageUnavailableError(
+                f"too many uploads are not completed count={len(self._uploads)}", state="busy"
+            )
+        record = UploadRecord(key, self._wall_clock.now_ms(), description, notes or {})
+        upload = Upload(self._random.randbytes(16).hex(), record)
+        await self._run(self._files.create, upload)
+        self._uploads[upload.upload_id] = upload
         return upload
 
     async def put_part(
-        self, upload_id: str, number: int, content: AsyncGenerator[BufferView, None]
+        self,
+        upload: Upload,
+        number: int,
+        content: Sequence[BufferView],
+        *,
+        md5: str | None = None,
+        checksum: tuple[str, str] | None = None,
     ) -> Part:
-        """Store a part as it arrives. Raises ObjectNotFoundError, StorageFullError."""
-        state = self._state(upload_id)
+        """`md5` in hexadecimal digits, where it is known; `checksum` is kept. What is stored is what `content` was.
+
+        Raises InvalidRequestError, UploadNotFoundError, StorageFullError, StorageError.
+        """
         if not 1 <= number <= PARTS_MAX:
             raise InvalidRequestError(f"part numbers are 1 to {PARTS_MAX} {number=}")
-        state.files_made += 1
-        state.busy += 1
-        path = f"{self._path(upload_id)}/{number:05d}.{state.files_made}"
-        try:
-            size, etag = await self._receive(path, content)
-            part = Part(number, size, etag)
-            replaced = state.parts.get(number)
-            state.parts[number] = (part, path)
-        except BaseException:
-            await self._run(self._remove_file, path)
-            raise
-        finally:
-            state.busy -= 1
-        if replaced is not None:
-            await self._run(self._remove_file, replaced[1])
+        if upload.upload_id not in self._uploads:
+            raise _gone(upload.upload_id)
+        stored_ms = self._wall_clock.now_ms()
+        temporary = self._random.randbytes(8).hex()
+
+        def write() -> Part:
+            part = _part_of(number, content, md5, stored_ms, checksum)
+            self._files.write_part(upload.upload_id, part, content, temporary=temporary)
+            return part
+
+        part = await self._run(write)
+        if upload.upload_id not in self._uploads:
+            raise _gone(upload.upload_id)
+        former = upload.parts.get(number)
+        upload.parts[number] = part
+        # A completion that has begun may be joining the former one.
+        if former is not None and former != part and not upload.completing:
+            await self._run(self._files.remove_part, upload.upload_id, former)
         return part
-
-    async def _receive(
-        self, path: str, content: AsyncGenerator[BufferView, None]
-    ) -> tuple[int, str]:
-        md5 = hashlib.md5(usedforsecurity=False)
-        size = 0
-        async with aclosing(content):
-            file = await self._run(partial(self._files.open, path, create=True, exclusive=True))
-            try:
-                async for buffer in content:
-                    await self._run(self._write, file, size, buffer, md5.update)
-                    size += len(buffer)
-            finally:
-                file.close()
-        return size, md5.hexdigest()
-
-    @staticmethod
-    def _write(
-        file: File, offset: int, buffer: BufferView, update: Callable[[BufferView], None]
-    ) -> None:
-        file.write_at(offset, [buffer])
-        update(buffer)
 
     # --- looking ---------------------------------------------------------------------------------
 
-    def list_parts(self, upload_id: str) -> list[Part]:
-        """In order of their numbers. Raises ObjectNotFoundError."""
-        return [part for _, (part, _) in sorted(self._state(upload_id).parts.items())]
+    def get(self, upload_id: str) -> Upload:
+        """Raises UploadNotFoundError."""
+        upload = self._uploads.get(upload_id)
+        if upload is None:
+            raise _gone(upload_id)
+        return upload
 
-    def list_uploads(self, prefix: bytes) -> list[Upload]:
-        """In order of key, then of beginning."""
-        found = [
-            state.upload
-            for state in self._uploads.values()
-            if state.upload.key.startswith(prefix) and not state.ending
-        ]
-        return sorted(found, key=lambda upload: (upload.key, upload.begun_ms, upload.upload_id))
-
-    def upload(self, upload_id: str) -> Upload:
-        """Raises ObjectNotFoundError."""
-        return self._state(upload_id).upload
+    def with_prefix(self, prefix: bytes) -> list[Upload]:
+        """By key, then in the order of their beginnings. O(uploads)."""
+        found = [one for one in self._uploads.values() if one.record.key.startswith(prefix)]
+        return sorted(found, key=lambda one: (one.record.key, one.record.begun_ms, one.upload_id))
 
     # --- the end ---------------------------------------------------------------------------------
 
-    async def abort(self, upload_id: str) -> None:
-        """Raises ObjectNotFoundError; InvalidRequestError while a part is being received."""
-        state = self._end(upload_id)
-        await self._forget(state)
+    async def abort(self, upload: Upload) -> None:
+        """Raises InvalidRequestError while it is completed, StorageError."""
+        if upload.completing:
+            raise InvalidRequestError(f"an upload is being completed id={upload.upload_id}")
+        await self._forget(upload)
 
     async def complete(
         self,
-        upload_id: str,
-        parts: Sequence[tuple[int, str]],
+        upload: Upload,
+        parts: Sequence[Part],
+        description: Description,
         *,
-        etag: str,
-        version_id: str | None = None,
         condition: Condition = ALWAYS,
         bypass_governance: bool = False,
     ) -> IndexRecord:
-        """One object of the parts named by number and etag, in ascending order. If it fails the upload is still there.
+        """One object of these parts, in ascending order, described as a whole. If it fails the upload is still there.
 
-        Raises ObjectNotFoundError, InvalidRequestError (parts), and what `VolumeEngine.put` raises.
+        Raises UploadNotFoundError, InvalidRequestError (parts; while it is completed already), CorruptedDataError, and
+        what `VolumeEngine.put` raises.
         """
-        chosen = self._chosen(self._state(upload_id), parts)
-        state = self._end(upload_id)
-        try:
-            description = replace(state.description, etag=etag, version_id=version_id)
-            record = await self._store(
-                state.upload.key,
-                chosen,
-                description,
-                condition=condition,
-                bypass_governance=bypass_governance,
-            )
-        except BaseException:
-            state.ending = False
-            raise
-        await self._forget(state)
-        return record
-
-    def _chosen(self, state: _State, parts: Sequence[tuple[int, str]]) -> list[tuple[Part, str]]:
-        numbers = [number for number, _ in parts]
+        if upload.upload_id not in self._uploads:
+            raise _gone(upload.upload_id)
+        if upload.completing:
+            raise InvalidRequestError(f"an upload is being completed id={upload.upload_id}")
+        numbers = [part.number for part in parts]
         if not parts or numbers != sorted(set(numbers)):
             raise InvalidRequestError("parts are named in ascending order, each once")
-        chosen: list[tuple[Part, str]] = []
-        for number, etag in parts:
-            found = state.parts.get(number)
-            if found is None or found[0].etag != etag.strip('"').lower():
-                raise InvalidRequestError(f"no such part {number=} {etag=}")
-            chosen.append(found)
-        return chosen
-
-    async def _store(
-        self,
-        key: bytes,
-        chosen: list[tuple[Part, str]],
-        description: Description,
-        *,
-        condition: Condition,
-        bypass_governance: bool,
-    ) -> IndexRecord:
-        size = sum(part.size for part, _ in chosen)
-        paths = [path for _, path in chosen]
-        if size <= self._settings.multipart_memory_bytes_max:
-            content = await self._run(lambda: list(self._slices(paths)))
-            found = await self._run(digest, content, self._settings.piece_bytes)
-            return await self._engine.put_digested(
-                key,
-                content,
-                found,
-                description,
-                condition=condition,
-                bypass_governance=bypass_governance,
-            )
-        found = await self._run(lambda: digest(self._slices(paths), self._settings.piece_bytes))
-        volume, stored = await self._run(self._write_volume, paths, found)
+        if any(upload.parts.get(part.number) != part for part in parts):
+            raise InvalidRequestError(f"a part is not there, or another one {numbers=}")
+        put = partial(
+            self._engine.put_digested,
+            upload.record.key,
+            condition=condition,
+            bypass_governance=bypass_governance,
+        )
+        upload.completing = True
         try:
-            record = await self._engine.put_digested(
-                key,
-                (),
-                found,
-                description,
-                condition=condition,
-                bypass_governance=bypass_governance,
-                stored=stored,
-            )
+            if sum(part.length for part in parts) <= self._settings.multipart_memory_bytes_max:
+                async with self._in_memory:
+                    content, found = await self._run(self._join, upload, parts)
+                    record = await put(content, found, description)
+            else:
+                record = await self._put_volume(upload, parts, description, put)
+        finally:
+            upload.completing = False
+        await self._forget(upload)
+        return record
+
+    def _join(self, upload: Upload, parts: Sequence[Part]) -> tuple[list[bytes], ContentDigest]:
+        content = list(self._files.slices(upload.upload_id, parts))
+        return content, digest(content, self._settings.piece_bytes)
+
+    async def _put_volume(
+        self,
+        upload: Upload,
+        parts: Sequence[Part],
+        description: Description,
+        put: Callable[..., Coroutine[object, object, IndexRecord]],
+    ) -> IndexRecord:
+        volume, found, stored = await self._run(self._write_volume, upload, parts)
+        try:
+            record = await put((), found, description, stored=stored)
         except asyncio.CancelledError:
             # The put may still be in line: compaction must not have the volume before the next start.
             volume.close()
@@ -285,15 +231,19 @@ class MultipartUploads:
         await self._run(self._volumes.release, volume)
         return record
 
-    def _write_volume(self, paths: list[str], found: ContentDigest) -> tuple[OpenVolume, BlobRow]:
+    def _write_volume(
+        self, upload: Upload, parts: Sequence[Part]
+    ) -> tuple[OpenVolume, ContentDigest, BlobRow]:
         """The bytes in a volume of their own, synced. In the executor."""
+        slices = partial(self._files.slices, upload.upload_id, parts)
+        found = digest(slices(), self._settings.piece_bytes)
         now_ms = self._wall_clock.now_ms()
         draft = draft_of(found, Description(), now_ms=now_ms, settings=self._settings)
         front = encode_index_record(draft)
         volume = self._volumes.create(now_ms=now_ms, sequence_first=self._sequence_applied())
         try:
             crc = crc32_of(front, seed_of(volume.secret))
-            for piece in self._slices(paths):
+            for piece in slices():
                 crc = crc32_of(piece, crc)
             header = RecordHeader(
                 crc=crc,
@@ -305,55 +255,24 @@ class MultipartUploads:
                 sequence=0,
             )
             offset = volume.end
-            write_record(volume, header, front, self._slices(paths))
+            write_record(volume, header, front, slices())
             volume.sync()
         except BaseException:
             self._volumes.release(volume)
             raise
-        return volume, BlobRow(volume.number, offset, offset + header.blob_offset, found.size, 0)
+        blob_offset = offset + header.blob_offset
+        return volume, found, BlobRow(volume.number, offset, blob_offset, found.size, 0)
 
-    def _slices(self, paths: list[str]) -> Iterator[bytes]:
-        for path in paths:
-            file = self._files.open(path)
-            try:
-                offset = 0
-                while piece := file.read_at(offset, _SLICE_BYTES):
-                    yield piece
-                    offset += len(piece)
-            finally:
-                file.close()
+    async def _end_old_ones(self) -> None:
+        oldest_ms = self._wall_clock.now_ms() - int(self._settings.multipart_seconds_max * 1000)
+        old = [one for one in self._uploads.values() if one.record.begun_ms < oldest_ms]
+        for upload in old:
+            if not upload.completing:
+                await self._forget(upload)
 
-    # --- the table -------------------------------------------------------------------------------
-
-    def _state(self, upload_id: str) -> _State:
-        state = self._uploads.get(upload_id)
-        if state is None or state.ending:
-            raise ObjectNotFoundError(f"no such upload {upload_id=}")
-        return state
-
-    def _end(self, upload_id: str) -> _State:
-        state = self._state(upload_id)
-        if state.busy:
-            raise InvalidRequestError(f"a part is still being received {upload_id=}")
-        state.ending = True
-        return state
-
-    async def _forget(self, state: _State) -> None:
-        upload_id = state.upload.upload_id
-        self._uploads.pop(upload_id, None)
-        await self._run(self._remove_directory, self._path(upload_id))
-
-    def _remove_directory(self, path: str) -> None:
-        for name in self._files.list(path):
-            self._files.remove(f"{path}/{name}")
-        self._files.remove_directory(path)
-
-    def _remove_file(self, path: str) -> None:
-        if self._files.exists(path):
-            self._files.remove(path)
-
-    def _path(self, upload_id: str) -> str:
-        return f"{self._directory}/{upload_id}"
+    async def _forget(self, upload: Upload) -> None:
+        if self._uploads.pop(upload.upload_id, None) is not None:
+            await self._run(self._files.remove, upload.upload_id)
 
     async def _run(
         self,
@@ -364,6 +283,29 @@ class MultipartUploads:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
+        except FileNotFoundError as error:
+            raise UploadNotFoundError(f"an upload is gone: {error}") from error
         except OSError as error:
             kind = StorageFullError if error.errno in NO_SPACE else StorageError
             raise kind(f"an upload failed: {error}") from error
+
+
+def _part_of(
+    number: int,
+    content: Sequence[BufferView],
+    md5: str | None,
+    stored_ms: int,
+    checksum: tuple[str, str] | None,
+) -> Part:
+    crc32 = length = 0
+    whole = hashlib.md5(usedforsecurity=False)
+    for buffer in content:
+        crc32 = crc32_of(buffer, crc32)
+        length += len(buffer)
+        if md5 is None:
+            whole.update(buffer)
+    return Part(number, length, md5 or whole.hexdigest(), crc32, stored_ms, checksum)
+
+
+def _gone(upload_id: str) -> UploadNotFoundError:
+    return UploadNotFoundError(f"no such upload {upload_id=}")

@@ -40,6 +40,8 @@ class Put:
     bypass_governance: bool = False
     stored: BlobRow | None = None
     """The bytes are synced in a volume already, and `content` is empty."""
+    unique: bool = False
+    """Of somebody who keeps the newest bytes in memory too."""
 
     @property
     def size(self) -> int:

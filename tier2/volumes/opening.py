@@ -3,14 +3,10 @@
     lock -> directories -> identity -> index -> tail replay, or rebuild if the index is missing or damaged
     -> reserve -> commit line -> compactor -> sync of an index that was made anew
 
-    DIR/identity    b"S4ENGINE", u8 version 1, 7 zero bytes, 16 bytes engine id, u32 CRC32; written once
-
 Invariants:
 
 - What is opened first is closed last; an error half-way closes what was opened.
-- The identity is durable before the first volume; a directory with volumes and without an identity is refused, never
-  given a new one.
-- Temporary parts of uploads whose process is gone are removed.
+- Uploads of earlier processes go on; what was half-written of them is removed.
 - A damaged index is moved aside, never overwritten; an index whose rebuild was cut off is made again from nothing.
 """
 
@@ -21,8 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from random import Random
+from typing import TypeAlias
 
-from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, StorageUnavailableError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File, FileSystem
@@ -32,6 +28,7 @@ from tier2.volumes.compaction import Compactor
 from tier2.volumes.compaction_alarm import CompactionAlarm
 from tier2.volumes.disk_reserve import DiskReserve
 from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.engine_directory import engine_identity
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_mark import IndexMark, IndexSettling
@@ -40,12 +37,12 @@ from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.rebuild import Rebuild
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.tail_replay import ReplaySummary, TailReplay
+from tier2.volumes.upload_files import UploadFiles
 from tier2.volumes.volume_files import DamagedHeaderError, ForeignVolumeError, VolumeFiles
 
 _LOGGER = logging.getLogger(__name__)
-_MAGIC = b"S4ENGINE\x01" + bytes(7)
-_IDENTITY_BYTES = 36
 _PAGE_ROWS = 2000
+_Opened: TypeAlias = tuple[File, IndexDatabase, VolumeFiles, ReplaySummary]
 
 
 class OpenEngine:
@@ -82,28 +79,25 @@ class OpenEngine:
                 self._lock.close()
 
 
-def is_engine_directory(directory: str, files: FileSystem) -> bool:
-    """Whether volumes were opened here before."""
-    return files.exists(f"{directory}/identity") and files.is_directory(f"{directory}/volumes")
-
-
 async def open_engine(
     directory: str,
     *,
     files: FileSystem,
     open_index: Callable[[str], IndexDatabase],
     executor: Executor | None,
+    readers: Executor | None = None,
     wall_clock: WallClock,
     random: Random,
     settings: VolumeSettings,
 ) -> OpenEngine:
     """Raises StorageUnavailableError if another process has it, CorruptedDataError, OSError.
 
-    `open_index` opens the database in a directory it is given.
+    `open_index` opens the database in a directory it is given. `readers`: threads for those who wait for an object;
+    without it they share the executor.
     """
     loop = asyncio.get_running_loop()
     opening = partial(_open, directory, files=files, open_index=open_index, random=random)
-    lock, database, volumes, replay = await loop.run_in_executor(executor, opening)
+    lock, database, volumes, replay = await _awaited(loop.run_in_executor(executor, opening))
     replay.log(directory)
     index = _buffered(database, settings)
     reserve = DiskReserve(f"{directory}/reserve", files=files, size=settings.reserve_bytes)
@@ -143,21 +137,27 @@ async def open_engine(
         line=line,
         compactor=compactor,
         executor=executor,
+        readers=readers or executor,
         wall_clock=wall_clock,
         settings=settings,
     )
     uploads = MultipartUploads(
-        f"{directory}/temp",
+        UploadFiles(f"{directory}/temp", files=files),
         engine=engine,
         volumes=volumes,
         sequence_applied=lambda: commit.sequence_applied,
-        files=files,
         executor=executor,
         wall_clock=wall_clock,
         random=random,
         settings=settings,
     )
-    await loop.run_in_executor(executor, commit.hold_reserves)
+    try:
+        await uploads.start()
+        await loop.run_in_executor(executor, commit.hold_reserves)
+    except BaseException:
+        database.close()
+        lock.close()
+        raise
     settling = IndexSettling(
         database, mark=IndexMark(f"{directory}/index", files=files), executor=executor
     )
@@ -175,6 +175,7 @@ async def open_engine_for_reading(
     files: FileSystem,
     open_index: Callable[[str], IndexDatabase],
     executor: Executor | None,
+    readers: Executor | None = None,
     wall_clock: WallClock,
     random: Random,
     settings: VolumeSettings,
@@ -186,7 +187,7 @@ async def open_engine_for_reading(
     """
 
     def opening() -> tuple[IndexDatabase, VolumeFiles]:
-        engine_id = _identity(directory, files, random)
+        engine_id = engine_identity(directory, files, random)
         volumes = VolumeFiles(
             f"{directory}/volumes", files=files, random=random, engine_id=engine_id
         )
@@ -217,10 +218,32 @@ async def open_engine_for_reading(
         line=CommitLine(commit=never, executor=executor, wall_clock=wall_clock, settings=settings),
         compactor=None,
         executor=executor,
+        readers=readers or executor,
         wall_clock=wall_clock,
         settings=settings,
     )
     return OpenEngine(engine=engine, uploads=None, lock=None, replay=ReplaySummary())
+
+
+async def _awaited(opening: "asyncio.Future[_Opened]") -> "_Opened":
+    """Who is cancelled meanwhile leaves no lock behind: what is opened then is closed again."""
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+
+
+def _close_opened(opening: "asyncio.Future[_Opened]") -> None:
+    if opening.cancelled():
+        return
+    error = opening.exception()
+    if error is not None:
+        _LOGGER.warning("volumes that nobody waits for could not be opened: %s", error)
+        return
+    lock, database, _, _ = opening.result()
+    database.close()
+    lock.close()
 
 
 def _open(
@@ -229,7 +252,7 @@ def _open(
     files: FileSystem,
     open_index: Callable[[str], IndexDatabase],
     random: Random,
-) -> tuple[File, IndexDatabase, VolumeFiles, ReplaySummary]:
+) -> _Opened:
     for path in (directory, f"{directory}/volumes", f"{directory}/index", f"{directory}/temp"):
         files.make_directories(path)
     lock = files.open(f"{directory}/lock", create=True)
@@ -238,11 +261,10 @@ def _open(
             raise StorageUnavailableError(
                 f"another process has these volumes directory={directory}", state="in_use"
             )
-        engine_id = _identity(directory, files, random)
+        engine_id = engine_identity(directory, files, random)
         volumes = VolumeFiles(
             f"{directory}/volumes", files=files, random=random, engine_id=engine_id
         )
-        _empty(f"{directory}/temp", files)
         index, replay = _open_index(f"{directory}/index", files, open_index, volumes)
     except BaseException:
         lock.close()
@@ -343,37 +365,3 @@ def _empty(directory: str, files: FileSystem) -> None:
             files.remove_directory(path)
         else:
             files.remove(path)
-
-
-def _identity(directory: str, files: FileSystem, random: Random) -> bytes:
-    path = f"{directory}/identity"
-    if not files.exists(path):
-        if files.list(f"{directory}/volumes"):
-            raise CorruptedDataError(f"volumes without an identity directory={directory}")
-        _write_identity(directory, path, files, random)
-    file = files.open(path)
-    try:
-        content = file.read_at(0, _IDENTITY_BYTES + 1)
-    finally:
-        file.close()
-    body = content[:-4]
-    if (
-        len(content) != _IDENTITY_BYTES
-        or not body.startswith(_MAGIC)
-        or crc32_of(body) != int.from_bytes(content[-4:], "big")
-    ):
-        raise CorruptedDataError(f"the identity of the volumes is damaged path={path}")
-    return body[len(_MAGIC) :]
-
-
-def _write_identity(directory: str, path: str, files: FileSystem, random: Random) -> None:
-    temporary = f"{directory}/identity.new"
-    body = _MAGIC + random.randbytes(16)
-    file = files.open(temporary, create=True)
-    try:
-        file.write_at(0, [body + crc32_of(body).to_bytes(4, "big")])
-        file.sync_data()
-    finally:
-        file.close()
-    files.rename(temporary, path)
-    files.sync_directory(directory)

@@ -3,13 +3,24 @@
 Invariants:
 
 - The row of the highest number of a key stays, in whatever order they come (H69); of two with one number either may.
-- Memory: rows of `bytes_max` bytes, and what Python needs for so many of them.
+- Memory: `bytes_max` bytes that rows are made in (row_memory), and what Python needs for so many of them. Rows that
+  come in about the order of their keys use a part of it, again and again: memory that the system has to give first
+  costs as much as reading what it is filled with.
 """
 
 from collections.abc import Callable
+from operator import itemgetter
 
-from tier2.volumes.index_database import IndexDatabase, Row
+from tier2.volumes.index_database import IndexDatabase, NewRow
 from tier2.volumes.index_rows import plain_row_sequence, plain_row_volume_and_length
+from tier2.volumes.row_memory import RowMemory
+
+_BATCH_ROWS = 2000
+"""The database uses the pages of so many for the next batch again."""
+_STEP_BYTES_MAX = 8 << 20
+"""After so much more it is looked whether the rows follow those that are stored."""
+_STRAYS_SHARE = 10
+"""One row in so many need not."""
 
 
 class PlainRows:
@@ -20,42 +31,73 @@ class PlainRows:
     ) -> None:
         """`superseded` is told the volume and the length of the record of each row that does not stay."""
         self._index = index
-        self._bytes_max = bytes_max
+        self._memory = RowMemory(bytes_max)
         self._superseded = superseded
-        self._rows: list[Row] = []
-        self._bytes = 0
+        self._rows: list[NewRow] = []
+        self._highest_stored = b""
+        self._step = min(_STEP_BYTES_MAX, bytes_max // 8)
+        self._look_at = self._step
+        self._looked = self._strays = 0
+        """Rows that were looked at, and those of them that do not follow."""
 
-    def take(self, rows: list[Row], row_bytes: int) -> None:
-        """Each key any number of times. Raises OSError."""
-        self._rows += rows
-        self._bytes += row_bytes
-        if self._bytes >= self._bytes_max:
+    def copy_of(self, content: bytes) -> memoryview:
+        """A piece of a volume, to make rows in: they are good until the next call unless they are taken.
+
+        At most `bytes_max` bytes. Raises OSError.
+        """
+        used = self._memory.used
+        if not self._memory.has_room(len(content)) or (used >= self._look_at and self._follow()):
             self.store()
+        return self._memory.copy_of(content)
+
+    def take(self, rows: list[NewRow], length: int) -> None:
+        """Each key any number of times; they lie in the first `length` bytes of the newest copy."""
+        self._rows += rows
+        self._memory.keep(length)
 
     def store(self) -> None:
         """Everything that was taken is in the index. Raises OSError."""
-        rows, self._rows, self._bytes = self._rows, [], 0
-        rows.sort()
-        if len(dict(rows)) < len(rows):
+        rows, self._rows = self._rows, []
+        rows.sort(key=itemgetter(0))
+        if rows:
+            self._highest_stored = max(self._highest_stored, rows[-1][0])
+        if len({key for key, _ in rows}) < len(rows):
             rows = self._newest_of_each(rows)
+        for first in range(0, len(rows), _BATCH_ROWS):
+            self._store(rows[first : first + _BATCH_ROWS])
+        self._memory.clear()
+        self._look_at = self._step
+        self._looked = self._strays = 0
+
+    def _follow(self) -> bool:
+        """Nearly all rows come behind those that are stored: more of them would not be stored any better."""
+        self._look_at += self._step
+        newest = self._rows[self._looked :]
+        self._looked = len(self._rows)
+        self._strays += sum(key <= self._highest_stored for key, _ in newest)
+        return self._strays * _STRAYS_SHARE <= self._looked
+
+    def _store(self, rows: list[NewRow]) -> None:
         newer: list[tuple[bytes, bytes | None]] = []
         for key, row in self._index.add(rows):
             stored = self._index.get(key)
             assert stored is not None, f"a row is there and is not {key=!r}"
+            lost = row
             if plain_row_sequence(row) > plain_row_sequence(stored):
-                newer.append((key, row))
-                row = stored
-            self._superseded(*plain_row_volume_and_length(row))
+                newer.append((key, bytes(row)))
+                lost = stored
+            self._superseded(*plain_row_volume_and_length(lost))
         if newer:
             self._index.apply(newer)
 
-    def _newest_of_each(self, rows: list[Row]) -> list[Row]:
-        newest: dict[bytes, bytes] = {}
-        for key, row in rows:
+    def _newest_of_each(self, rows: list[NewRow]) -> list[NewRow]:
+        newest: dict[bytes, NewRow] = {}
+        for one in rows:
+            key = one[0]
             before = newest.get(key)
             if before is not None:
-                if plain_row_sequence(before) >= plain_row_sequence(row):
-                    row, before = before, row
-                self._superseded(*plain_row_volume_and_length(before))
-            newest[key] = row
-        return list(newest.items())
+                if plain_row_sequence(before[1]) >= plain_row_sequence(one[1]):
+                    one, before = before, one
+                self._superseded(*plain_row_volume_and_length(before[1]))
+            newest[key] = one
+        return list(newest.values())

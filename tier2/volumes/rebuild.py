@@ -57,7 +57,7 @@ from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
 _BATCH_RECORDS = 10_000
 _BATCH_BYTES = 32 << 20
 _PLAIN_BYTES = 128 << 20
-"""So much is put in order at once: what comes in key order anyway, and a store of this size, is written once."""
+"""Of volumes, put in order at once: what comes in key order anyway, and a store of this size, is written once."""
 _PAGE_ROWS = 2000
 
 
@@ -153,7 +153,9 @@ class Rebuild:
         doubtful: list[ScannedRecord | DamagedStretch] = []
         items = iter(scan)
         while True:
-            block = None if doubtful else take_block(scan, volume=number, secret=secret)
+            block = None
+            if not doubtful:
+                block = take_block(scan, volume=number, secret=secret, copy_of=self._plain.copy_of)
             if block is not None:
                 tail.pass_over(block.end, block.groups)
                 self._take_plain(number, block)
@@ -186,7 +188,7 @@ class Rebuild:
         self._summary.records += len(block.plain)
         self._note_numbers(number, block.sequence_lowest, block.sequence_highest)
         self._add_live(number, block.plain_bytes)
-        self._plain.take(block.plain, block.plain_bytes)
+        self._plain.take(block.plain, block.end - block.start)
 
     def _settle(self, tail: _Tail) -> None:
         """Cut off what nobody was answered: the last group of all, if it is not there whole.

@@ -1,7 +1,8 @@
 """Many records at once, from a stretch of a volume that stands in memory: what makes a rebuild of small objects fast.
 
 A plain record is the put of an inline object without a version id. Its row is the record's own bytes behind four
-numbers, so that nothing of it has to be taken apart. All others are read by the scan, one by one.
+numbers, which are written over what stands there before them in a copy: nothing of it is taken apart, or copied again.
+All others are read by the scan, one by one.
 
 Invariants:
 
@@ -10,6 +11,7 @@ Invariants:
   stretch cuts off, ends the block in front of its group: the scan says what is wrong with it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from segmentstore.codec.crc32 import crc32_of
@@ -22,26 +24,29 @@ from tier2.volumes.blob_record import (
     RecordKind,
     seed_of,
 )
-from tier2.volumes.index_database import Row
+from tier2.volumes.index_database import NewRow
 from tier2.volumes.index_record import INLINE_ONLY, RECORD_FRONT
 from tier2.volumes.index_rows import CURRENT, OBJECT_LAYOUT, SEQUENCE_MAX
 from tier2.volumes.volume_scan import ScannedRecord, VolumeScan
 
-_STRETCH_BYTES = 8 << 20
+STRETCH_BYTES_MAX = 8 << 20
+"""What is copied at once."""
 _RECORD_BYTES_MAX = 1 << 20
 """A longer one is left to the scan, which reads it piece by piece."""
 _HEADER_CRC_FROM = 8
+_PLAIN_PUT = RecordKind.PUT.value
 
 
 @dataclass(slots=True)
 class RecordBlock:
     """What whole groups at the front of a scan hold."""
 
+    start: int
     end: int
-    """Where the last of them ends in the volume."""
+    """Where the first of them begins in the volume, and the last one ends."""
     groups: int = 0
-    plain: list[Row] = field(default_factory=list)
-    """Rows of the current version, as the index has them."""
+    plain: list[NewRow] = field(default_factory=list)
+    """Rows of the current version, as the index has them: views of the copy."""
     plain_bytes: int = 0
     """Length of their records."""
     others: list[ScannedRecord] = field(default_factory=list)
@@ -50,16 +55,18 @@ class RecordBlock:
     sequence_highest: int = 0
 
 
-def take_block(scan: VolumeScan, *, volume: int, secret: int) -> RecordBlock | None:
+def take_block(
+    scan: VolumeScan, *, volume: int, secret: int, copy_of: Callable[[bytes], memoryview]
+) -> RecordBlock | None:
     """The whole groups that stand next, and the scan goes on behind them; None if the scan has to take the next one.
 
-    To be called where a group begins. Raises OSError.
+    To be called where a group begins. `copy_of` makes the copy in which the rows are made. Raises OSError.
     """
     start = scan.offset
     if scan.next_length() > _RECORD_BYTES_MAX:
         return None
-    content = scan.stretch(_STRETCH_BYTES)
-    block = RecordBlock(start)
+    content = copy_of(scan.stretch(STRETCH_BYTES_MAX))
+    block = RecordBlock(start, start)
     _walk(scan, content, start, volume=volume, seed=seed_of(secret), block=block)
     if not block.groups:
         return None
@@ -68,26 +75,27 @@ def take_block(scan: VolumeScan, *, volume: int, secret: int) -> RecordBlock | N
 
 
 def _walk(
-    scan: VolumeScan, content: bytes, start: int, *, volume: int, seed: int, block: RecordBlock
+    scan: VolumeScan, content: memoryview, start: int, *, volume: int, seed: int, block: RecordBlock
 ) -> None:
     # Everything that is looked up per record is a local name here: at 500,000 records a second each look counts.
-    view, size = memoryview(content), len(content)
-    header_of, front_of, row_front = (
+    header_of, front_of, write_row = (
         RECORD_LAYOUT.unpack_from,
         RECORD_FRONT.unpack_from,
-        OBJECT_LAYOUT.pack,
+        OBJECT_LAYOUT.pack_into,
     )
-    front_bytes, put = RECORD_FRONT.size, RecordKind.PUT.value
+    front_bytes, before_row = RECORD_FRONT.size, OBJECT_LAYOUT.size
     rows, others = block.plain, block.others
-    position = row_bytes = 0
+    position = row_bytes = rows_kept = others_kept = 0
     lowest, highest = SEQUENCE_MAX, 0
-    rows_kept = others_kept = 0
+    size = len(content)
     while position + RECORD_HEADER_BYTES <= size:
-        mark, header_crc, crc, _, key_length, blob_length, deleted, kind, left, length, sequence = (
-            header_of(content, position)
+        mark, header_crc, crc, key_length, blob_length, kind, left, length, sequence = header_of(
+            content, position
         )
         body = position + RECORD_HEADER_BYTES
-        if mark != MARK or header_crc != crc32_of(view[position + _HEADER_CRC_FROM : body], seed):
+        if mark != MARK or header_crc != crc32_of(
+            content[position + _HEADER_CRC_FROM : body], seed
+        ):
             break
         front = body + key_length
         end = front + length + blob_length
@@ -95,20 +103,21 @@ def _walk(
         if following > size:
             break
         plain = False
-        if kind == put and length >= front_bytes:
+        if kind == _PLAIN_PUT and length >= front_bytes:
             flags, object_bytes, its_sequence, id_length = front_of(content, front)
             plain = (
                 flags == INLINE_ONLY
                 and not id_length
                 and object_bytes == blob_length
                 and its_sequence == sequence
-                and not deleted
             )
         if plain:
-            if crc != crc32_of(view[body:end], seed):
+            if crc != crc32_of(content[body:end], seed):
                 break
-            row = row_front(volume, start + position, end - position, length) + content[front:end]
-            rows.append((CURRENT + content[body:front], row))
+            key = CURRENT + content[body:front]
+            row = front - before_row
+            write_row(content, row, volume, start + position, end - position, length)
+            rows.append((key, content[row:end]))
             row_bytes += end - position
             if sequence < lowest:
                 lowest = sequence

@@ -42,3 +42,6 @@ class VolumeSettings:
     multipart_memory_bytes_max: int = 32 << 20
     """A completed upload up to this size joins the line like a put; a larger one is streamed to a volume of its own."""
     multipart_uploads_max: int = 10_000
+    """Uploads that are begun and not completed."""
+    multipart_seconds_max: float = 7 * 24 * 3600.0
+    """An upload that was begun so long ago is given up, when the next one begins or the engine is opened."""

@@ -12,7 +12,7 @@ Invariants:
 Blocking; made for an executor, by several of its threads at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -30,6 +30,11 @@ _PREFIX, _SUFFIX = "volume_", ".dat"
 _NUMBER_ATTEMPTS_MAX = 100
 CACHED_BYTES_MAX = 256 << 20
 """As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
+PAST_CACHE_BYTES_MIN = 1 << 20
+"""So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
+EARLY_BYTES_MIN = 8 << 20
+"""Longer groups are written in pieces, and each begins to go to the disk at once."""
+_PIECE_BYTES = 4 << 20
 _FORGOTTEN_BYTES_MIN = 8 << 20
 """What is asked of the system at once."""
 
@@ -60,12 +65,30 @@ class OpenVolume:
     def is_empty(self) -> bool:
         return self.end == VOLUME_HEADER_BYTES
 
-    def write(self, buffers: Sequence[BufferView], length: int) -> None:
+    def write(
+        self, buffers: Sequence[BufferView], length: int, *, past_cache: bool = False
+    ) -> None:
         """Append and sync; `end` moves only when that has succeeded. Raises OSError: never write it again then."""
-        self.file.write_at(self.end, buffers)
-        self.file.sync_data()
+        if past_cache:
+            self.file.write_past_cache(self.end, buffers)
+            self.file.sync_data()
+        elif length < EARLY_BYTES_MIN:
+            self.file.write_synced(self.end, buffers)
+        else:
+            self._write_early(buffers)
+            self.file.sync_data()
         self.end += length
         self._forget_until(self.end - self._cached_bytes_max)
+
+    def _write_early(self, buffers: Sequence[BufferView]) -> None:
+        """The disk is busy with the first pieces while the next ones are copied."""
+        offset = self.end
+        for piece, length in _pieces(buffers, _PIECE_BYTES):
+            self.file.write_at(offset, piece)
+            # Advice: the sync behind it is what counts.
+            with suppress(OSError):
+                self.file.start_writing(offset, length)
+            offset += length
 
     def write_unsynced(self, buffers: Sequence[BufferView], length: int) -> None:
         """Append; `sync` comes before anybody relies on it."""
@@ -87,6 +110,26 @@ class OpenVolume:
     def close(self) -> None:
         self._forget_until(self.end)
         self.file.close()
+
+
+def _pieces(
+    buffers: Sequence[BufferView], piece_bytes: int
+) -> Iterator[tuple[list[BufferView], int]]:
+    """The same bytes in lists of buffers of `piece_bytes` together, each with its length; the last may be shorter."""
+    piece: list[BufferView] = []
+    length = 0
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while len(view) >= piece_bytes - length:
+            room = piece_bytes - length
+            piece.append(view[:room])
+            yield piece, piece_bytes
+            piece, length, view = [], 0, view[room:]
+        if view:
+            piece.append(view)
+            length += len(view)
+    if piece:
+        yield piece, length
 
 
 class VolumeFiles:

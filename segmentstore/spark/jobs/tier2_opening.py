@@ -19,7 +19,7 @@ from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObj
 from tier2.places import object_directory
 from tier2.storage.reader import ContainerReader, StoreReader
 from tier2.storage.settings import StorageSettings
-from tier2.volumes.opening import is_engine_directory
+from tier2.volumes.engine_directory import is_engine_directory
 
 
 def is_bucket(place: Tier2Place) -> bool:

@@ -50,6 +50,10 @@ class FailingFile:
         self._log.note("sync_data", self._path)
         self._file.write_synced(offset, buffers)
 
+    def write_past_cache(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        self._log.note("write_past_cache", self._path)
+        self._file.write_past_cache(offset, buffers)
+
     def read_at(self, offset: int, length: int) -> bytes:
         self._log.note("read_at", self._path)
         return self._file.read_at(offset, length)
@@ -65,6 +69,10 @@ class FailingFile:
     def sync_data(self) -> None:
         self._log.note("sync_data", self._path)
         self._file.sync_data()
+
+    def start_writing(self, start: int, length: int) -> None:
+        self._log.note("start_writing", self._path)
+        self._file.start_writing(start, length)
 
     def forget_cached(self, start: int = 0, length: int = 0) -> None:
         self._log.note("forget_cached", self._path)

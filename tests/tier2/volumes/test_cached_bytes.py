@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import File, SystemFileSystem
 from tests.tier2.object_stores.failing_files import CallLog, FailingFile
@@ -19,15 +21,25 @@ class NotedFile(FailingFile):
     def __init__(self, file: File, log: CallLog) -> None:
         super().__init__(file, "volume", log)
         self.forgotten: list[tuple[int, int]] = []
+        self.begun: list[int] = []
         self.written_end = self.synced_end = 0
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
         super().write_at(offset, buffers)
         self.written_end = offset + sum(map(len, buffers))
 
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        super().write_synced(offset, buffers)
+        self.written_end = self.synced_end = offset + sum(map(len, buffers))
+
     def sync_data(self) -> None:
         super().sync_data()
         self.synced_end = self.written_end
+
+    def start_writing(self, start: int, length: int) -> None:
+        assert start + length == self.written_end, f"{start=} {length=} {self.written_end=}"
+        self.begun.append(start)
+        super().start_writing(start, length)
 
     def forget_cached(self, start: int = 0, length: int = 0) -> None:
         assert start + length <= self.synced_end, f"{start=} {length=} {self.synced_end=}"
@@ -70,3 +82,22 @@ def test_a_system_that_does_not_take_the_advice_fails_no_write(tmp_path: Path) -
     assert file.forgotten
     assert volume.end > 4 * len(PIECE)
     volume.close()
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_disk_begins_with_a_long_group_while_the_rest_is_copied(
+    tmp_path: Path, *, failing: bool
+) -> None:
+    volume, file, log = opened(tmp_path, cached_bytes_max=1 << 30)
+    if failing:
+        log.fail_verb = "start_writing"
+    begin, random = volume.end, Random(1)
+    lengths = [100, 9 * MIB, 0, 3 * MIB + 7, 1, 2 * MIB]
+    buffers = [random.randbytes(length) for length in lengths]
+    volume.write([memoryview(buffer) for buffer in buffers], sum(lengths))
+    assert file.begun == list(range(begin, volume.end, 4 * MIB))
+    assert file.synced_end == volume.end == begin + sum(lengths)
+    assert file.read_at(begin, sum(lengths)) == b"".join(buffers)
+    volume.write([b"short"], 5)
+    assert file.begun[-1] < volume.end - 5
+    assert file.read_at(volume.end - 5, 10) == b"short"

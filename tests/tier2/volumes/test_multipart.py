@@ -1,23 +1,33 @@
-"""Uploads in parts become one object, or nothing."""
+"""Uploads in parts become one object, or nothing; what was acknowledged of them outlives the process."""
 
+import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     InvalidRequestError,
     ObjectExistsError,
-    ObjectNotFoundError,
+    StorageUnavailableError,
 )
-from segmentstore.contracts.identifiers import BufferView
-from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.engines import SMALL, SetClock, open_small
 from tier2.volumes.description import Description
-from tier2.volumes.multipart import MultipartUploads
+from tier2.volumes.index_record import RetentionMode
+from tier2.volumes.multipart import MultipartUploads, UploadNotFoundError
 from tier2.volumes.mutations import Condition
 from tier2.volumes.opening import OpenEngine
+from tier2.volumes.part_files import Part, part_of_file_name
+from tier2.volumes.upload_record import (
+    UploadRecord,
+    decode_upload_record,
+    encode_upload_record,
+)
 
 
 @pytest.fixture
@@ -29,13 +39,12 @@ async def opened(tmp_path: Path) -> AsyncIterator[OpenEngine]:
 
 @pytest.fixture
 def uploads(opened: OpenEngine) -> MultipartUploads:
+    return uploads_of(opened)
+
+
+def uploads_of(opened: OpenEngine) -> MultipartUploads:
     assert opened.uploads is not None
     return opened.uploads
-
-
-async def received(content: bytes) -> AsyncGenerator[BufferView, None]:
-    for start in range(0, len(content), 700):
-        yield content[start : start + 700]
 
 
 def temporary(directory: Path) -> list[str]:
@@ -52,20 +61,22 @@ async def test_parts_become_one_object_in_the_order_of_their_numbers(
     upload = await uploads.begin(
         b"bucket/key", Description(content_type="x/y", metadata={"a": "b"})
     )
-    etags = {}
+    parts = {}
     for number, content in contents.items():
-        part = await uploads.put_part(upload.upload_id, number, received(content))
-        assert part.etag == hashlib.md5(content).hexdigest()
-        etags[number] = part.etag
-    assert [part.number for part in uploads.list_parts(upload.upload_id)] == [2, 4, 7]
+        part = await uploads.put_part(upload, number, [content[:20], content[20:]])
+        assert part.md5 == hashlib.md5(content).hexdigest()
+        parts[number] = part
+    assert sorted(uploads.get(upload.upload_id).parts) == [2, 4, 7]
     record = await uploads.complete(
-        upload.upload_id, [(n, etags[n]) for n in (2, 4, 7)], etag="composite-3"
+        upload,
+        [parts[number] for number in (2, 4, 7)],
+        Description(content_type="x/y", metadata={"a": "b"}, etag="composite-3"),
     )
     assert (record.etag, record.content_type, record.metadata) == ("composite-3", "x/y", {"a": "b"})
     found = await opened.engine.get(b"bucket/key")
     assert found.content == contents[2] + contents[4] + contents[7]
     assert temporary(tmp_path) == []
-    assert uploads.list_uploads(b"") == []
+    assert uploads.with_prefix(b"") == []
     await opened.engine.check()
     await opened.engine.compact()
     assert (await opened.engine.get(b"bucket/key")).content == found.content
@@ -84,8 +95,8 @@ async def test_an_upload_whose_bytes_are_there_already_leaves_no_volume(
     content = Random(1).randbytes(9000)
     await opened.engine.put(b"first", [content])
     upload = await uploads.begin(b"second", Description())
-    part = await uploads.put_part(upload.upload_id, 1, received(content))
-    await uploads.complete(upload.upload_id, [(1, part.etag)], etag="e")
+    part = await uploads.put_part(upload, 1, [content])
+    await uploads.complete(upload, [part], Description(etag="e"))
     assert len((await opened.engine.compact()).removed) == 1
     assert (await opened.engine.get(b"second")).content == content
     await opened.engine.check()
@@ -95,37 +106,40 @@ async def test_a_part_that_is_sent_again_replaces_the_first(
     uploads: MultipartUploads, opened: OpenEngine, tmp_path: Path
 ) -> None:
     upload = await uploads.begin(b"key", Description())
-    first = await uploads.put_part(upload.upload_id, 1, received(b"first"))
-    second = await uploads.put_part(upload.upload_id, 1, received(b"second"))
-    assert len(temporary(tmp_path)) == 2, "the directory and one part"
-    with pytest.raises(InvalidRequestError, match="no such part"):
-        await uploads.complete(upload.upload_id, [(1, first.etag)], etag="e")
-    await uploads.complete(upload.upload_id, [(1, second.etag)], etag="e")
+    first = await uploads.put_part(upload, 1, [b"first"])
+    second = await uploads.put_part(upload, 1, [b"second"])
+    assert len(temporary(tmp_path)) == 3, "the directory, the record and one part"
+    with pytest.raises(InvalidRequestError, match="not there"):
+        await uploads.complete(upload, [first], Description(etag="e"))
+    await uploads.complete(upload, [second], Description(etag="e"))
     assert (await opened.engine.get(b"key")).content == b"second"
 
 
 async def test_parts_are_named_in_order_and_have_to_be_there(uploads: MultipartUploads) -> None:
     upload = await uploads.begin(b"key", Description())
-    one = await uploads.put_part(upload.upload_id, 1, received(b"one"))
-    two = await uploads.put_part(upload.upload_id, 2, received(b"two"))
-    for parts in ([], [(2, two.etag), (1, one.etag)], [(1, one.etag)] * 2, [(3, one.etag)]):
+    one = await uploads.put_part(upload, 1, [b"one"])
+    two = await uploads.put_part(upload, 2, [b"two"])
+    for parts in ([], [two, one], [one, one], [one, Part(3, 1, "0" * 32, 0, 0)]):
         with pytest.raises(InvalidRequestError):
-            await uploads.complete(upload.upload_id, parts, etag="e")
+            await uploads.complete(upload, parts, Description(etag="e"))
     for number in (0, 10_001):
         with pytest.raises(InvalidRequestError):
-            await uploads.put_part(upload.upload_id, number, received(b""))
+            await uploads.put_part(upload, number, [b""])
 
 
 async def test_an_upload_that_is_given_up_leaves_nothing(
     uploads: MultipartUploads, tmp_path: Path
 ) -> None:
     upload = await uploads.begin(b"key", Description())
-    await uploads.put_part(upload.upload_id, 1, received(b"x" * 5000))
-    assert [one.key for one in uploads.list_uploads(b"ke")] == [b"key"]
-    await uploads.abort(upload.upload_id)
+    await uploads.put_part(upload, 1, [b"x" * 5000])
+    assert [one.record.key for one in uploads.with_prefix(b"ke")] == [b"key"]
+    await uploads.abort(upload)
     assert temporary(tmp_path) == []
-    with pytest.raises(ObjectNotFoundError):
-        uploads.list_parts(upload.upload_id)
+    with pytest.raises(UploadNotFoundError):
+        uploads.get(upload.upload_id)
+    with pytest.raises(UploadNotFoundError):
+        await uploads.put_part(upload, 2, [b"late"])
+    assert temporary(tmp_path) == []
 
 
 async def test_a_completion_that_is_refused_leaves_the_upload(
@@ -133,35 +147,141 @@ async def test_a_completion_that_is_refused_leaves_the_upload(
 ) -> None:
     await opened.engine.put(b"key", [b"there"])
     upload = await uploads.begin(b"key", Description())
-    part = await uploads.put_part(upload.upload_id, 1, received(b"x" * 5000))
-    with pytest.raises(ObjectExistsError):
-        await uploads.complete(
-            upload.upload_id, [(1, part.etag)], etag="e", condition=Condition(absent=True)
-        )
-    await uploads.complete(upload.upload_id, [(1, part.etag)], etag="e")
+    small = await uploads.put_part(upload, 1, [b"x" * 500])
+    part = await uploads.put_part(upload, 2, [b"x" * 5000])
+    for chosen in (small, part):
+        with pytest.raises(ObjectExistsError):
+            await uploads.complete(
+                upload, [chosen], Description(etag="e"), condition=Condition(absent=True)
+            )
+    await uploads.complete(upload, [part], Description(etag="e"))
     assert (await opened.engine.get(b"key")).content == b"x" * 5000
 
 
-async def test_a_body_that_breaks_off_leaves_no_part(
-    uploads: MultipartUploads, tmp_path: Path
+async def test_a_part_that_comes_while_an_upload_is_completed_does_not_get_into_it(
+    uploads: MultipartUploads, opened: OpenEngine, tmp_path: Path
 ) -> None:
-    async def broken() -> AsyncGenerator[BufferView, None]:
-        yield b"some"
-        raise ConnectionResetError("gone")
-
     upload = await uploads.begin(b"key", Description())
-    with pytest.raises(ConnectionResetError):
-        await uploads.put_part(upload.upload_id, 1, broken())
-    assert uploads.list_parts(upload.upload_id) == []
-    assert temporary(tmp_path) == [upload.upload_id]
-
-
-async def test_uploads_of_an_earlier_life_are_gone(tmp_path: Path) -> None:
-    opened = await open_small(str(tmp_path))
-    assert opened.uploads is not None
-    upload = await opened.uploads.begin(b"key", Description())
-    await opened.uploads.put_part(upload.upload_id, 1, received(b"x" * 5000))
+    part = await uploads.put_part(upload, 1, [b"x" * 5000])
+    completion = asyncio.ensure_future(uploads.complete(upload, [part], Description(etag="e")))
+    await asyncio.sleep(0)
+    assert upload.completing
+    with pytest.raises(InvalidRequestError, match="being completed"):
+        await uploads.abort(upload)
+    with pytest.raises(InvalidRequestError, match="being completed"):
+        await uploads.complete(upload, [part], Description(etag="e"))
+    late = asyncio.ensure_future(uploads.put_part(upload, 1, [b"late"]))
+    await asyncio.gather(completion, late, return_exceptions=True)
+    assert (await opened.engine.get(b"key")).content == b"x" * 5000
     await opened.close()
     again = await open_small(str(tmp_path))
     assert temporary(tmp_path) == []
     await again.close()
+
+
+async def test_a_part_that_was_damaged_or_cut_is_never_joined(
+    uploads: MultipartUploads, opened: OpenEngine, tmp_path: Path
+) -> None:
+    for size in (50, 5000):
+        upload = await uploads.begin(b"key", Description())
+        part = await uploads.put_part(upload, 1, [b"x" * size])
+        path = tmp_path / "temp" / upload.upload_id / part.file_name()
+        for bad, why in ((b"y" * size, "checksum"), (b"x" * (size - 1), "length")):
+            path.write_bytes(bad)
+            with pytest.raises(CorruptedDataError, match=why):
+                await uploads.complete(upload, [part], Description(etag="e"))
+        path.write_bytes(b"x" * size)
+        await uploads.complete(upload, [part], Description(etag="e"))
+    await opened.engine.check()
+
+
+async def test_uploads_of_an_earlier_life_go_on(tmp_path: Path) -> None:
+    opened = await open_small(str(tmp_path))
+    described = Description(
+        content_type="x/y",
+        metadata={"a": "ü"},
+        retention=(RetentionMode.GOVERNANCE, 5),
+        legal_hold=True,
+    )
+    begun = await uploads_of(opened).begin(b"key", described, notes={"n": "1"})
+    part = await uploads_of(opened).put_part(begun, 1, [b"x" * 5000], checksum=("crc32", "YWJj"))
+    directory = tmp_path / "temp" / begun.upload_id
+    await opened.close()
+    (directory / "0123.new").write_bytes(b"half of a pa")
+    (tmp_path / "temp" / ("0" * 32)).mkdir()
+    (tmp_path / "temp" / ("0" * 32) / part.file_name()).write_bytes(b"of a removed upload")
+    again = await open_small(str(tmp_path))
+    upload = uploads_of(again).get(begun.upload_id)
+    assert (upload.record, upload.parts) == (begun.record, {1: part})
+    assert upload.record.description == described
+    assert len(temporary(tmp_path)) == 3, "the directory, the record and one part"
+    await uploads_of(again).complete(upload, [part], described)
+    assert (await again.engine.get(b"key")).content == b"x" * 5000
+    await again.close()
+
+
+async def test_an_upload_whose_record_is_damaged_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = await open_small(str(tmp_path))
+    begun = await uploads_of(opened).begin(b"key", Description())
+    await opened.close()
+    (tmp_path / "temp" / begun.upload_id / "upload.json").write_bytes(b"{")
+    with caplog.at_level(logging.ERROR):
+        again = await open_small(str(tmp_path))
+    assert begun.upload_id in caplog.text
+    assert uploads_of(again).with_prefix(b"") == []
+    assert len(temporary(tmp_path)) == 2, "it is left for a person to look at"
+    await again.close()
+
+
+async def test_uploads_end_when_they_are_too_old(tmp_path: Path) -> None:
+    clock = SetClock()
+    opened = await open_small(str(tmp_path), clock=clock)
+    uploads = uploads_of(opened)
+    old = await uploads.begin(b"old", Description())
+    await uploads.put_part(old, 1, [b"x"])
+    week_ms = int(SMALL.multipart_seconds_max * 1000)
+    clock.ms += week_ms
+    young = await uploads.begin(b"young", Description())
+    assert uploads.with_prefix(b"") == [old, young]
+    clock.ms += 1
+    next_one = await uploads.begin(b"next", Description())
+    assert uploads.with_prefix(b"") == [next_one, young]
+    await opened.close()
+    clock.ms += week_ms
+    again = await open_small(str(tmp_path), clock=clock)
+    assert [one.record.key for one in uploads_of(again).with_prefix(b"")] == [b"next"]
+    assert len(temporary(tmp_path)) == 2, "a directory and its record"
+    await again.close()
+
+
+async def test_there_is_a_limit_to_uploads(tmp_path: Path) -> None:
+    opened = await open_small(str(tmp_path), settings=replace(SMALL, multipart_uploads_max=2))
+    uploads = uploads_of(opened)
+    first = await uploads.begin(b"a", Description())
+    await uploads.begin(b"b", Description())
+    with pytest.raises(StorageUnavailableError, match="too many"):
+        await uploads.begin(b"c", Description())
+    await uploads.abort(first)
+    await uploads.begin(b"c", Description())
+    await opened.close()
+
+
+def test_a_part_is_found_by_its_file_name() -> None:
+    for part in (
+        Part(1, 0, "0" * 32, 0, 5),
+        Part(10_000, 1 << 33, "f" * 32, 0xFFFFFFFF, 9, ("crc32c", "4waSgw==")),
+    ):
+        assert part_of_file_name(part.file_name()) == part
+    assert part_of_file_name("upload.json") is None
+
+
+def test_records_of_uploads_read_back_and_other_bytes_are_none() -> None:
+    described = Description("text/x", {"m:a": "1"}, retention=(RetentionMode.COMPLIANCE, 7))
+    record = UploadRecord("k/ü".encode(), 5, described, {"a": "b"})
+    content = encode_upload_record(record)
+    assert decode_upload_record(content) == record
+    for other in (b"", b"{}", b"[]", b'{"format": 2}', content.replace(b"COMPL", b""), b"\xff"):
+        with pytest.raises(CorruptedDataError):
+            decode_upload_record(other)

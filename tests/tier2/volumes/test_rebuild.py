@@ -23,6 +23,7 @@ from tier2.volumes.index_rows import (
     plain_row_sequence,
 )
 from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.opening import OpenEngine, open_engine_for_reading
 from tier2.volumes.plain_rows import PlainRows
 from tier2.volumes.record_block import take_block
@@ -124,10 +125,10 @@ def by_blocks(path: Path, content: bytes) -> tuple[list[Row], list[DamagedStretc
     in_blocks = 0
     items = iter(scan)
     while True:
-        block = take_block(scan, volume=1, secret=secret)
+        block = take_block(scan, volume=1, secret=secret, copy_of=writable)
         if block is not None:
             in_blocks += len(block.plain) + len(block.others)
-            rows += [(key[1:], row[8:]) for key, row in block.plain]
+            rows += [(key[1:], bytes(row[8:])) for key, row in block.plain]
             rows += puts_among(block.others)
             continue
         one = next(items, None)
@@ -137,6 +138,10 @@ def by_blocks(path: Path, content: bytes) -> tuple[list[Row], list[DamagedStretc
             damaged.append(one)
         else:
             rows += puts_among([one])
+
+
+def writable(content: bytes) -> memoryview:
+    return memoryview(bytearray(content))
 
 
 def puts_among(records: Sequence[ScannedRecord]) -> list[Row]:
@@ -184,16 +189,38 @@ def test_h69_of_many_rows_of_a_key_the_highest_number_stays(tmp_path: Path) -> N
     total = 0
     for sequence in random.sample(range(1, 4000), 900):
         key = b"o" + random.choice((b"%d" % random.randrange(90), random.choice(LONG)))
-        row = row_of(sequence)
+        row = plain.copy_of(row_of(sequence))
         newest[key] = max(newest.get(key, 0), sequence)
         total += 300
-        plain.take([(key, row)], 300)
+        plain.take([(key, row)], len(row))
     plain.store()
     index.loaded()
     stored = dict(index.scan(b"", b"\xff", 1000))
     assert {key: plain_row_sequence(row) for key, row in stored.items()} == newest
     assert total - lost[0] == 300 * len(newest)
     index.close()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_that_come_in_order_are_stored_before_their_memory_is_full(*, shuffled: bool) -> None:
+    index = MemoryIndex()
+    plain = PlainRows(index=index, bytes_max=80_000, superseded=never)
+    numbers = list(range(400))
+    if shuffled:
+        Random(5).shuffle(numbers)
+    for number in numbers:
+        row = plain.copy_of(row_of(number))
+        plain.take([(b"o%04d" % number, row)], len(row))
+    stored = len(index.scan(b"o", b"p", 1000))
+    # The first step follows an empty index in any case.
+    assert 20 < stored < 100 if shuffled else stored > 300
+    plain.store()
+    rows = index.scan(b"o", b"p", 1000)
+    assert rows == [(b"o%04d" % number, row_of(number)) for number in range(400)]
+
+
+def never(_volume: int, _length: int) -> None:
+    raise AssertionError("no row was superseded")
 
 
 def row_of(sequence: int) -> bytes:

@@ -1,7 +1,8 @@
 """What an engine knows after it was closed, killed, or lost its index: all of it."""
 
+import asyncio
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 from segmentstore.contracts.errors import ObjectNotFoundError, StorageUnavailableError
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
+from tests.tier2.volumes.engines import open_small
 from tier2.volumes.lmdb_index import LmdbIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
@@ -92,3 +94,29 @@ async def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1), pytest.raises(StorageUnavailableError, match="another process"):
         await opened(tmp_path / "one")
     await engine.close()
+
+
+async def test_who_gives_up_opening_leaves_the_volumes_to_others(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        for turns in range(8):
+            opening = asyncio.ensure_future(open_small(str(tmp_path), executor=executor))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            store = await opened_in_the_end(str(tmp_path), executor)
+            await store.engine.put(b"%d" % turns, [b"x"])
+            await store.close()
+        store = await open_small(str(tmp_path), executor=executor)
+        assert len(await store.engine.list(b"", limit=100)) == 8
+        await store.close()
+
+
+async def opened_in_the_end(directory: str, executor: Executor) -> OpenEngine:
+    """Each attempt takes a turn of a thread, and the one that nobody waits for any more has few of them."""
+    for _ in range(1000):
+        try:
+            return await open_small(directory, executor=executor)
+        except StorageUnavailableError:
+            continue
+    raise AssertionError("the lock is held by nobody, for ever")

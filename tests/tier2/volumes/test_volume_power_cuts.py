@@ -8,14 +8,13 @@ answered, and compared again after its index was thrown away.
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.contracts.identifiers import BufferView
 from tests.sim.disk import Boundary, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import power_cut_images
@@ -116,16 +115,15 @@ class Writer:
         self.answers.certain[key] = self.answers.asked.pop(key)
 
     async def upload(self, key: bytes, before: State, content: bytes) -> None:
-        async def received() -> AsyncGenerator[BufferView, None]:
-            yield content[:40]
-            yield content[40:]
-
         assert self.uploads is not None
         kept = tuple(one for one in before if one[0])
         self.ask(key, (("", content, False), *kept))
         upload = await self.uploads.begin(key, Description())
-        part = await self.uploads.put_part(upload.upload_id, 1, received())
-        await self.uploads.complete(upload.upload_id, [(1, part.etag)], etag="composite-1")
+        parts = [
+            await self.uploads.put_part(upload, 1, [content[:40]]),
+            await self.uploads.put_part(upload, 2, [content[40:]]),
+        ]
+        await self.uploads.complete(upload, parts, Description(etag="composite-2"))
 
     def ask(self, key: bytes, state: State) -> None:
         self.answers.asked[key] = state
