@@ -1,4 +1,5 @@
-"""The machine that runs the real node: file logs on a simulated disk, Tier 2 in a simulated store or on that disk too.
+"""The machine that runs the real node: file logs on a simulated disk, Tier 2 in a simulated store, or on that
+disk too: in files, or in volumes.
 
 A process is a mount of the disk, a view of the store, a cache and threads; its containers share them as in production.
 """
@@ -9,7 +10,7 @@ from random import Random
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.contracts.errors import ObjectNotFoundError
+from segmentstore.contracts.errors import ObjectNotFoundError, StorageUnavailableError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.late_object_store import LateObjectStore
@@ -27,10 +28,12 @@ from tests.sim.node_settings import (
 from tests.sim.object_store import MountedObjectStore, SimulatedObjectStore
 from tests.sim.settings import Swarm
 from tests.sim.troubles import Troubles
+from tests.sim.volumes import VolumeIndexes, volume_settings
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.rules import DurabilityRules
 from tier1.file_log.sync_pace import SyncPace
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.volumes.late_volumes import LateVolumes
 from tier2.storage.reader import ContainerReader
 from tier2.storage.tiered_storage import TieredStorage
 
@@ -45,6 +48,7 @@ class Process:
     mount: Mount
     view: MountedObjectStore
     objects: ObjectStore
+    volumes: LateVolumes | None
     cache: CacheManager
     log_threads: SimExecutor | None
     storage_threads: SimExecutor | None
@@ -68,11 +72,12 @@ class NodeMachine:
         self.store = SimulatedObjectStore(loop, loop.random, swarm.trouble.store)
         self.wall_clock = SimulatedWallClock(loop)
         self._processes: dict[int, Process] = {}
+        self._volume_indexes = VolumeIndexes(kept=swarm.node.volume_index_kept)
         self._auditor: tuple[Mount, ObjectStore] | None = None
         self._troubles = Troubles(
             loop=loop,
             disk=self.disk,
-            store=None if swarm.node.objects_in_files else self.store,
+            store=None if self._tier2_on_disk else self.store,
             wall_clock=self.wall_clock,
             settings=swarm.trouble,
             views=self._living_views,
@@ -128,7 +133,19 @@ class NodeMachine:
         workers = swarm.executor_workers
         storage_threads = SimExecutor(workers) if workers else None
         objects: ObjectStore = view
-        if swarm.objects_in_files:
+        volumes: LateVolumes | None = None
+        if swarm.objects_in_volumes:
+            volumes = LateVolumes(
+                _TIER2_PATH,
+                files=mount,
+                executor=storage_threads,
+                wall_clock=self.wall_clock,
+                random=random,
+                settings=volume_settings(swarm),
+                open_index=self._volume_indexes.opener(mount),
+            )
+            objects = LateObjectStore(volumes)
+        elif swarm.objects_in_files:
             objects = LateObjectStore(
                 FilesystemObjectStore(
                     _TIER2_PATH, files=mount, executor=storage_threads, random=random
@@ -138,6 +155,7 @@ class NodeMachine:
             mount=mount,
             view=view,
             objects=objects,
+            volumes=volumes,
             cache=CacheManager(
                 storage=CacheStorage(budget_bytes=CACHE_BYTES, arena_bytes=CACHE_BYTES),
                 settings=cache_settings(swarm),
@@ -156,6 +174,7 @@ class NodeMachine:
 
     def lose_power(self) -> None:
         self.disk.lose_power(self._loop.random)
+        self._volume_indexes.lose_power(self._loop.random)
 
     # --- trouble ----------------------------------------------------------------------------------
 
@@ -171,12 +190,20 @@ class NodeMachine:
     def _living_views(self) -> list[MountedObjectStore]:
         return [process.view for process in self._processes.values() if process.mount.alive]
 
+    @property
+    def _tier2_on_disk(self) -> bool:
+        return self._swarm.node.objects_in_files or self._swarm.node.objects_in_volumes
+
     # --- checks -----------------------------------------------------------------------------------
 
     async def open_storage(self, container_id: int) -> ContainerReader | None:
         """Tier 2 from the root alone, as somebody sees it who has nothing else."""
         swarm = self._swarm.node
-        objects = self._auditors_files() if swarm.objects_in_files else self.store.mount()
+        objects: ObjectStore = self.store.mount()
+        if swarm.objects_in_volumes:
+            objects = self._living_volumes()
+        elif swarm.objects_in_files:
+            objects = self._auditors_files()
         reader = ContainerReader(
             object_store=objects,
             container_id=ContainerId(container_id),
@@ -188,6 +215,13 @@ class NodeMachine:
         except ObjectNotFoundError:
             return None
         return reader
+
+    def _living_volumes(self) -> ObjectStore:
+        """Of the process that has them; a fresh view, past everything that its containers remember."""
+        for process in self._processes.values():
+            if process.mount.alive and process.volumes is not None and process.volumes.is_open:
+                return process.volumes
+        raise StorageUnavailableError("nobody has the volumes", state="unavailable")
 
     def _auditors_files(self) -> ObjectStore:
         """One process looks at the files of Tier 2 until the power fails, then another."""

@@ -108,6 +108,7 @@ def container_settings(node: NodeSettings) -> ContainerSettings:
                 fetch_bytes_max=1024,
                 alignment_bytes=256,
                 read_ahead_bytes_max=4096,
+                ahead_fetch_bytes_max=2048,
                 sequences_max=4,
             ),
             waiters_max=1000,

@@ -3,7 +3,7 @@
 A bug is a set of durability rules for the file log, or a change of one method while the patch lasts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -22,7 +22,7 @@ from containers.writer.publication_builder import PublicationBuilder
 from containers.writer.segment_flush import SegmentFlush
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.errors import StorageError
-from segmentstore.contracts.identifiers import LogAddress, SequenceNumber
+from segmentstore.contracts.identifiers import BufferView, LogAddress, SequenceNumber
 from segmentstore.contracts.storage import Publication, SegmentPublication
 from tests.tier1.file_log.planted import (
     AcknowledgesBeforeSync,
@@ -30,6 +30,10 @@ from tests.tier1.file_log.planted import (
     ServesTheUnsyncedTail,
 )
 from tier1.file_log.rules import DurabilityRules
+from tier2.volumes import plain_rows
+from tier2.volumes.index_rows import plain_row_sequence
+from tier2.volumes.tail_replay import TailReplay
+from tier2.volumes.volume_files import OpenVolume
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,25 @@ def _forget_that_removed_keys_are_gone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemovalBatch, "_judge_known", judge_known)
 
 
+def _answer_for_volumes_before_they_are_synced(patch: pytest.MonkeyPatch) -> None:
+    def write(
+        self: OpenVolume, buffers: Sequence[BufferView], length: int, *, past_cache: bool = False
+    ) -> None:
+        self.file.write_at(self.end, buffers)
+        self.end += length
+
+    patch.setattr(OpenVolume, "write", write)
+
+
+def _keep_the_older_row_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """Of two records of one key the lower number counts (H69)."""
+    patch.setattr(plain_rows, "plain_row_sequence", lambda row: -plain_row_sequence(row))
+
+
+def _skip_what_the_index_of_the_volumes_lacks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TailReplay, "_apply", lambda *_: None)
+
+
 BUGS: dict[str, PlantedBug] = {
     "acknowledged before it is synced": PlantedBug(rules=AcknowledgesBeforeSync()),
     "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
@@ -148,5 +171,12 @@ BUGS: dict[str, PlantedBug] = {
     "a removed key stays in its table": PlantedBug(patch=_forget_that_removed_keys_are_gone),
     "a cache block is reused while its bytes are needed": PlantedBug(
         patch=_reuse_blocks_before_they_are_flushed
+    ),
+    "an object in the volumes is answered for before it is synced": PlantedBug(
+        patch=_answer_for_volumes_before_they_are_synced
+    ),
+    "a rebuild of the index keeps older rows": PlantedBug(patch=_keep_the_older_row_in_a_rebuild),
+    "records behind the index of the volumes are skipped": PlantedBug(
+        patch=_skip_what_the_index_of_the_volumes_lacks
     ),
 }

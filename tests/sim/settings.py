@@ -34,6 +34,10 @@ class NodeSettings:
     """Each of the caches of records, run blocks and chunk indexes."""
     executor_workers: int
     """0: as many as there are jobs."""
+    objects_in_volumes: bool = False
+    """Tier 2 lies in volumes, on the same disk as Tier 1."""
+    volume_index_kept: bool = False
+    """Their index outlives the process."""
     attribute_bytes_max: int = 1 << 25
     """Memory of extended attributes, the places of tables' keys among them."""
 
@@ -90,7 +94,7 @@ class Swarm:
 def draw_swarm(random: Random) -> Swarm:
     """The world of a seed."""
     swarm = Swarm(_draw_node(random), _draw_work(random), _draw_trouble(random))
-    return _with_tables(swarm, Random(repr(swarm)))
+    return _with_volumes(_with_tables(swarm, Random(repr(swarm))))
 
 
 def _with_tables(swarm: Swarm, random: Random) -> Swarm:
@@ -100,6 +104,16 @@ def _with_tables(swarm: Swarm, random: Random) -> Swarm:
     node = replace(swarm.node, attribute_bytes_max=random.choice((1, 1000, 1 << 25)))
     work = replace(swarm.work, table_count=random.choice((1, 2)))
     return replace(swarm, node=node, work=work)
+
+
+def _with_volumes(swarm: Swarm) -> Swarm:
+    """One world of six keeps Tier 2 in volumes; the draws of the others do not depend on it."""
+    random = Random(f"objects with volumes {swarm}")
+    if swarm.node.objects_in_files or random.random() >= 0.22:
+        return swarm
+    kept = random.random() < 0.5
+    node = replace(swarm.node, objects_in_volumes=True, volume_index_kept=kept)
+    return replace(swarm, node=node)
 
 
 def _draw_node(random: Random) -> NodeSettings:

@@ -3,7 +3,7 @@
 Invariant: between start() and close() this process holds the directory; start() that failed may be called again.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import replace
@@ -15,6 +15,7 @@ from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import FileSystem
 from tier2.object_stores.volumes.volume_object_store import VolumeObjectStore
+from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.lmdb_index import LmdbIndex
 from tier2.volumes.opening import OpenEngine, open_engine, open_engine_for_reading
 from tier2.volumes.settings import VolumeSettings
@@ -34,21 +35,33 @@ class LateVolumes:
         *,
         files: FileSystem,
         executor: Executor | None,
+        readers: Executor | None = None,
         wall_clock: WallClock,
         random: Random,
         settings: VolumeSettings,
         read_only: bool = False,
+        open_index: Callable[[str], IndexDatabase] = LmdbIndex,
     ) -> None:
-        """`read_only`: if another process has the volumes, read beside it; otherwise hold them, and change nothing."""
+        """`read_only`: if another process has the volumes, read beside it; otherwise hold them, and change nothing.
+
+        `open_index` opens the index in the directory that it is given; `read_only` beside another process takes LMDB.
+        """
         self._directory = directory
         self._files = files
         self._executor = executor
+        self._readers = readers
         self._wall_clock = wall_clock
         self._random = random
         self._settings = settings
         self._read_only = read_only
+        self._open_index = open_index
         self._open: OpenEngine | None = None
         self._store: VolumeObjectStore | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has the volumes."""
+        return self._open is not None
 
     async def start(self) -> int:
         """Raises StorageError; may be called again then."""
@@ -74,8 +87,9 @@ class LateVolumes:
             return await open_engine(
                 self._directory,
                 files=self._files,
-                open_index=LmdbIndex,
+                open_index=self._open_index,
                 executor=self._executor,
+                readers=self._readers,
                 wall_clock=self._wall_clock,
                 random=self._random,
                 settings=settings,
@@ -88,6 +102,7 @@ class LateVolumes:
             files=self._files,
             open_index=lambda directory: LmdbIndex(directory, read_only=True),
             executor=self._executor,
+            readers=self._readers,
             wall_clock=self._wall_clock,
             random=self._random,
             settings=self._settings,
