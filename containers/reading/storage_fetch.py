@@ -37,6 +37,8 @@ class StorageFetchSettings:
     """Fetches end on multiples of it, so that small reads in order do not become a fetch each."""
     read_ahead_bytes_max: int = 4 * 1024 * 1024
     """How far sequential readers are read ahead of."""
+    ahead_fetch_bytes_max: int = 2 * 1024 * 1024
+    """Bytes asked for at once ahead of a reader: half as many ways to a thread and back."""
     sequences_max: int = 256
     """Sequential readers that are told apart."""
     marks_max: int = 8
@@ -97,7 +99,8 @@ class StorageFetches:
             # Tier 2 may answer with one block, and this one ended before our byte: only a fetch of it will do.
             fetch = self._find(segment_id, offset, exact=True)
         if fetch is None:
-            fetch = self._start(index, offset, offset + length)
+            end = offset + min(length, self._settings.fetch_bytes_max)
+            fetch = self._start(index, offset, end)
         else:
             self.joined_count += 1
         self._read_ahead(index, offset, fetch)
@@ -136,7 +139,6 @@ class StorageFetches:
         alignment = self._settings.alignment_bytes
         # Tier 2 answers with the whole block around the first byte asked for, and promises no more: so it is asked for
         # the very byte that is wanted, not for an aligned one before it.
-        end = min(end, offset + self._settings.fetch_bytes_max)
         end = max(end, min(end + -end % alignment, metadata.storage_length), offset + 1)
         fetch = StorageFetch(segment_id=metadata.segment_id, begin=offset, end=end)
         self._running.setdefault(fetch.segment_id, []).append(fetch)
@@ -218,6 +220,7 @@ class StorageFetches:
             ahead = self._find(metadata.segment_id, position)
             if ahead is None:
                 end = index.uncached_end(position, limit)
+                end = min(end, position + self._settings.ahead_fetch_bytes_max)
                 ahead = self._start(index, position, end)
                 ahead.window = window
             position = ahead.end

@@ -26,7 +26,7 @@ from segmentstore.runtime.files import FileSystem
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.object_stores.volumes.late_volumes import LateVolumes
-from tier2.volumes.opening import is_engine_directory
+from tier2.volumes.engine_directory import is_engine_directory
 from tier2.volumes.settings import VolumeSettings
 
 S3_SCHEME = "s3://"
@@ -65,6 +65,7 @@ class Tier2Stores:
         random: Random,
         threads: FairThreads,
         lanes: Sequence[Lane],
+        readers: FairThreads,
     ) -> None:
         self._stores: list[ObjectStore]
         self._metrics: Callable[[], Mapping[str, float]] = dict
@@ -81,6 +82,7 @@ class Tier2Stores:
                     path,
                     files=files,
                     executor=threads.lane(),
+                    readers=readers.lane(),
                     wall_clock=wall_clock,
                     random=random,
                     settings=VolumeSettings(),

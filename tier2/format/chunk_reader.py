@@ -58,6 +58,7 @@ class BlockRange:
     """Of the stored bytes, checksums included."""
     start_offset: int
     """First offset in the uncompressed bytes."""
+    uncompressed_length: int
 
 
 def tail_range(size: int) -> ByteRange:
@@ -116,12 +117,15 @@ def plan_read(index: ChunkIndex, *, start_offset: int, end_offset: int) -> Block
     first = index.block_at(start_offset)
     last = index.block_at(end_offset - 1)
     start = index.entries[first].position
+    start_offset = index.entries[first].first_offset
+    last_entry = index.entries[last]
     return BlockRange(
         first_block=first,
         block_count=last - first + 1,
         start=start,
-        length=index.entries[last].end_position - start,
-        start_offset=index.entries[first].first_offset,
+        length=last_entry.end_position - start,
+        start_offset=start_offset,
+        uncompressed_length=last_entry.first_offset + last_entry.uncompressed_length - start_offset,
     )
 
 

@@ -106,7 +106,7 @@ class ChunkReads:
             ]
         else:
             stored = await self._fetch(image, ByteRange(blocks.start, blocks.length))
-        if blocks.length <= _INLINE_BYTES_MAX:
+        if blocks.uncompressed_length <= _INLINE_BYTES_MAX:
             content = decode_blocks(index, blocks, stored, source=str(image))
         else:
             content = await get_running_loop().run_in_executor(

@@ -30,7 +30,9 @@ class Components:
         container_id: ContainerId,
         settings: StorageSettings,
         executor: Executor | None,
+        readers: Executor | None = None,
     ) -> None:
+        """`readers`: threads for those who wait for a chunk's bytes; without it they share the executor."""
         self.object_store = object_store
         self.settings = settings
         self.executor = executor
@@ -53,7 +55,7 @@ class Components:
             counters=self.counters,
             index_cache_bytes=settings.chunk_index_cache_bytes // 2,
             whole_chunk_read_bytes_max=settings.whole_chunk_read_bytes_max,
-            executor=executor,
+            executor=readers or executor,
         )
 
     async def offload(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -55,6 +55,7 @@ class TieredStorage(RootReading):
         wall_clock: WallClock,
         random: Random,
         executor: Executor | None,
+        readers: Executor | None = None,
     ) -> None:
         self._container_id = container_id
         self._settings = settings
@@ -64,6 +65,7 @@ class TieredStorage(RootReading):
                 container_id=container_id,
                 settings=settings,
                 executor=executor,
+                readers=readers,
             )
         )
         self._wall_clock = wall_clock

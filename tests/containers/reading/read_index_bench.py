@@ -14,7 +14,11 @@ from tests.containers.reading.memory_tier2 import MemoryTier2
 
 MIB = 1024 * 1024
 SMALL_FETCHES = StorageFetchSettings(
-    fetches_max=3, fetch_bytes_max=8192, alignment_bytes=512, read_ahead_bytes_max=16384
+    fetches_max=3,
+    fetch_bytes_max=8192,
+    alignment_bytes=512,
+    read_ahead_bytes_max=16384,
+    ahead_fetch_bytes_max=8192,
 )
 
 

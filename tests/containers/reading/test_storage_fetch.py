@@ -1,8 +1,10 @@
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from containers.reading.container_read_index import ReadIndexSettings
 from segmentstore.contracts.errors import (
     CacheFullError,
     ContainerStoppedError,
@@ -193,6 +195,17 @@ async def test_a_sequential_reader_is_read_ahead_of_while_it_finds_everything_in
     # One that nobody read ahead of would wait for each fetch; one that misses start for each window.
     assert waited <= 3
     assert bench.container.statistics().fetched_bytes < 2 * len(DATA)
+    bench.container.check()
+
+
+async def test_what_is_read_ahead_comes_in_larger_steps_than_what_somebody_waits_for() -> None:
+    settings = replace(SMALL_FETCHES, fetch_bytes_max=4096, ahead_fetch_bytes_max=8192)
+    bench = ReadIndexBench(settings=ReadIndexSettings(fetch=settings))
+    index = bench.open(published=DATA)
+    assert (await read_all(index, 0, len(DATA)))[0] == DATA
+    lengths = [length for _, _, length in bench.tier2.reads]
+    assert lengths[0] == 4096
+    assert 8192 <= max(lengths) < 8192 + settings.alignment_bytes
     bench.container.check()
 
 
