@@ -42,9 +42,16 @@ class _MeasuredFile(SystemFile):
         self._frames = frames
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        self._note(buffers)
+        super().write_at(offset, buffers)
+
+    def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        self._note(buffers)
+        super().write_synced(offset, buffers)
+
+    def _note(self, buffers: Sequence[BufferView]) -> None:
         if bytes(buffers[0][:4]) == MAGIC:
             self._frames.append(sum(map(len, buffers)))
-        super().write_at(offset, buffers)
 
 
 class _MeasuredFiles(SystemFileSystem):
