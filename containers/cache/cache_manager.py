@@ -235,24 +235,23 @@ class CacheManager:
     def _evict(self, bytes_needed: int, entry_count_max: int | None = None) -> int:
         freed = 0
         count = 0
-        while freed < bytes_needed and count != entry_count_max:
-            entry = self._oldest()
-            if entry is None:
-                break
+        while freed < bytes_needed and count != entry_count_max and self._generations:
+            generation, entries = next(iter(self._generations.items()))
+            entry, _ = entries.popitem(last=False)
+            if not entries:
+                del self._generations[generation]
             block = entry.block
             assert block is not None, f"{entry!r} was released and is still in a generation"
             freed += block.size_bytes
             count += 1
             if entry.owner is not None:
                 entry.owner.evicted(entry)
-            self._release_evictable(entry, block)
+            entry.generation = PINNED
+            _let_go(entry)
+            self._storage.free(block)
+        self._evictable_bytes -= freed
         self._evicted_bytes += freed
         return freed
-
-    def _oldest(self) -> CacheEntry | None:
-        for entries in self._generations.values():
-            return next(iter(entries))
-        return None
 
     def _enter_generation(self, entry: CacheEntry) -> None:
         block = entry.block

@@ -112,11 +112,17 @@ class SegmentStaging:
         if offset == staged_end:
             run_bytes = offset - max(self._run_start, self.metadata.storage_length)
             room = self._open_bytes - (staged_end - self._open.offset)
-            in_open_block = min(size, max(0, room))
+            if room > 0:
+                in_open_block = min(size, room)
         blocks = self._container.allocate_run(
             size - in_open_block, run_bytes + in_open_block, recovering=recovering
         )
         # Nothing below may be refused: the bytes are staged whole or not at all.
+        if not in_open_block and len(blocks) == 1:
+            if offset != staged_end:
+                self._run_start = offset
+            self._open_block(blocks[0], offset, data)
+            return
         view = memoryview(data)
         if in_open_block:
             position = offset - self._open.offset
@@ -132,14 +138,16 @@ class SegmentStaging:
             self._open_block(block, offset + written, piece)
             written += len(piece)
 
-    def _open_block(self, block: CacheBlock, offset: int, first_bytes: memoryview) -> None:
-        self._close_open_block()
-        end = offset + len(first_bytes)
-        block.view[: end - offset] = first_bytes
+    def _open_block(self, block: CacheBlock, offset: int, first_bytes: BufferView) -> None:
+        """In the place of the block that was open before."""
+        size = len(first_bytes)
+        self._open_view = view = block.view
+        view[:size] = first_bytes
         if self._entries is None:
             self._entries = SegmentEntries()
-        self._open = CacheEntry(owner=self, offset=offset, end=end, block=block)
-        self._open_view = block.view
+        if self._open_bytes != _CLOSED:
+            self._staged_end = self._open.end
+        self._open = CacheEntry(owner=self, offset=offset, end=offset + size, block=block)
         self._open_bytes = block.size_bytes
         self._entries.append(self._open)
 
