@@ -17,7 +17,12 @@ from dataclasses import dataclass
 
 from containers.cache.cache_entry import PINNED, CacheEntry
 from containers.cache.cache_shares import CacheShare, CacheShares
-from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheBlock, CacheStorage
+from containers.cache.cache_storage import (
+    BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
+    CacheBlock,
+    CacheStorage,
+)
 from segmentstore.contracts.errors import CacheFullError
 
 
@@ -32,7 +37,7 @@ class CacheManagerSettings:
     generation_share: float = 1 / 32
     """A generation ends after this much of the budget was used in it."""
     eviction_batch: int = 32
-    """Entries evicted per allocation above the high mark, beyond what the allocation needs."""
+    """Most entries evicted by one allocation above the high mark; it evicts some more than it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class CacheManager:
         budget = storage.budget_bytes
         self._high_mark_bytes = int(budget * self._settings.high_mark_share)
         self._unflushed_bytes_max = int(budget * self._settings.unflushed_share_max)
+        self._eviction_bytes = min(BLOCK_BYTES_MAX, budget // 256)
         self.shares = CacheShares(limit_bytes=self._unflushed_bytes_max)
         self._generation_bytes_max = max(1, int(budget * self._settings.generation_share))
         self.on_room: list[Callable[[], None]] = []
@@ -117,8 +123,9 @@ class CacheManager:
         if self.shares.claimed_bytes + size_bytes > self.shares.limit_bytes:
             size_bytes = self._fitting(size_bytes, share=share, recovering=recovering)
         block = self._allocate(size_bytes)
-        self.unflushed_bytes += block.size_bytes
-        share.grow(block.size_bytes)
+        size_bytes = block.size_bytes
+        self.unflushed_bytes += size_bytes
+        share.grow(size_bytes)
         return block
 
     def _fitting(self, size_bytes: int, *, share: CacheShare, recovering: bool) -> int:
@@ -156,7 +163,8 @@ class CacheManager:
         taken = self._storage.occupied_bytes + self.shares.charged_bytes + size_bytes
         excess = taken - self._high_mark_bytes
         if excess > 0:
-            self._evict(excess, self._settings.eviction_batch)
+            # Some more at a time: one by one costs a search for the oldest each.
+            self._evict(excess + self._eviction_bytes, self._settings.eviction_batch)
         over = excess + self._high_mark_bytes - self._storage.budget_bytes
         if over > 0 and self.shares.charged_bytes:
             self._evict_for_charges(size_bytes)

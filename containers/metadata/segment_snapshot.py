@@ -31,7 +31,7 @@ def encode_segment_snapshot(segment: SegmentMetadata) -> bytes:
     if segment.encoded_snapshot is not None:
         return segment.encoded_snapshot
     table = segment.attributes
-    core = list(table.pending_core().items())
+    core = list(table.pending_core().items()) if table.core_values or table.pending else []
     no_extended = table.complete and not table.has_extended
     flags = (
         (_SEALED if segment.pending_sealed else 0)
@@ -52,8 +52,11 @@ def encode_segment_snapshot(segment: SegmentMetadata) -> bytes:
         segment.storage_length,
         segment.pending_last_modified_ms,
     )
-    segment.encoded_snapshot = header + name + encode_attributes(core)
-    return segment.encoded_snapshot
+    encoded = header + name
+    if core:
+        encoded += encode_attributes(core)
+    segment.encoded_snapshot = encoded
+    return encoded
 
 
 def decode_segment_snapshot(view: memoryview, position: int = 0) -> tuple[SegmentMetadata, int]:

@@ -105,13 +105,14 @@ class SegmentStaging:
         size = len(data)
         if not size:
             return
-        staged_end = self.staged_end
+        open_bytes = self._open_bytes
+        staged_end = self._staged_end if open_bytes == _CLOSED else self._open.end
         assert offset >= staged_end, f"{offset} is staged already, up to {staged_end}"
         in_open_block = 0
         run_bytes = 0
         if offset == staged_end:
             run_bytes = offset - max(self._run_start, self.metadata.storage_length)
-            room = self._open_bytes - (staged_end - self._open.offset)
+            room = open_bytes - (staged_end - self._open.offset)
             if room > 0:
                 in_open_block = min(size, room)
         blocks = self._container.allocate_run(

@@ -90,11 +90,12 @@ class Backlog:
 
     def _add_run(self, run: AppendRun, now: float) -> None:
         """As _add, for what there is most of: over many segments one run may be one append."""
-        segment = self._source.segment(SegmentId(run.segment_id))
-        assert segment is not None, f"append to a segment without metadata {run.segment_id}"
+        segment_id = run.segment_id
+        segment = self._source.segment(segment_id)
+        assert segment is not None, f"append to a segment without metadata {segment_id}"
         if run.last_sequence_number <= segment.published_sequence_number:
             return
-        aggregator = self._aggregator(segment)
+        aggregator = self._aggregators.get(segment_id) or self._aggregator(segment)
         aggregator.add_run(run, now)
         if aggregator.since < self._oldest:
             self._oldest = aggregator.since
