@@ -15,7 +15,7 @@ import aioboto3
 from aiobotocore.config import AioConfig
 
 from tests.tier2.object_stores.s3.conftest import free_port
-from tests.tier2.object_stores.s3.test_real_server import CACHE, gateway, wait_for
+from tests.tier2.object_stores.s3.real_server import CACHE, gateway, wait_for
 
 CONCURRENT = 16
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret1"

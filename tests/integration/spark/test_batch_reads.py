@@ -1,5 +1,6 @@
 """Batch reads through real Spark: what comes out is what went in, whoever had it at the time."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from segmentstore.client import ScalingPolicy, Store, StreamConfig
 from tests.spark.live_store import LiveStore, live_store
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url
+from tests.tier2.object_stores.s3.real_server import gateway_url, new_bucket
 
-__all__ = ["bucket", "credentials", "moto_url"]
+__all__ = ["bucket", "credentials", "gateway_url", "moto_url"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -111,14 +113,20 @@ def place_of(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, dict[str, str]]:
     """Tier 2 of that kind for a store, and what readers need to be told besides."""
-    if kind != "s3":
+    if not kind.startswith("s3"):
         return kind, {}
-    endpoint = request.getfixturevalue("moto_url")
+    if kind == "s3 in memory":
+        endpoint = request.getfixturevalue("moto_url")
+        name = request.getfixturevalue("bucket")
+    else:
+        request.getfixturevalue("credentials")
+        endpoint = request.getfixturevalue("gateway_url")
+        name = asyncio.run(new_bucket(endpoint))
     monkeypatch.setenv("SEGMENTSTORE_S3_ENDPOINT_URL", endpoint)
-    return f"s3://{request.getfixturevalue('bucket')}/store", {"endpoint": endpoint}
+    return f"s3://{name}/store", {"endpoint": endpoint}
 
 
-@pytest.mark.parametrize("kind", ["filesystem", "volumes", "s3"])
+@pytest.mark.parametrize("kind", ["filesystem", "volumes", "s3 in memory", "s3 on a real server"])
 def test_h78_batch_is_service_is_input_and_stays_so_after_the_service_died(
     spark: SparkSession,
     tmp_path: Path,

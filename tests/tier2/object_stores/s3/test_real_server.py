@@ -1,77 +1,18 @@
-"""The conformance suite over versitygw, a real S3 gateway over a file system.
+"""The conformance suite over a real S3 server."""
 
-It is built by `go install` into a cache outside the checkout, once, and started and stopped by these tests.
-"""
-
-import os
-import shutil
-import socket
-import subprocess
-import time
-from collections.abc import AsyncIterator, Iterator
-from itertools import count
-from pathlib import Path
+from collections.abc import AsyncIterator
 from random import Random
 
-import aioboto3
 import pytest
 
 from tests.contracts.object_store_suite import ObjectStoreSuite
-from tests.tier2.object_stores.s3.conftest import free_port
+from tests.tier2.object_stores.s3.real_server import gateway_url, new_bucket
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
 
+__all__ = ["gateway_url"]
+
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("credentials")]
-
-PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "segmentstore-tests" / "go"
-_NUMBERS = count(1)
-
-
-def gateway() -> Path:
-    program = CACHE / "versitygw"
-    if program.exists():
-        return program
-    go = shutil.which("go")
-    if go is None:
-        sentence = "versitygw, the real S3 server of these tests, is built with Go: install Go (apt install golang)"
-        if os.environ.get("CI"):
-            pytest.fail(sentence)
-        pytest.skip(sentence)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GOBIN": str(CACHE)}
-    subprocess.run([go, "install", PACKAGE], check=True, env=environment, cwd=CACHE)
-    return program
-
-
-@pytest.fixture(scope="module")
-def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program, port = gateway(), free_port()
-    directory = tmp_path_factory.mktemp("gateway")
-    environment = {
-        **os.environ,
-        "ROOT_ACCESS_KEY": "testkey",
-        "ROOT_SECRET_KEY": "testsecret1",
-    }
-    command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(directory)]
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        wait_for(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def wait_for(port: int) -> None:
-    for _ in range(400):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise RuntimeError("the gateway did not start")
 
 
 async def started(settings: S3Settings, seed: int) -> S3ObjectStore:
@@ -83,12 +24,8 @@ async def started(settings: S3Settings, seed: int) -> S3ObjectStore:
 class TestS3ObjectStoreOnVersitygw(ObjectStoreSuite):
     @pytest.fixture
     async def settings(self, gateway_url: str) -> S3Settings:
-        name = f"bucket-{next(_NUMBERS)}"
-        async with aioboto3.Session().client(
-            "s3", endpoint_url=gateway_url, region_name="us-east-1"
-        ) as client:
-            await client.create_bucket(Bucket=name)
-        return S3Settings(bucket=name, endpoint_url=gateway_url, prefix="tier2")
+        bucket = await new_bucket(gateway_url)
+        return S3Settings(bucket=bucket, endpoint_url=gateway_url, prefix="tier2")
 
     @pytest.fixture
     async def store(self, settings: S3Settings) -> AsyncIterator[S3ObjectStore]:
