@@ -215,15 +215,14 @@ class CacheManager:
         if entry.generation == PINNED:
             self.unflushed_bytes -= block.size_bytes
             share.grow(-block.size_bytes)
-            _let_go(entry)
-            self._storage.free(block)
         else:
-            self._release_evictable(entry, block)
+            self._leave_generation(entry)
+        self._free(entry, block)
 
-    def _release_evictable(self, entry: CacheEntry, block: CacheBlock) -> None:
-        self._leave_generation(entry)
+    def _free(self, entry: CacheEntry, block: CacheBlock) -> None:
+        """Of an entry that is in no generation any more."""
         entry.generation = PINNED
-        _let_go(entry)
+        entry.block = entry.owner = None
         self._storage.free(block)
 
     def room_made(self) -> None:
@@ -254,9 +253,7 @@ class CacheManager:
             count += 1
             if entry.owner is not None:
                 entry.owner.evicted(entry)
-            entry.generation = PINNED
-            _let_go(entry)
-            self._storage.free(block)
+            self._free(entry, block)
         self._evictable_bytes -= freed
         self._evicted_bytes += freed
         return freed
@@ -303,8 +300,3 @@ class CacheManager:
         assert evictable + self.unflushed_bytes == occupied, (
             f"evictable {evictable} + un-flushed {self.unflushed_bytes} is not occupied {occupied}"
         )
-
-
-def _let_go(entry: CacheEntry) -> None:
-    entry.block = None
-    entry.owner = None

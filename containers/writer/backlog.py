@@ -95,7 +95,7 @@ class Backlog:
         assert segment is not None, f"append to a segment without metadata {segment_id}"
         if run.last_sequence_number <= segment.published_sequence_number:
             return
-        aggregator = self._aggregators.get(segment_id) or self._aggregator(segment)
+        aggregator = self._aggregator(segment)
         aggregator.add_run(run, now)
         if aggregator.since < self._oldest:
             self._oldest = aggregator.since
