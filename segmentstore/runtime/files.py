@@ -132,10 +132,9 @@ class SystemFile:
                     raise
                 self._synced_write_is_refused = True  # by the file system or an old kernel
             else:
-                if written == sum(len(buffer) for buffer in buffers):
-                    return
-                self._write_rest(offset, buffers, written)
-                self.sync_data()
+                if written < sum(len(buffer) for buffer in buffers):
+                    self._write_rest(offset, buffers, written)
+                    self.sync_data()
                 return
         self.write_at(offset, buffers)
         self.sync_data()

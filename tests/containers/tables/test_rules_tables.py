@@ -1,6 +1,8 @@
 """The rules of tables that need more than the door: crashes, evictions, compaction, restarts."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -18,7 +20,7 @@ from segmentstore.contracts.errors import (
     TableVersionError,
 )
 from segmentstore.contracts.identifiers import SegmentId
-from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, Table, TableEntry, TableKey
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.contracts.table_suite import all_changes, all_entries, entry, value_of
 from tier1.memory_log import MemoryDurableDataLog
@@ -69,21 +71,32 @@ async def test_h24_a_refusal_is_not_told_before_what_it_was_judged_against_is_du
             assert accepted.done()
 
 
-async def test_h24_a_crash_takes_the_refusal_along_with_what_it_was_judged_against() -> None:
-    tiers = MemoryTiers()
+@asynccontextmanager
+async def table_on_a_log(
+    tiers: MemoryTiers,
+) -> AsyncIterator[tuple[Table, MemoryDurableDataLog]]:
+    """A new table and the log of its container, which may be closed under it."""
     log = MemoryDurableDataLog(tiers.log_store)
     container = make_container(tiers, log=log)
     await container.start()
     run = asyncio.ensure_future(container.run())
     await container.create_table("t")
-    async with container.open_table("t") as table:
+    try:
+        async with container.open_table("t") as table:
+            yield table, log
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_h24_a_crash_takes_the_refusal_along_with_what_it_was_judged_against() -> None:
+    tiers = MemoryTiers()
+    async with table_on_a_log(tiers) as (table, log):
         accepted = table.update([entry(b"k", b"1", NOT_EXISTS)])
         refused = table.update([entry(b"k", b"2", NOT_EXISTS)])
         await log.close()
         outcomes = await asyncio.gather(accepted, refused, return_exceptions=True)
         assert [type(each) for each in outcomes] == [ContainerStoppedError] * 2
-    run.cancel()
-    await asyncio.gather(run, return_exceptions=True)
     async with running(tiers) as container, container.open_table("t") as table:
         assert await table.get([b"k"]) == [None]
 
@@ -105,12 +118,7 @@ async def test_updates_submitted_together_are_one_operation_of_the_log() -> None
 
 async def test_h24_updates_that_are_all_refused_wait_for_what_they_were_judged_against() -> None:
     tiers = MemoryTiers()
-    log = MemoryDurableDataLog(tiers.log_store)
-    container = make_container(tiers, log=log)
-    await container.start()
-    run = asyncio.ensure_future(container.run())
-    await container.create_table("t")
-    async with container.open_table("t") as table:
+    async with table_on_a_log(tiers) as (table, log):
         accepted = table.update([entry(b"k", b"1", NOT_EXISTS)])
         refused = table.update_each([entry(b"k", b"2", NOT_EXISTS), entry(b"x", b"3", 5)])
         assert not refused.done()
@@ -121,8 +129,6 @@ async def test_h24_updates_that_are_all_refused_wait_for_what_they_were_judged_a
         await log.close()
         outcomes = await asyncio.gather(accepted, refused, return_exceptions=True)
         assert [type(each) for each in outcomes] == [ContainerStoppedError] * 2
-    run.cancel()
-    await asyncio.gather(run, return_exceptions=True)
 
 
 async def test_h26_updates_submitted_together_wait_together_for_what_left_memory() -> None:
