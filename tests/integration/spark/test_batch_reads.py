@@ -119,6 +119,7 @@ def place_of(
         endpoint = request.getfixturevalue("moto_url")
         name = request.getfixturevalue("bucket")
     else:
+        assert kind == "s3 on a real server", kind
         request.getfixturevalue("credentials")
         endpoint = request.getfixturevalue("gateway_url")
         name = asyncio.run(new_bucket(endpoint))

@@ -19,9 +19,10 @@ from segmentstore.spark.options import RECORD_TAG
 from tests.integration.spark.test_batch_reads import STREAM, Input, place_of
 from tests.spark.live_store import LiveStore, live_store
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url
+from tests.tier2.object_stores.s3.real_server import gateway_url
 from tier2.format.records import Record, encode_records
 
-__all__ = ["bucket", "credentials", "moto_url"]
+__all__ = ["bucket", "credentials", "gateway_url", "moto_url"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -55,7 +56,7 @@ def both(spark: SparkSession, live: LiveStore, options: Mapping[str, str]) -> li
     return found
 
 
-@pytest.mark.parametrize("kind", ["filesystem", "volumes", "s3"])
+@pytest.mark.parametrize("kind", ["filesystem", "volumes", "s3 in memory", "s3 on a real server"])
 def test_raw_events_are_those_of_the_python_reader(
     spark: SparkSession,
     tmp_path: Path,
