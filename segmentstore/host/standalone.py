@@ -3,6 +3,7 @@
     stdout   one line: `ready http://HOST:PORT wire=HOST:PORT controller=HOST:PORT ...`, or `partial http://...` if some
              container could not recover
     stderr   the log
+    SIGUSR1  the log gets a line for every place where a task or a thread waits
     exit     0 after SIGTERM or SIGINT; 1 if it broke or did not stop in time; 2 for settings that cannot work;
              4 if another process has the data directory; 130 for a second signal while stopping
 
@@ -28,6 +29,7 @@ from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.runtime.interpreter import tune_for_serving
 from segmentstore.runtime.process import loop_factory, stop_signals
+from segmentstore.runtime.stack_report import report_stacks_on_signal
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ def run_standalone(resolved: ResolvedSettings, announce: Callable[[str], None]) 
 async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
     """Start, announce, and stop on SIGTERM or SIGINT."""
     stopping = _stop_signals(resolved.settings.shutdown.grace_seconds)
+    report_stacks_on_signal(logger.warning)
     async with open_service(resolved) as service:
         await _listen(service)
         try:

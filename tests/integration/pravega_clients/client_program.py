@@ -15,18 +15,20 @@ class ClientProgram:
     def __init__(self, process: asyncio.subprocess.Process, log_path: Path) -> None:
         self._process = process
         self._log_path = log_path
+        self._last: Line = {}
 
     async def wait_for(self, wanted: Callable[[Line], bool]) -> Line:
         """The next line that will do. Fails if the program ends or reports a failure before."""
         assert self._process.stdout is not None, "stdout is a pipe"
         while True:
             text = await self._process.stdout.readline()
-            assert text, f"the client program ended: {self._log_path.read_text()[-2000:]}"
+            assert text, f"the client program ended: {self._words()}"
             if not text.startswith(b"{"):
                 continue
             line: Line = json.loads(text)
             if line.get("passed") is False:
-                raise AssertionError(f"{line} log: {self._log_path.read_text()[-1500:]}")
+                raise AssertionError(f"{line} before={self._last} log: {self._words()}")
+            self._last = line
             if wanted(line):
                 return line
 
@@ -43,6 +45,9 @@ class ClientProgram:
         assert self._process.stdin is not None, "stdin is a pipe"
         self._process.stdin.write(b"go\n")
         await self._process.stdin.drain()
+
+    def _words(self) -> str:
+        return self._log_path.read_text()[-2000:]
 
 
 def as_count(value: object) -> int:
