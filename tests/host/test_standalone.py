@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
@@ -85,15 +86,19 @@ def test_a_duplicated_signal_is_one_wish_and_not_two(server: ServerProcess) -> N
     assert server.wait() == 0
 
 
-def test_a_warm_start_is_ready_within_two_seconds(server: ServerProcess) -> None:
+def test_a_warm_start_costs_little_more_than_an_empty_one(server: ServerProcess) -> None:
+    """In seconds of processor time, each the best of three: whatever else the machine does."""
+    empty = min(start_cost(server) for _ in range(3))
     asyncio.run(store(server, "a", b"x" * 1_000_000))
-    seconds = []
-    for _ in range(3):  # the best of three: other work on this machine is not what is measured
-        assert server.terminate() == 0
-        started = time.monotonic()
-        server.start()
-        seconds.append(time.monotonic() - started)
-    assert min(seconds) < 2.0
+    warm = min(start_cost(server) for _ in range(3))
+    assert warm < 1.5 * empty, f"empty_seconds={empty} warm_seconds={warm}"
+
+
+def start_cost(server: ServerProcess) -> float:
+    assert server.terminate() == 0
+    server.start()
+    fields = Path(f"/proc/{server.process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_second_server_on_the_directory_is_refused_while_the_first_lives_or_is_stopped(
