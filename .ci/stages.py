@@ -4,19 +4,24 @@
     lint, types, unit, simulation, integration
 
 A stage that fails does not stop the later ones. The last line is `N passed, N failed`, over all tests; a lint or type
-stage that fails counts as one failure. A suite that needs a tool which is not installed is named, not hidden.
+stage that fails counts as one failure. A suite that needs a tool which is not installed is named, not hidden. Whoever
+ends this with SIGINT, SIGTERM or SIGHUP ends what the stage has started as well.
 """
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+_END_SECONDS = 60.0
 _COUNT = re.compile(r"(\d+) (passed|failed|error|errors|skipped)")
 
 
@@ -43,6 +48,10 @@ def pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *arguments]
 
 
+# The tests of a file share a server or a JVM and stay together. Three files at a time, also on two cores: half of their
+# time they wait, for clients that pause after a kill, for leases, and for processes to start.
+SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+
 STAGES = (
     Stage("lint: ruff check", [str(BIN / "ruff"), "check", "--quiet", "."]),
     Stage("lint: ruff format", [str(BIN / "ruff"), "format", "--quiet", "--check", "."]),
@@ -62,7 +71,7 @@ STAGES = (
     ),
     Stage("unit", pytest("-n", "auto", "-m", "not simulation and not integration"), tests=True),
     Stage("simulation", pytest("-n", "auto", "-m", "simulation"), tests=True),
-    Stage("integration", pytest("-m", "integration"), tests=True),
+    Stage("integration", pytest(*SIDE_BY_SIDE, "-m", "integration"), tests=True),
 )
 
 _DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"
@@ -80,21 +89,41 @@ def run(stage: Stage) -> Outcome:
     """Its output goes through; its counts are taken from the closing line."""
     say(f"== {stage.name}")
     started = time.perf_counter()
-    process = subprocess.Popen(
-        stage.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None, "stdout is a pipe"
     counts: dict[str, int] = {}
-    for line in process.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        if stage.tests and " in " in line and _COUNT.search(line):
-            counts = {word.rstrip("s"): int(number) for number, word in _COUNT.findall(line)}
-    code = process.wait()
+    # A group of its own, which is told once that it is to end, whoever says so.
+    with subprocess.Popen(
+        stage.command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    ) as process:
+        assert process.stdout is not None, "stdout is a pipe"
+        try:
+            for line in process.stdout:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+                if stage.tests and " in " in line and _COUNT.search(line):
+                    counts = {word.rstrip("s"): int(each) for each, word in _COUNT.findall(line)}
+            code = process.wait()
+        except BaseException:
+            end(process)
+            raise
     failed = counts.get("failed", 0) + counts.get("error", 0)
     if code != 0 and failed == 0:
         failed = 1
     return Outcome(counts.get("passed", 0), failed, time.perf_counter() - started)
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """It and all that it started: tests put away their servers when they are interrupted, what is left is killed."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def say(line: str) -> None:
@@ -105,6 +134,9 @@ def say(line: str) -> None:
 
 def main() -> int:
     """The exit code: 0 if nothing failed."""
+    # SIGINT too: who is started in the background inherits that it is ignored, and so would the stages.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     outcomes = [(stage, run(stage)) for stage in STAGES]
     say("== summary")
     for stage, outcome in outcomes:

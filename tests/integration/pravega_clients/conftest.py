@@ -24,8 +24,10 @@ def pytest_runtest_makereport(
 
 
 def last_words(server: StoreProcess) -> str:
-    """The end of its log, with the stacks of its tasks if it still runs."""
+    """Its lives up to now, and the end of its log, with the stacks of its tasks if it still runs."""
+    lives = [*server.history, f"{time.monotonic():.3f} now"]
     if server.is_running:
         server.signal(signal.SIGUSR1)
         time.sleep(_REPORT_SECONDS)
-    return server.log_path.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+    log = server.log_path.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+    return "\n".join([*lives, log])

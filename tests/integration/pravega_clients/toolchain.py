@@ -4,7 +4,8 @@
     <cache>/segmentstore/pravega-java-<digest of pom and sources>/   our classes
     <cache>/segmentstore/pravega-wheel-<version>/                    a venv with the wheel
 
-<cache> is $XDG_CACHE_HOME or ~/.cache. A name is given last, so that an interrupted preparation is done again.
+<cache> is $XDG_CACHE_HOME or ~/.cache. A name is given last, so that an interrupted preparation is done again; of test
+processes that run side by side one fetches, and the others wait for it.
 """
 
 import hashlib
@@ -18,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
+from tests.kept_tools import made_by_one
 
 HERE = Path(__file__).parent
 JAVA = HERE / "java"
@@ -66,13 +69,14 @@ def java_command() -> list[str]:
 def class_path(pom: Path) -> str:
     """Of a pom's dependencies, downloaded if need be."""
     kept = cache_directory() / f"pravega-java-{digest([pom])}.txt"
-    if not kept.exists():
-        with TemporaryDirectory() as directory:
-            found = Path(directory) / "path"
-            goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
-            run(["mvn", "--quiet", "--batch-mode", "--file", str(pom), *goal])
-            kept.with_suffix(".new").write_text(found.read_text())
-        kept.with_suffix(".new").rename(kept)
+    with made_by_one(kept):
+        if not kept.exists():
+            with TemporaryDirectory() as directory:
+                found = Path(directory) / "path"
+                goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
+                run(["mvn", "--quiet", "--batch-mode", "--file", str(pom), *goal])
+                kept.with_suffix(".new").write_text(found.read_text())
+            kept.with_suffix(".new").rename(kept)
     return kept.read_text().strip()
 
 
@@ -94,23 +98,29 @@ def compiled(pom: Path, sources: Path) -> Path:
 def wheel_python() -> Path:
     """An interpreter that has the wheel."""
     directory = cache_directory() / f"pravega-wheel-{WHEEL_VERSION}-{sys.version_info.minor}"
-    if not directory.exists():
-        # A venv knows its own path, so it is made in place; the marker says that it is whole.
-        run([sys.executable, "-m", "venv", str(directory)])
     python = directory / "bin" / "python"
-    marker = directory / "installed"
-    if not marker.exists():
-        only_wheels = ["--only-binary", ":all:", f"pravega=={WHEEL_VERSION}"]
-        command = [str(python), "-m", "pip", "install", "--quiet", *only_wheels]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS)
-        if done.returncode != 0:
-            missing(
-                f"the wheel pravega {WHEEL_VERSION} cannot be installed for Python {sys.version_info.major}."
-                f"{sys.version_info.minor}, so the Python client was not run; it exists for Python 3.11 on Linux: "
-                f"{done.stderr.strip()[-200:]}"
-            )
-        marker.touch()
+    with made_by_one(directory):
+        if not directory.exists():
+            # A venv knows its own path, so it is made in place; the marker says that it is whole.
+            run([sys.executable, "-m", "venv", str(directory)])
+        marker = directory / "installed"
+        if not marker.exists():
+            install_wheel(python)
+            marker.touch()
     return python
+
+
+def install_wheel(python: Path) -> None:
+    """Into the venv of this interpreter."""
+    only_wheels = ["--only-binary", ":all:", f"pravega=={WHEEL_VERSION}"]
+    command = [str(python), "-m", "pip", "install", "--quiet", *only_wheels]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS)
+    if done.returncode != 0:
+        missing(
+            f"the wheel pravega {WHEEL_VERSION} cannot be installed for Python {sys.version_info.major}."
+            f"{sys.version_info.minor}, so the Python client was not run; it exists for Python 3.11 on Linux: "
+            f"{done.stderr.strip()[-200:]}"
+        )
 
 
 def scenario_names() -> list[str]:

@@ -2,8 +2,9 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
 from segmentstore.spark.jobs.swap_owners import open_owner
 from segmentstore.spark.jobs.task_running import SparkTasks
 from segmentstore.spark.jobs.tier2_opening import open_containers
-from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings, VerifySummary
+from segmentstore.spark.jobs.verify import (
+    ContainerSummary,
+    VerifyJob,
+    VerifySettings,
+    VerifySummary,
+)
 from segmentstore.spark.loop_runner import LoopRunner
 from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tests.integration.spark.job_store import LINES, ROUNDS, JobStore, job_store, lines
@@ -98,6 +104,11 @@ def verified(
         settings=VerifySettings(task_bytes=50_000, state_directory=state),
         progress=progress,
     ).run()
+
+
+def rows_of_any_root(summary: VerifySummary) -> Mapping[int, ContainerSummary]:
+    """Its rows but for the versions of the roots: the service runs, and may publish one between two runs."""
+    return {number: replace(row, root_version=0) for number, row in summary.containers.items()}
 
 
 def compacted(
@@ -198,7 +209,7 @@ def test_verify_finds_damage_and_goes_on_after_a_kill(
     whole = verified(spark, live.place)
     assert resumed.sound
     assert 0 < resumed.scrubbed_bytes < whole.scrubbed_bytes
-    assert resumed.containers == whole.containers
+    assert rows_of_any_root(resumed) == rows_of_any_root(whole)
     assert sum(row.events for row in whole.containers.values()) >= ROUNDS * LINES
 
     copy = tmp_path / "copy"

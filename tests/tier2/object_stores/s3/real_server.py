@@ -12,6 +12,7 @@ from pathlib import Path
 import aioboto3
 import pytest
 
+from tests.kept_tools import made_by_one
 from tests.tier2.object_stores.s3.conftest import free_port
 
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -21,18 +22,21 @@ _NUMBERS = count(1)
 
 def gateway() -> Path:
     program = CACHE / "versitygw"
-    if program.exists():
-        return program
+    with made_by_one(program):
+        if not program.exists():
+            build(program)
+    return program
+
+
+def build(program: Path) -> None:
     go = shutil.which("go")
     if go is None:
         sentence = "versitygw, the real S3 server of these tests, is built with Go: install Go (apt install golang)"
         if os.environ.get("CI"):
             pytest.fail(sentence)
         pytest.skip(sentence)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GOBIN": str(CACHE)}
-    subprocess.run([go, "install", PACKAGE], check=True, env=environment, cwd=CACHE)
-    return program
+    environment = {**os.environ, "GOBIN": str(program.parent)}
+    subprocess.run([go, "install", PACKAGE], check=True, env=environment, cwd=program.parent)
 
 
 @pytest.fixture(scope="module")

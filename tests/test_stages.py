@@ -1,0 +1,87 @@
+"""What `make test` runs its stages with: it counts what passed, and leaves nothing behind when it is ended."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+STAGES = Path(__file__).parents[1] / ".ci" / "stages.py"
+# Who is started in the background is told to ignore SIGINT, and hands that on.
+LOAD = f"""
+import importlib.util, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+spec = importlib.util.spec_from_file_location("stages", {str(STAGES)!r})
+stages = importlib.util.module_from_spec(spec)
+sys.modules["stages"] = stages
+spec.loader.exec_module(stages)
+"""
+# A stage that started another process, and says which when both are there.
+ENDLESS = """
+import subprocess, sys, time
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("other", other.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def stages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("stages", STAGES)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("closing", "code", "passed", "failed"),
+    [
+        ("12 passed in 0.11s", 0, 12, 0),
+        ("3 failed, 575 passed, 1 error in 250.11s (0:04:10)", 1, 575, 4),
+        ("INTERNALERROR", 3, 0, 1),
+    ],
+)
+def test_the_closing_line_is_counted_and_no_failure_is_missed(
+    stages: ModuleType, closing: str, code: int, passed: int, failed: int
+) -> None:
+    program = f"print({closing!r}); raise SystemExit({code})"
+    outcome = stages.run(stages.Stage("some", [sys.executable, "-c", program], tests=True))
+    assert (outcome.passed, outcome.failed) == (passed, failed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stage_that_is_ended_takes_along_what_it_started(number: signal.Signals) -> None:
+    stage = f"stages.STAGES = (stages.Stage('endless', [sys.executable, '-c', {ENDLESS!r}]),)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{LOAD}\n{stage}\nstages.main()"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as runner:
+        assert runner.stdout is not None
+        other = next(int(line.split()[1]) for line in runner.stdout if line.startswith("other"))
+        runner.send_signal(number)
+        runner.communicate(timeout=60)
+    assert runner.returncode != 0
+    for _ in range(600):
+        if not runs(other):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"it still runs process={other}")
+
+
+def runs(process: int) -> bool:
+    """A process that nobody waited for runs no more."""
+    try:
+        os.kill(process, 0)
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
