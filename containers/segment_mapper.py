@@ -195,9 +195,11 @@ class SegmentMapper:
         return segment, mapping
 
     def _mapped(self, name: str, done: "Future[int]") -> None:
-        if self._mapping.get(name) is done:
-            del self._mapping[name]
         reported_elsewhere(done)
+        # One that failed stays unborn: until the container, which ends by it, has ended, whoever asks learns of that.
+        born = not done.cancelled() and done.exception() is None
+        if born and self._mapping.get(name) is done:
+            del self._mapping[name]
 
     def is_unborn(self, name: str) -> bool:
         """Its creation is accepted and not yet durable: nobody may see it."""

@@ -15,6 +15,7 @@ from containers.operations.operation import Operation
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
     ContainerStoppedError,
     DurableDataLogError,
     SegmentNotFoundError,
@@ -213,6 +214,36 @@ async def test_h24_a_name_whose_deletion_is_not_durable_is_not_called_absent() -
         assert [found.name for found in listed] == ["a"]
         assert not answered
         assert all(isinstance(result, SegmentNotFoundError) for result in results)
+
+
+async def test_h24_a_segment_whose_creation_failed_with_its_container_is_never_seen() -> None:
+    tiers = MemoryTiers()
+    log = HeldLog(tiers)
+    container = make_container(tiers, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    log.held = True
+    creating = asyncio.ensure_future(container.create("a"))
+    while not log.unanswered:
+        await asyncio.sleep(0)
+    log.break_down()
+    answers: list[object] = []
+    while container.health().state is ContainerState.RUNNING:
+        answers += await asyncio.gather(
+            container.info("a"),
+            container.create("a"),
+            container.list_segments(),
+            return_exceptions=True,
+        )
+    assert answers, "the container ended before anybody could ask"
+    assert all(
+        answer == [] or isinstance(answer, (ContainerStoppedError, ContainerNotFoundError))
+        for answer in answers
+    ), answers
+    assert isinstance(
+        (await asyncio.gather(creating, return_exceptions=True))[0], ContainerStoppedError
+    )
+    assert isinstance(await ended(container, run), DurableDataLogError)
 
 
 async def test_h27_the_source_of_a_merge_that_waits_in_line_stays_active(
