@@ -154,6 +154,9 @@ class SegmentHandle:
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         return self._metadata.read_index.read_nowait(offset, length_max)
 
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        return self._metadata.read_index.views_nowait(offset, length_max)
+
     def readable(self, offset: int) -> "Future[None]":
         return self._metadata.read_index.readable(offset)
 

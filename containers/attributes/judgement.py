@@ -31,6 +31,13 @@ AttributeDecision: TypeAlias = Sequence[AttributeUpdate] | Callable[[SegmentMeta
 pending state: it gives the bytes (all that were submitted, or fewer) and the values after the operation, or raises why
 not (UnknownAttributesError: not yet)."""
 
+# An attribute of an Enum costs as much as a call.
+_NONE = AttributeUpdateType.NONE
+_REPLACE = AttributeUpdateType.REPLACE
+_REPLACE_IF_GREATER = AttributeUpdateType.REPLACE_IF_GREATER
+_ACCUMULATE = AttributeUpdateType.ACCUMULATE
+_REPLACE_IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
+
 _NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -93,40 +100,27 @@ def judge_updates(
 def _judge(
     name: str, update: AttributeUpdate, current: AttributeValue | None
 ) -> AttributeValue | None:
-    value = update.value
-    match update.type:
-        case AttributeUpdateType.REPLACE:
+    key, value, kind, comparison = update
+    if kind is _REPLACE:
+        return value
+    if kind is _REPLACE_IF_EQUALS:
+        if current == comparison and type(current) is type(comparison):
             return value
-        case AttributeUpdateType.NONE:
-            if current is not None:
-                raise BadAttributeUpdateError(
-                    name, key=update.key, current=current, why="it has a value already"
-                )
+        why = "it differs from the comparison"
+    elif kind is _NONE:
+        if current is None:
             return value
-        case AttributeUpdateType.REPLACE_IF_EQUALS:
-            if current != update.comparison or type(current) is not type(update.comparison):
-                raise BadAttributeUpdateError(
-                    name, key=update.key, current=current, why="it differs from the comparison"
-                )
+        why = "it has a value already"
+    elif not isinstance(value, int) or isinstance(current, bytes):
+        why = "only numbers have an order, and can be added"
+    elif kind is _REPLACE_IF_GREATER:
+        if current is None or value > current:
             return value
-        case AttributeUpdateType.REPLACE_IF_GREATER:
-            if not isinstance(value, int) or isinstance(current, bytes):
-                raise BadAttributeUpdateError(
-                    name, key=update.key, current=current, why="only numbers have an order"
-                )
-            if current is not None and value <= current:
-                raise BadAttributeUpdateError(
-                    name, key=update.key, current=current, why="it is not greater"
-                )
-            return value
-        case AttributeUpdateType.ACCUMULATE:
-            if not isinstance(value, int) or isinstance(current, bytes):
-                raise BadAttributeUpdateError(
-                    name, key=update.key, current=current, why="only numbers can be added"
-                )
-            total = value + (current or 0)
-            if not _NUMBER_MIN <= total <= _NUMBER_MAX:
-                raise BadAttributeUpdateError(
-                    name, key=update.key, current=current, why="the sum needs more than 64 bits"
-                )
+        why = "it is not greater"
+    else:
+        assert kind is _ACCUMULATE, f"no type of update: {kind!r}"
+        total = value + (current or 0)
+        if _NUMBER_MIN <= total <= _NUMBER_MAX:
             return total
+        why = "the sum needs more than 64 bits"
+    raise BadAttributeUpdateError(name, key=key, current=current, why=why)

@@ -190,13 +190,21 @@ class SegmentReadIndex(SegmentTail):
 
         Raises BadOffsetError, SegmentTruncatedError, and what gone() was told.
         """
+        return b"".join(self.views_nowait(offset, length_max)) or None
+
+    def views_nowait(self, offset: int, length_max: int) -> list[memoryview]:
+        """As read_nowait(), not copied: once the caller has given up the loop, others' bytes may be there (H53)."""
         length = self.metadata.length
         if not 0 <= offset <= length:
             self.raise_if_gone()
             raise BadOffsetError(self.metadata.name, expected=length, given=offset)
         self.raise_if_unreadable(offset)
         end = min(offset + length_max, length)
-        return (self.copy_for_reader(offset, end) or None) if offset < end else None
+        views: list[memoryview] = []
+        reached = self._gather(offset, end, views) if offset < end else offset
+        if self.read_ahead_marks and views:
+            self._container.fetches.read_on(self, offset, reached)
+        return views
 
     def copy_for_reader(self, offset: int, end: int) -> bytes:
         """As copy_cached, for somebody who may want what follows too."""

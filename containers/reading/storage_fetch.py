@@ -35,10 +35,10 @@ class StorageFetchSettings:
     """Bytes asked for at once; whole blocks come back, so a little more."""
     alignment_bytes: int = 64 * 1024
     """Fetches end on multiples of it, so that small reads in order do not become a fetch each."""
-    read_ahead_bytes_max: int = 4 * 1024 * 1024
+    read_ahead_bytes_max: int = 8 * 1024 * 1024
     """How far sequential readers are read ahead of."""
-    ahead_fetch_bytes_max: int = 2 * 1024 * 1024
-    """Bytes asked for at once ahead of a reader: half as many ways to a thread and back."""
+    ahead_fetch_bytes_max: int = 4 * 1024 * 1024
+    """Bytes asked for at once ahead of a reader: a quarter as many ways to a thread and back."""
     sequences_max: int = 256
     """Sequential readers that are told apart."""
     marks_max: int = 8
@@ -55,12 +55,14 @@ class ReadAheadMark(NamedTuple):
 class StorageFetch:
     """One read of Tier 2 under way, of [begin, end) of a segment."""
 
-    __slots__ = ("begin", "end", "finished", "outcome", "segment_id", "task", "window")
+    __slots__ = ("begin", "end", "finished", "outcome", "reach", "segment_id", "task", "window")
 
     def __init__(self, *, segment_id: SegmentId, begin: int, end: int) -> None:
         self.segment_id = segment_id
         self.begin = begin
         self.end = end
+        self.reach = begin
+        """Where its answer may begin: the one in front of it ended before a block that ours begins with."""
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcome: StorageRead | BaseException | None = None
         self.task: asyncio.Task[StorageRead] | None = None
@@ -91,12 +93,14 @@ class StorageFetches:
         """
         segment_id = index.metadata.segment_id
         fetch = self._find(segment_id, offset)
-        if fetch is not None and fetch.begin != offset:
+        while fetch is not None and fetch.begin != offset:
             self.joined_count += 1
             content = _piece(await self._wait(fetch), offset, length)
+            content = content or index.copy_cached(offset, offset + length)
             if content:
                 return content
-            # Tier 2 may answer with one block, and this one ended before our byte: only a fetch of it will do.
+            # Tier 2 ends at a block, and this one ended before our byte: that comes with the fetch behind if its block
+            # reaches back so far, else only a fetch of the byte will do.
             fetch = self._find(segment_id, offset, exact=True)
         if fetch is None:
             end = offset + min(length, self._settings.fetch_bytes_max)
@@ -126,9 +130,11 @@ class StorageFetches:
     def _find(
         self, segment_id: SegmentId, offset: int, *, exact: bool = False
     ) -> StorageFetch | None:
-        """A running fetch that was asked for the byte at `offset`; with `exact`, for it before all others."""
+        """A running fetch that was asked for the byte at `offset`; with `exact`, one whose first block has it."""
         for fetch in self._running.get(segment_id, ()):
-            if fetch.begin == offset or (not exact and fetch.begin <= offset < fetch.end):
+            if fetch.begin == offset or fetch.reach <= offset < (
+                fetch.begin if exact else fetch.end
+            ):
                 return fetch
         return None
 
@@ -219,14 +225,18 @@ class StorageFetches:
                 return
             ahead = self._find(metadata.segment_id, position)
             if ahead is None:
-                end = index.uncached_end(position, limit)
-                end = min(end, position + self._settings.ahead_fetch_bytes_max)
+                # A whole step, beyond the limit if need be: of short ones Tier 2 reads the same blocks several times.
+                end = position + self._settings.ahead_fetch_bytes_max
+                end = index.uncached_end(position, min(end, metadata.storage_length))
                 ahead = self._start(index, position, end)
                 ahead.window = window
             position = ahead.end
 
     def _note_end(self, fetch: StorageFetch, read: StorageRead) -> None:
         end = read.offset + len(read.content)
+        for behind in self._running[fetch.segment_id]:
+            if behind.begin == fetch.end > end:
+                behind.reach = end
         self._sequences[fetch.segment_id, end] = fetch.window
         if len(self._sequences) > self._settings.sequences_max:
             self._sequences.popitem(last=False)

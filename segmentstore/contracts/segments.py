@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
 
@@ -29,9 +29,11 @@ class AttributeUpdateType(IntEnum):
     """Set it if the current value equals `comparison` (None: is absent); refused otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeUpdate:
-    """One change of one attribute, applied in the same operation as the bytes it comes with."""
+class AttributeUpdate(NamedTuple):
+    """One change of one attribute, applied in the same operation as the bytes it comes with.
+
+    A tuple, because nearly every append makes one: a frozen dataclass takes four times as long.
+    """
 
     key: AttributeKey
     value: AttributeValue | None
@@ -140,6 +142,10 @@ class Segment(Protocol):
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         """Committed bytes from `offset` on, as many as the cache holds there (at most length_max); None if the first
         one is not in memory, or at the end. Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError."""
+
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        """As read_nowait(), in pieces that are not copied, none where that says None. They are the cache's memory: look
+        at them before giving up the loop, later they may hold other bytes (H53)."""
 
     def readable(self, offset: int) -> "Future[None]":
         """Done when `offset` < length, or the segment was sealed, deleted or merged away, or its container stopped:

@@ -37,6 +37,7 @@ from segmentstore.wire.append_unit import read_whole_block
 from segmentstore.wire.appends import ConnectionAppends
 from segmentstore.wire.handle_pins import HandlePins
 from segmentstore.wire.outgoing import Outgoing
+from segmentstore.wire.read_frames import read_request
 from segmentstore.wire.reads import ConnectionReads
 from segmentstore.wire.receive_buffer import ReceiveBuffer
 from segmentstore.wire.request_tasks import RequestTasks
@@ -51,6 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
+_READ_SEGMENT: Final = ReadSegment.type
 _READ_TABLE: Final = ReadTable.type
 _UPDATE_TABLE: Final = UpdateTableEntries.type
 
@@ -273,7 +275,8 @@ class WireConnection(asyncio.BufferedProtocol):
             return
         if kind == _UPDATE_TABLE and self._requests.update(payload):
             return
-        self._take_command(decode_command(kind, payload))
+        command = read_request(payload) if kind == _READ_SEGMENT else None
+        self._take_command(command or decode_command(kind, payload))
 
     def _take_command(self, command: Command) -> None:
         match command:

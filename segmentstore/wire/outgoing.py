@@ -6,12 +6,18 @@
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
 
 from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.contracts.identifiers import BufferView
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
+
+_BORROWED_BYTES_MIN: Final = 16 << 10
+"""Less is copied and gathered with what else the turn brings: a copy is cheaper than a system call."""
 
 
 class AckSource(Protocol):
@@ -41,6 +47,7 @@ class Outgoing:
         self._unacknowledged: list[AckSource] = []
         self._scheduled = False
         self._paused = False
+        self._descriptor = _plain_socket(transport)
         transport.set_write_buffer_limits(high=settings.send_buffer_bytes_max)
 
     @property
@@ -75,6 +82,32 @@ class Outgoing:
             self.flush()
         elif not self._scheduled:
             self._schedule()
+
+    def send_borrowed(self, *parts: BufferView) -> None:
+        """A whole frame, of memory that may change as soon as this returns.
+
+        The socket takes it from there, and only what does not fit is copied. Transports would keep it.
+        """
+        length = sum(map(len, parts))
+        sent = 0
+        if length >= _BORROWED_BYTES_MIN:
+            self.flush()
+            if self._takes_directly():
+                # Whatever is wrong with the socket, the transport will find out.
+                with suppress(OSError):
+                    sent = os.writev(self._descriptor, parts)
+                if sent == length:
+                    return
+        self.send(_joined_from(sent, parts))
+
+    def _takes_directly(self) -> bool:
+        """Whether the socket is open, and nothing else waits to be written to it."""
+        transport = self._transport
+        return (
+            self._descriptor >= 0
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        )
 
     def flush(self) -> None:
         """Hand everything to the socket now."""
@@ -117,3 +150,22 @@ class Outgoing:
             acknowledgement = source.take_acknowledgement()
             self._parts.append(acknowledgement)
             self._parts_bytes += len(acknowledgement)
+
+
+def _plain_socket(transport: asyncio.Transport) -> int:
+    """The descriptor of a socket to which bytes can be written as they are; -1 if there is none."""
+    socket = transport.get_extra_info("socket")
+    if socket is None or transport.get_extra_info("sslcontext") is not None:
+        return -1
+    descriptor: int = socket.fileno()
+    return descriptor if hasattr(os, "writev") else -1
+
+
+def _joined_from(start: int, parts: Sequence[BufferView]) -> bytes:
+    """A copy of what comes behind the first `start` bytes of all parts together."""
+    rest: list[BufferView] = []
+    for part in parts:
+        if start < len(part):
+            rest.append(memoryview(part)[start:])
+        start = max(0, start - len(part))
+    return b"".join(rest)

@@ -26,6 +26,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TooManyWaitersError,
 )
+from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import ReadResultEntryKind, Segment
 from segmentstore.wire.error_replies import is_stale, reply_to_error
 from segmentstore.wire.handle_pins import HandlePins
@@ -120,7 +121,7 @@ class ConnectionReads:
         for waiting in _take_expired(self._waiting, now):
             if waiting.future is not None:
                 waiting.future.cancel()
-            self._answer(waiting.command, b"", at_tail=True)
+            self._answer(waiting.command, at_tail=True)
         for waiting in _take_expired(self._retrying, now):
             self._look_when_room(waiting.command)
 
@@ -164,19 +165,19 @@ class ConnectionReads:
         offset = command.offset
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
         try:
-            data = segment.read_nowait(offset, length_max)
+            views = segment.views_nowait(offset, length_max)
         except BadOffsetError:
-            data = None  # Beyond the end: wait, unless nothing can come.
+            views = ()  # Beyond the end: wait, unless nothing can come.
         info = segment.info()
-        if data:
-            self._answer(command, data, at_tail=offset + len(data) >= info.length)
+        if views:
+            self._answer(command, *views, at_tail=offset + sum(map(len, views)) >= info.length)
             return True
         if offset < info.length:
             return False
         if not info.sealed:
             self._wait(segment, command)
         elif offset == info.length:
-            self._answer(command, b"", end_of_segment=True)
+            self._answer(command, end_of_segment=True)
         else:
             text = f"offset lies past the end of a sealed segment length={info.length}"
             self._outgoing.reply(
@@ -257,18 +258,18 @@ class ConnectionReads:
     def _answer(
         self,
         command: ReadSegment,
-        data: bytes,
-        *,
+        *data: BufferView,
         at_tail: bool = False,
         end_of_segment: bool = False,
     ) -> None:
+        """`data` is looked at before this returns, and not afterwards."""
         name = encode_text(command.segment)
-        fields = _FIELDS.pack(command.offset, at_tail, end_of_segment, len(data))
-        length = _HEADER.size - FRAME_HEADER_BYTES + len(name) + len(fields) + len(data) + 8
+        size = sum(map(len, data))
+        fields = _FIELDS.pack(command.offset, at_tail, end_of_segment, size)
+        length = _HEADER.size - FRAME_HEADER_BYTES + len(name) + len(fields) + size + 8
         header = _HEADER.pack(SegmentRead.type, length, len(name)) + name + fields
-        self._counters.read_bytes += len(data)
-        # Data goes to the socket as it is: joining it here would copy it once more.
-        self._outgoing.send(header, data, _REQUEST_ID.pack(command.request_id))
+        self._counters.read_bytes += size
+        self._outgoing.send_borrowed(header, *data, _REQUEST_ID.pack(command.request_id))
         self._on_answered()
 
     def _refuse(self, command: ReadSegment, error: SegmentStoreError) -> None:

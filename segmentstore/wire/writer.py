@@ -48,6 +48,7 @@ from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.outgoing import Outgoing
 from segmentstore.wire.statistics import WireCounters
 
+_REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
 _DATA_APPENDED: Final = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_BYTES: Final = _DATA_APPENDED.size - FRAME_HEADER_BYTES
 
@@ -58,6 +59,9 @@ class WriterState(Enum):
     LIVE = "live"
     ENDED = "ended"
 
+
+# An attribute of an Enum costs as much as a call.
+_LIVE, _ENDED = WriterState.LIVE, WriterState.ENDED
 
 InFlightAppend: TypeAlias = "tuple[Future[int], AppendUnit, int]"
 """A submitted append, with the writer's last event number before it."""
@@ -160,7 +164,7 @@ class Writer:
 
     def append(self, append: AppendUnit) -> None:
         """Raises ProtocolError for an event number that does not grow."""
-        if self._state is WriterState.ENDED:
+        if self._state is _ENDED:
             return  # It was told so, or is being told.
         newest = self._parked[-1].last_event_number if self._parked else self._stored_number
         number = append.last_event_number
@@ -187,7 +191,7 @@ class Writer:
             AttributeUpdate(
                 self._key,
                 number,
-                AttributeUpdateType.REPLACE_IF_EQUALS,
+                _REPLACE_IF_EQUALS,
                 None if previous == NO_EVENT_NUMBER else previous,
             )
         ]
@@ -227,16 +231,16 @@ class Writer:
                 self._acked_number = append.last_event_number
                 self._acked_request_id = append.request_id
                 self._acked_length = future.result()
-                if not self._has_acknowledgement and self._state is WriterState.LIVE:
+                if not self._has_acknowledgement and self._state is _LIVE:
                     self._has_acknowledgement = True
                     owner.outgoing.acknowledge(self, flushes=alone)
-            elif self._state is WriterState.LIVE:
+            elif self._state is _LIVE:
                 self._refuse(append, previous, error)
             owner.discharge(len(append.data))
         if alone:
             # There is nothing to wait for.
             owner.outgoing.flush()
-        if self._state is WriterState.ENDED and not in_flight:
+        if self._state is _ENDED and not in_flight:
             self._release()
 
     def take_acknowledgement(self) -> bytes:

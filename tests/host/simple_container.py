@@ -93,6 +93,9 @@ class SimpleSegment:
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         raise NotImplementedError("the host does not read")
 
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        raise NotImplementedError("the host does not read")
+
     def readable(self, offset: int) -> "Future[None]":
         raise NotImplementedError("the host does not read")
 

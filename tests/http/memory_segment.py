@@ -159,6 +159,10 @@ class MemorySegment:
             raise SegmentTruncatedError(state.name, start_offset=state.start_offset)
         return bytes(state.content[offset : offset + length_max]) or None
 
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        content = self.read_nowait(offset, length_max)
+        return [memoryview(content)] if content else []
+
     def readable(self, offset: int) -> "Future[None]":
         state = self._state
         waiter: Future[None] = asyncio.get_running_loop().create_future()

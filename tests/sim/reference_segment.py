@@ -68,6 +68,10 @@ class ReferenceSegment:
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         return self._container.read_nowait(self._id, offset, length_max)
 
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        content = self.read_nowait(offset, length_max)
+        return [memoryview(content)] if content else []
+
     def readable(self, offset: int) -> "asyncio.Future[None]":
         return self._container.readable(self._id, offset)
 

@@ -14,6 +14,7 @@ from segmentstore.contracts.storage import StorageRead
 from tier2.format.chunk_format import BLOCK_ENTRY_BYTES
 from tier2.format.chunk_index import ChunkIndex
 from tier2.format.chunk_reader import (
+    BlockRange,
     ByteRange,
     ChunkIdentity,
     decode_blocks,
@@ -99,7 +100,7 @@ class ChunkReads:
         if index is None:
             index, whole = await self._load_index(image)
         shift = entry.start_offset - entry.chunk_offset
-        blocks = plan_read(index, start_offset=start_offset - shift, end_offset=end_offset - shift)
+        blocks = _plan(index, start_offset - shift, end_offset - shift)
         if whole is not None:
             stored: bytes | memoryview = memoryview(whole)[
                 blocks.start : blocks.start + blocks.length
@@ -162,3 +163,16 @@ class ChunkReads:
 
     def check(self) -> None:
         self._indexes.check()
+
+
+def _plan(index: ChunkIndex, start_offset: int, end_offset: int) -> BlockRange:
+    """The blocks to read for [start_offset, end_offset): not the last one if the range ends inside of it.
+
+    Whoever reads on will ask for the rest of that block, and it would be read twice. It stays where less than half of
+    the range would be left without it.
+    """
+    last = index.entries[index.block_at(end_offset - 1)]
+    border = last.first_offset
+    if end_offset < border + last.uncompressed_length and 2 * border >= start_offset + end_offset:
+        end_offset = border
+    return plan_read(index, start_offset=start_offset, end_offset=end_offset)

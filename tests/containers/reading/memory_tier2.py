@@ -1,6 +1,10 @@
-"""A Tier 2 of plain bytes for the read index's tests: whole blocks come back, and reads can be held up."""
+"""A Tier 2 of plain bytes for the read index's tests: whole blocks come back, and reads can be held up.
+
+A range that ends inside of a block comes without that block, unless less than half of the range would be left.
+"""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from random import Random
 
@@ -28,15 +32,21 @@ class MemoryTier2:
         """Answer with the block around the first byte only: all that the door promises."""
         self.delays: Random | None = None
         """Makes every read take a while, if set."""
-        self._block_bytes = block_bytes
-        self._gate = asyncio.Event()
-        self._gate.set()
+        self.block_bytes = block_bytes
+        self._held: deque[asyncio.Event] = deque()
+        self._holds = False
 
     def hold(self) -> None:
-        self._gate.clear()
+        self._holds = True
 
     def release(self) -> None:
-        self._gate.set()
+        self._holds = False
+        while self._held:
+            self.release_one()
+
+    def release_one(self) -> None:
+        """Only the one goes on that was held up first."""
+        self._held.popleft().set()
 
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         self.reads.append((segment_id, offset, length))
@@ -44,7 +54,10 @@ class MemoryTier2:
         self.running_most = max(self.running_most, self.running)
         try:
             await asyncio.sleep(self.delays.random() / 50 if self.delays else 0)
-            await self._gate.wait()
+            if self._holds:
+                gate = asyncio.Event()
+                self._held.append(gate)
+                await gate.wait()
         finally:
             self.running -= 1
         if self.error is not None:
@@ -57,9 +70,12 @@ class MemoryTier2:
             raise SegmentTruncatedError(f"id {segment_id}", start_offset=start_offset)
         if offset >= len(content):
             raise ValueError(f"offset={offset} is past {len(content)}")
-        begin = max(start_offset, offset - offset % self._block_bytes)
+        begin = max(start_offset, offset - offset % self.block_bytes)
         end = offset + (1 if self.one_block_at_a_time else length)
-        end += -end % self._block_bytes
+        border = end - end % self.block_bytes
+        if end != border and (end == offset + 1 or 2 * border < offset + end):
+            border += self.block_bytes
+        end = border
         return StorageRead(begin, memoryview(content[begin:end]))
 
     async def find(self, name: str) -> SegmentRecord | None:

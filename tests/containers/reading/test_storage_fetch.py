@@ -209,6 +209,45 @@ async def test_what_is_read_ahead_comes_in_larger_steps_than_what_somebody_waits
     bench.container.check()
 
 
+async def test_what_is_read_ahead_is_read_from_tier_2_once() -> None:
+    settings = replace(SMALL_FETCHES, fetch_bytes_max=4096)
+    bench = ReadIndexBench(settings=ReadIndexSettings(fetch=settings))
+    bench.tier2.block_bytes = 3_700
+    index = bench.open(published=DATA)
+    position = 0
+    while position < len(DATA):
+        content = index.read_nowait(position, 777) or await index.wait_for_bytes(position, 777)
+        assert content == DATA[position : position + len(content)]
+        position += len(content)
+    # Neither reads nor windows end where blocks do.
+    assert bench.container.statistics().fetched_bytes < 1.1 * len(DATA)
+    bench.container.check()
+
+
+async def test_h59_a_block_that_one_fetch_left_out_is_awaited_from_the_fetch_behind() -> None:
+    bench = ReadIndexBench()
+    index = bench.open(published=DATA)
+    bench.tier2.hold()
+    first = asyncio.ensure_future(index.wait_for_bytes(0, 8_192))
+    await turns()
+    behind = asyncio.ensure_future(index.wait_for_bytes(8_192, 8_192))
+    await turns()
+    left_out = asyncio.ensure_future(index.wait_for_bytes(8_100, 50))
+    await turns()
+    bench.tier2.release_one()
+    assert await first == DATA[:8_000]
+    await turns()
+    assert not left_out.done()
+    late = asyncio.ensure_future(index.wait_for_bytes(8_000, 50))
+    await turns()
+    bench.tier2.release()
+    assert await behind == DATA[8_192:16_000]
+    assert await left_out == DATA[8_100:8_150]
+    assert await late == DATA[8_000:8_050]
+    assert [offset for _, offset, _ in bench.tier2.reads] == [0, 8_192]
+    bench.container.check()
+
+
 async def test_marks_for_reading_ahead_do_not_pile_up_in_a_segment() -> None:
     bench = ReadIndexBench()
     index = bench.open(published=Random(4).randbytes(2_000_000))
