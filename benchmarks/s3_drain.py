@@ -31,6 +31,8 @@ from benchmarks.tier2_drain import open_storage, publication
 from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.storage import DataPiece
+from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.process import loop_factory
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
 
@@ -69,6 +71,7 @@ async def drain(
     store = S3ObjectStore(
         settings=S3Settings(bucket=BUCKET, prefix=f"drain-{number}", endpoint_url=one.url),
         random=Random(number),
+        executor=executor,
     )
     await store.start()
     sized = SizedObjectStore(store)
@@ -179,6 +182,7 @@ async def compare_clients(one: Server) -> list[Row]:
 
 
 async def measure() -> list[Row]:
+    tune_for_serving()
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
     with ThreadPoolExecutor(max_workers=6) as executor:
         async with server("versitygw", start_gateway) as one:
@@ -186,7 +190,9 @@ async def measure() -> list[Row]:
 
 
 def main() -> list[Row]:
-    rows = asyncio.run(measure())
+    # On the loop that serving processes run on.
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        rows = runner.run(measure())
     print_rows(rows)
     return rows
 

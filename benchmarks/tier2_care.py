@@ -17,7 +17,7 @@ from random import Random
 
 from benchmarks.container_append import latency
 from benchmarks.tier2_drain import publication
-from benchmarks.workbench import STORE_ID, Row, print_rows, row, running, segments, tiers
+from benchmarks.workbench import STORE_ID, Row, Tiers, print_rows, row, running, segments, tiers
 from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch, SegmentId
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 from segmentstore.contracts.storage import DataPiece
@@ -30,6 +30,9 @@ from tier2.storage.copying import copy_container
 from tier2.storage.reader import ContainerReader
 from tier2.storage.settings import StorageSettings
 from tier2.storage.tiered_storage import TieredStorage
+from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.opening import OpenEngine, open_engine
+from tier2.volumes.settings import VolumeSettings
 
 MEBIBYTE = 1 << 20
 SMALL_SEGMENTS = 10_000
@@ -41,6 +44,10 @@ IDLE_LOOKS = 360
 CARED_SEGMENTS = 32
 CARED_CHUNKS = 24
 CARED_BYTES = 256 << 10
+VOLUME_OBJECTS = 60_000
+VOLUME_OBJECT_BYTES = 1000
+VOLUME_BYTES = 8 << 20
+CALLERS = 256
 APPENDS_PER_SECOND = 2_000
 SECONDS = 6.0
 DOLLARS_SMALL_TARGET = 0.0001
@@ -241,12 +248,72 @@ async def beside_appends() -> list[Row]:
     ]
 
 
+async def opened_volumes(on: Tiers, *, compaction_interval_seconds: float) -> OpenEngine:
+    return await open_engine(
+        str(Path(on.directory) / "volumes"),
+        files=SystemFileSystem(),
+        open_index=LmdbIndex,
+        executor=on.executor,
+        wall_clock=SystemWallClock(),
+        random=Random(1),
+        settings=replace(
+            VolumeSettings(),
+            volume_bytes_max=VOLUME_BYTES,
+            compaction_interval_seconds=compaction_interval_seconds,
+        ),
+    )
+
+
+async def half_deleted_volumes(on: Tiers) -> None:
+    """Small objects, which cost compaction the most for their bytes."""
+    store = await opened_volumes(on, compaction_interval_seconds=1e9)
+    rest = os.urandom(VOLUME_OBJECT_BYTES - 16)
+
+    async def put_some(first: int) -> None:
+        for number in range(first, VOLUME_OBJECTS, CALLERS):
+            await store.engine.put(b"key/%09d" % number, [number.to_bytes(16, "big"), rest])
+
+    async def delete_some(first: int) -> None:
+        for number in range(2 * first, VOLUME_OBJECTS, 2 * CALLERS):
+            await store.engine.delete(b"key/%09d" % number)
+
+    for verb in (put_some, delete_some):
+        async with asyncio.TaskGroup() as group:
+            for first in range(CALLERS):
+                group.create_task(verb(first))
+    await store.close()
+
+
+async def volumes_beside_appends() -> list[Row]:
+    """The same while the volumes are compacted, at the pace that they take by themselves."""
+    async with (
+        tiers(log_on_disk=True) as on,
+        running(on, touch=False) as container,
+        segments(container, 1) as handles,
+    ):
+        await half_deleted_volumes(on)
+        files = Path(on.directory) / "volumes" / "volumes"
+        before = {path.name: path.stat().st_size for path in files.iterdir()}
+        await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=3.0)
+        _, alone = await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=SECONDS)
+        store = await opened_volumes(on, compaction_interval_seconds=0.1)
+        _, beside = await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=SECONDS)
+        after = {path.name for path in files.iterdir()}
+        removed = sum(size for name, size in before.items() if name not in after)
+        await store.close()
+    return [
+        row("volumes removed by compaction beside appends", removed / SECONDS / 1e6, "MB/s", 1),
+        row("p99 of appends beside compaction of volumes", beside, "ms", alone),
+    ]
+
+
 async def measure() -> list[Row]:
     with ThreadPoolExecutor(max_workers=4) as executor:
         return [
             *await small_segments(executor),
             *await large_segment(executor),
             *await beside_appends(),
+            *await volumes_beside_appends(),
         ]
 
 

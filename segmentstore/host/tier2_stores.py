@@ -72,7 +72,7 @@ class Tier2Stores:
         if place == "memory":
             self._stores = [MemoryObjectStore()] * len(lanes)
         elif place.startswith(S3_SCHEME):
-            bucket, self._metrics = _bucket(place, settings.s3, random)
+            bucket, self._metrics = _bucket(place, settings.s3, random, executor=threads.lane())
             self._stores = [bucket] * len(lanes)
         else:
             assert directory is not None, "tier 2 in files without a data directory"
@@ -109,7 +109,7 @@ class Tier2Stores:
 
 
 def _bucket(
-    place: str, settings: S3StoreSettings, random: Random
+    place: str, settings: S3StoreSettings, random: Random, *, executor: Lane
 ) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
     # Only those who use S3 need its client library.
     from tier2.object_stores.s3.s3_object_store import S3ObjectStore
@@ -129,6 +129,7 @@ def _bucket(
             rust_reads=settings.read_client == "obstore",
         ),
         random=random,
+        executor=executor,
     )
 
     def metrics() -> Mapping[str, float]:

@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 
 _LOGGER = logging.getLogger(__name__)
 _SLICE_BYTES = 8 << 20
-_SLICE_RECORDS = 2000
+_SLICE_RECORDS = 500
 _MOVES_MAX = 1000
 
 
@@ -199,6 +199,7 @@ class Compactor:
                     keeps_tombstone=keeps,
                 )
             before = scan.offset + batch.bytes + summary.bytes_written
+            begin = asyncio.get_running_loop().time()
             more = await self._step(self._copy_slice, scan, items, copier, batch)
             if batch.copies and (
                 not more
@@ -214,7 +215,16 @@ class Compactor:
                     copier = None
             if not unlimited:
                 moved = scan.offset + batch.bytes + summary.bytes_written - before
-                await asyncio.sleep(moved / self._settings.compaction_bytes_per_second)
+                await asyncio.sleep(self._rest(moved, begin))
+
+    def _rest(self, moved: int, begin: float) -> float:
+        """Seconds until the next step, after one that began then."""
+        settings = self._settings
+        worked = asyncio.get_running_loop().time() - begin
+        return max(
+            moved / settings.compaction_bytes_per_second,
+            worked * (1 / settings.compaction_busy_share_max - 1),
+        )
 
     def _copy_slice(
         self,

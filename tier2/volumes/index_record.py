@@ -165,39 +165,30 @@ def _text(text: str) -> tuple[bytes, bytes]:
     return _SHORT.pack(len(encoded)), encoded
 
 
-class _Cursor:
-    """Takes fields off the front of a buffer."""
-
-    def __init__(self, content: memoryview) -> None:
-        self._rest = content
-
-    def take(self, length: int) -> memoryview:
-        if length > len(self._rest):
-            raise CorruptedDataError(
-                f"index record is cut off wanted={length} left={len(self._rest)}"
-            )
-        taken, self._rest = self._rest[:length], self._rest[length:]
-        return taken
-
-    def number(self, layout: struct.Struct) -> int:
-        value: int = layout.unpack(self.take(layout.size))[0]
-        return value
-
-    def text(self, layout: struct.Struct = _SHORT) -> str:
-        raw = bytes(self.take(self.number(layout)))
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            raise CorruptedDataError("text of an index record is not UTF-8") from error
-
-    @property
-    def left(self) -> int:
-        return len(self._rest)
+def _text_at(content: bytes, position: int, layout: struct.Struct = _SHORT) -> tuple[str, int]:
+    """A text, and where it ends. Raises struct.error, CorruptedDataError."""
+    (length,) = layout.unpack_from(content, position)
+    position += layout.size
+    if not length:
+        return "", position
+    end = position + length
+    if end > len(content):
+        raise CorruptedDataError(f"index record is cut off wanted={end} bytes={len(content)}")
+    try:
+        return content[position:end].decode(), end
+    except UnicodeDecodeError as error:
+        raise CorruptedDataError("text of an index record is not UTF-8") from error
 
 
 def decode_index_record(content: BufferView) -> IndexRecord:
     """Raises CorruptedDataError."""
-    cursor = _Cursor(memoryview(content))
+    try:
+        return _decoded(bytes(content))
+    except struct.error as error:
+        raise CorruptedDataError(f"index record is cut off bytes={len(content)}") from error
+
+
+def _decoded(content: bytes) -> IndexRecord:
     (
         version,
         flags,
@@ -209,20 +200,26 @@ def decode_index_record(content: BufferView) -> IndexRecord:
         retain_until_ms,
         piece_bytes,
         content_hash,
-    ) = _FIXED.unpack(cursor.take(_FIXED.size))
+    ) = _FIXED.unpack_from(content)
     if version != _FORMAT_VERSION or reserved or flags & ~_KNOWN_FLAGS:
         raise CorruptedDataError(f"not an index record {version=} {flags=:#x} {reserved=}")
     if flags & _GOVERNANCE and flags & _COMPLIANCE:
         raise CorruptedDataError("an index record has two retention modes")
-    version_id, etag, content_type = cursor.text(), cursor.text(), cursor.text()
+    version_id, position = _text_at(content, _FIXED.size)
+    etag, position = _text_at(content, position)
+    content_type, position = _text_at(content, position)
+    (count,) = _SHORT.unpack_from(content, position)
+    position += _SHORT.size
     metadata = {}
-    for _ in range(cursor.number(_SHORT)):
-        name = cursor.text()
-        metadata[name] = cursor.text(_LONG)
-    count = cursor.number(_LONG)
-    pieces: tuple[int, ...] = struct.unpack(f">{count}I", cursor.take(4 * count))
-    if cursor.left:
-        raise CorruptedDataError(f"bytes behind an index record bytes={cursor.left}")
+    for _ in range(count):
+        name, position = _text_at(content, position)
+        metadata[name], position = _text_at(content, position, _LONG)
+    (count,) = _LONG.unpack_from(content, position)
+    position += _LONG.size
+    pieces: tuple[int, ...] = struct.unpack_from(f">{count}I", content, position)
+    position += _LONG.size * count
+    if position < len(content):
+        raise CorruptedDataError(f"bytes behind an index record bytes={len(content) - position}")
     mode = None
     if flags & (_GOVERNANCE | _COMPLIANCE):
         mode = RetentionMode.GOVERNANCE if flags & _GOVERNANCE else RetentionMode.COMPLIANCE

@@ -8,7 +8,8 @@
 Invariants:
 
 - Numbers are kept (H69), also those of hold and retention; a copy is its own group.
-- Bytes are checked against the old record's checksum before the new one's header is written.
+- Bytes are checked against the old record's checksum before the new one's header is written: those of an inline object
+  by the scan that brought them, all others when they are read for the copy.
 - Memory: one slice, whatever the size of an object.
 
 Blocking; made for an executor.
@@ -130,23 +131,12 @@ class RecordCopier:
     ) -> tuple[int, RecordHeader]:
         key = b"" if kind is RecordKind.BLOB else one.key
         front = key + encode_index_record(one.record)
-        old_crc = crc32_of(
-            self._source.read_at(
-                one.offset + RECORD_HEADER_BYTES,
-                one.header.key_length + one.header.index_record_length,
-            ),
-            seed_of(self._secret),
-        )
         new_crc = crc32_of(front, seed_of(self._target.secret))
-        kept: bytes | None = None
-        for piece in self._slices(one):
-            old_crc = crc32_of(piece, old_crc)
-            new_crc = crc32_of(piece, new_crc) if with_blob else new_crc
-            kept = piece if len(piece) == one.header.blob_length else None
-        if old_crc != one.header.crc:
-            raise CorruptedDataError(
-                f"a record fails its checksum volume={self._number} offset={one.offset}"
-            )
+        kept = one.inline
+        if kept is None:
+            new_crc, kept = self._checked(one, new_crc, with_blob=with_blob)
+        elif with_blob:
+            new_crc = crc32_of(kept, new_crc)
         header = replace(
             one.header,
             crc=new_crc,
@@ -162,6 +152,32 @@ class RecordCopier:
             blob = [kept] if kept is not None else self._slices(one)
         write_record(self._target, header, front, blob)
         return offset, header
+
+    def _checked(
+        self, one: ScannedRecord, new_crc: int, *, with_blob: bool
+    ) -> tuple[int, bytes | None]:
+        """The new checksum, over the blob as well if it goes along; and the blob if it is one slice.
+
+        An inline object stands in memory since the scan compared its checksum; a blob was not kept, and may read back
+        as something else now.
+        """
+        old_crc = crc32_of(
+            self._source.read_at(
+                one.offset + RECORD_HEADER_BYTES,
+                one.header.key_length + one.header.index_record_length,
+            ),
+            seed_of(self._secret),
+        )
+        kept: bytes | None = None
+        for piece in self._slices(one):
+            old_crc = crc32_of(piece, old_crc)
+            new_crc = crc32_of(piece, new_crc) if with_blob else new_crc
+            kept = piece if len(piece) == one.header.blob_length else None
+        if old_crc != one.header.crc:
+            raise CorruptedDataError(
+                f"a record fails its checksum volume={self._number} offset={one.offset}"
+            )
+        return new_crc, kept
 
     def _slices(self, one: ScannedRecord) -> Iterator[bytes]:
         position = one.offset + one.header.blob_offset
@@ -193,10 +209,11 @@ def write_record(
 
 def verify_copy(file: File, copied: Copied, secret: int) -> None:
     """Read a copy back. Raises CorruptedDataError, OSError."""
-    found = decode_record_header(file.read_at(copied.offset, RECORD_HEADER_BYTES), secret)
-    position = copied.offset + RECORD_HEADER_BYTES
-    end = position + copied.header.body_length
-    crc = seed_of(secret)
+    length = RECORD_HEADER_BYTES + copied.header.body_length
+    first = file.read_at(copied.offset, min(_SLICE_BYTES, length))
+    found = decode_record_header(first[:RECORD_HEADER_BYTES], secret)
+    crc = crc32_of(memoryview(first)[RECORD_HEADER_BYTES:], seed_of(secret))
+    position, end = copied.offset + len(first), copied.offset + length
     while position < end:
         piece = file.read_at(position, min(_SLICE_BYTES, end - position))
         if not piece:

@@ -35,6 +35,9 @@ class VolumeSettings:
     """So many small volumes are joined."""
     compaction_bytes_per_second: int = 64 << 20
     """The background compactor reads and writes no faster."""
+    compaction_busy_share_max: float = 0.5
+    """The background compactor works no larger share of the time: small objects cost by their number, not by their
+    bytes, and those who append need the interpreter too."""
     compaction_interval_seconds: float = 30.0
     """From a change to the look whether there is something to compact, and between two such looks."""
     compaction_batch_bytes: int = 64 << 20

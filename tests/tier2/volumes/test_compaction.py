@@ -298,3 +298,35 @@ def test_the_engine_compacts_by_itself_some_time_after_a_change_and_then_rests()
         await opened.close()
 
     run_simulation(1, main)
+
+
+def test_compaction_in_the_background_rests_in_proportion_to_its_work() -> None:
+    async def seconds_of(loop: SimLoop, share: float) -> float:
+        disk, index = SimulatedDisk(), MemoryIndex()
+        settings = replace(SMALL, compaction_interval_seconds=1.0, compaction_busy_share_max=share)
+        opened = await open_small(
+            "/machine/engine",
+            files=disk.mount("one"),
+            open_index=lambda _: index,
+            settings=settings,
+        )
+        await fill(opened.engine, 40)
+        used = disk.used_bytes()
+        for number in range(40):
+            if number % 8:
+                await opened.engine.delete(b"key/%03d" % number)
+        begin = loop.time()
+        while disk.used_bytes() > used / 2 and loop.time() < begin + 1000:
+            await asyncio.sleep(0.1)
+        seconds = loop.time() - begin
+        await opened.engine.check()
+        await opened.close()
+        return seconds
+
+    async def main(loop: SimLoop) -> None:
+        loop.executor_delay = lambda _: 0.01
+        assert await seconds_of(loop, 1.0) < 10
+        # Steps of 10 ms at least, of which three or more copy something.
+        assert 30 < await seconds_of(loop, 0.001) < 1000
+
+    run_simulation(1, main)

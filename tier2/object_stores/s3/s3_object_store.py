@@ -12,7 +12,9 @@ Invariants:
 start() first, close() last, after every other call has ended.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
@@ -30,7 +32,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from tier2.object_stores.object_key import check_key, check_prefix, check_range
-from tier2.object_stores.s3.multipart_upload import MultipartUpload, checksum_text
+from tier2.object_stores.s3.multipart_upload import MultipartUpload, summed
 from tier2.object_stores.s3.one_attempt_session import OneAttemptSession
 from tier2.object_stores.s3.request_line import ConditionFailedError, RequestLine
 from tier2.object_stores.s3.request_statistics import RequestStatistics
@@ -39,14 +41,22 @@ from tier2.object_stores.s3.settings import S3Settings
 from tier2.object_stores.s3.startup_race import require_compare_and_set
 
 _PROBE_KEY = "probe"
+_SUMMED_ON_LOOP_BYTES_MAX = 64 << 10
+"""Smaller bodies are put together faster than a thread is reached."""
 
 
 class S3ObjectStore:
     """An ObjectStore over one bucket; one object serves all containers of a process."""
 
-    def __init__(self, *, settings: S3Settings, random: Random) -> None:
-        """`random` names the keys of the start-up race and spreads repetitions: system_random() in production."""
+    def __init__(
+        self, *, settings: S3Settings, random: Random, executor: Executor | None = None
+    ) -> None:
+        """`random` names the keys of the start-up race and spreads repetitions: system_random() in production.
+
+        `executor`: threads in which large bodies are put together and summed; None: those of the loop.
+        """
         self._settings = settings
+        self._executor = executor
         self._random = random
         self._line = RequestLine(settings=settings, random=random)
         self._stack = AsyncExitStack()
@@ -94,27 +104,34 @@ class S3ObjectStore:
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
         check_key(key)
-        body = b"".join(content)
+        size = sum(len(buffer) for buffer in content)
         try:
-            if len(body) >= self._settings.multipart_bytes_min:
-                await self._put_parts(key, body)
+            if size >= self._settings.multipart_bytes_min:
+                await self._put_parts(key, content, size)
             else:
-                await self._line.repeatable(
-                    "put_object", key, self._put_request(key, body, IfNoneMatch="*")
-                )
-                self._line.statistics.sent_bytes += len(body)
+                body, checksum = await self._summed(content, size)
+                request = self._put_request(key, body, checksum, IfNoneMatch="*")
+                await self._line.repeatable("put_object", key, request)
+                self._line.statistics.sent_bytes += size
         except (ConditionFailedError, ObjectNotFoundError) as error:
-            await self._require_same(key, body, error)
+            await self._require_same(key, b"".join(content), error)
 
-    async def _put_parts(self, key: str, body: bytes) -> None:
+    async def _summed(self, content: Sequence[BufferView], size: int) -> tuple[bytes, str]:
+        if size <= _SUMMED_ON_LOOP_BYTES_MAX:
+            return summed(content)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, summed, content)
+
+    async def _put_parts(self, key: str, content: Sequence[BufferView], size: int) -> None:
         upload = MultipartUpload(
             client=self._client,
             line=self._line,
             settings=self._settings,
             key=self._full_key(key),
             creation=self._creation,
+            executor=self._executor,
         )
-        await upload.run(body)
+        await upload.run(content, size)
 
     async def _require_same(self, key: str, body: bytes, cause: Exception) -> None:
         """The key is taken: fine if by these bytes, as an earlier attempt would have left it."""
@@ -142,18 +159,20 @@ class S3ObjectStore:
             raise ObjectChangedError(f"object has another version {key=!s} {tag=!s}") from error
 
     async def _put_once(self, key: str, body: bytes, **condition: str) -> str:
-        answer = await self._line.once("put_object", key, self._put_request(key, body, **condition))
+        body, checksum = summed([body])
+        request = self._put_request(key, body, checksum, **condition)
+        answer = await self._line.once("put_object", key, request)
         self._line.statistics.sent_bytes += len(body)
         return str(answer["ETag"])
 
     def _put_request(
-        self, key: str, body: bytes, **condition: str
+        self, key: str, body: bytes, checksum: str, **condition: str
     ) -> "Callable[[], Awaitable[Any]]":
         parameters = {
             "Bucket": self._settings.bucket,
             "Key": self._full_key(key),
             "Body": body,
-            "ChecksumCRC32C": checksum_text(body),
+            "ChecksumCRC32C": checksum,
             **self._creation,
             **condition,
         }

@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import (
     InvalidRequestError,
@@ -16,7 +18,9 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from tests.contracts.object_store_suite import ObjectStoreSuite
+from tests.tier2.counting_threads import CountingThreads
 from tier2.object_stores.memory import MemoryObjectStore
+from tier2.object_stores.s3.multipart_upload import cut_into_parts
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
 from tier2.object_stores.s3.startup_race import require_compare_and_set
@@ -78,6 +82,33 @@ async def test_a_large_object_goes_up_in_parts_and_reads_back(settings: S3Settin
         await store.put("large", [body[1:], b"x"])
     assert (await store.get("large")).content == body
     await store.close()
+
+
+async def test_large_bodies_are_put_together_in_a_thread(settings: S3Settings) -> None:
+    settings = replace(settings, multipart_bytes_min=6 << 20, part_bytes=5 << 20)
+    with CountingThreads() as threads:
+        store = S3ObjectStore(settings=settings, random=Random(1), executor=threads)
+        await store.start()
+        for size, jobs in ((1000, 0), (1 << 20, 1), (12 << 20, 3)):
+            before = threads.jobs
+            body = Random(size).randbytes(size)
+            await store.put(f"object/{size}", [body[:300], body[300:]])
+            assert threads.jobs == before + jobs, size
+            assert (await store.get(f"object/{size}")).content == body
+        await store.close()
+
+
+@given(
+    st.lists(st.binary(max_size=40), max_size=8),
+    st.integers(min_value=1, max_value=30),
+)
+def test_parts_hold_the_bytes_in_order_and_only_the_last_is_shorter(
+    buffers: list[bytes], part_bytes: int
+) -> None:
+    parts = [b"".join(part) for part in cut_into_parts(buffers, part_bytes)]
+    assert b"".join(parts) == b"".join(buffers)
+    assert all(len(part) == part_bytes for part in parts[:-1])
+    assert all(0 < len(part) <= part_bytes for part in parts)
 
 
 async def test_stores_under_different_prefixes_do_not_see_each_other(settings: S3Settings) -> None:
