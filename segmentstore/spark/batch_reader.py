@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from segmentstore.spark.block_range import SegmentRange
-from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.frozen_imports import freeze_imports
+from segmentstore.spark.loop_runner import InlineExecutor, LoopRunner
 from segmentstore.spark.options import SourceOptions
 from segmentstore.spark.pushed_bounds import NO_BOUNDS, bounds_of
 from segmentstore.spark.range_reading import read_range, read_settings
@@ -35,8 +36,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Ranges to read. Raises DataLossError, StreamMissingError, StorageError, ClientError."""
-        with LoopRunner() as runner:
-            return list(runner.run(self._plan(runner)))
+        with LoopRunner(executor=InlineExecutor()) as runner:
+            ranges = list[InputPartition](runner.run(self._plan(runner)))
+        freeze_imports()
+        return ranges
 
     async def _plan(self, runner: LoopRunner) -> list[SegmentRange]:
         async with open_stream_source(self._options, executor=runner.executor) as source:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.columns import arrow_schema, parse_columns, spark_schema
+from segmentstore.spark.frozen_imports import freeze_imports
 from segmentstore.spark.options import SourceOptions, parse_options
 
 
@@ -32,6 +33,7 @@ class SegmentStoreDataSource(DataSource):
             from segmentstore.spark.metadata_tables import metadata_schema
 
             return metadata_schema(options.metadata)
+        freeze_imports()
         return spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

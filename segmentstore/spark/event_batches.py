@@ -78,6 +78,8 @@ class EventBatches:
         """Of the next event; None if nobody counted up to it."""
         self._time_ms = 0
         """The last one that a block brought."""
+        self._constants: dict[str, pa.Array] = {}
+        """Columns that have one value in all rows, as long as the longest batch was."""
         self.is_done = False
         """Whether every event of the range came out."""
 
@@ -242,14 +244,19 @@ class EventBatches:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _constant(self, name: str, rows: int) -> pa.Array:
-        value = {
-            "scope": self._part.scope,
-            "stream": self._part.stream,
-            "segment_id": self._part.segment_id,
-        }.get(name)
-        if value is None:
-            return pa.nulls(rows, arrow_type(name))
-        return pa.repeat(pa.scalar(value, arrow_type(name)), rows)
+        made = self._constants.get(name)
+        if made is None or len(made) < rows:
+            value = {
+                "scope": self._part.scope,
+                "stream": self._part.stream,
+                "segment_id": self._part.segment_id,
+            }.get(name)
+            if value is None:
+                made = pa.nulls(rows, arrow_type(name))
+            else:
+                made = pa.repeat(pa.scalar(value, arrow_type(name)), rows)
+            self._constants[name] = made
+        return made.slice(0, rows)
 
 
 def _cut_off(block: Block, offset: int) -> Block:

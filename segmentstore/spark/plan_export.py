@@ -51,7 +51,8 @@ from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.block_range import BlockRange, SegmentRange
 from segmentstore.spark.columns import spark_schema
-from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.frozen_imports import freeze_imports
+from segmentstore.spark.loop_runner import InlineExecutor, LoopRunner
 from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.physical_places import PhysicalPlace, find_places, is_remote
 from segmentstore.spark.placed_ranges import RangePlacer
@@ -257,7 +258,8 @@ def parse_question(content: bytes) -> Question:
 
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the questions end, or none came for long."""
-    with LoopRunner() as runner:
+    # One question after the other, with nothing to do meanwhile: threads would only hand it to and fro.
+    with LoopRunner(executor=InlineExecutor()) as runner:
         while select.select([questions], [], [], IDLE_SECONDS_MAX)[0]:
             head = _read(questions, _LENGTH.size)
             if len(head) < _LENGTH.size:
@@ -271,6 +273,7 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
             answers.write(_LENGTH.pack(len(encoded)) + encoded + _LENGTH.pack(len(content)))
             answers.write(content)
             answers.flush()
+            freeze_imports()
 
 
 def _read(questions: BinaryIO, size: int) -> bytes:

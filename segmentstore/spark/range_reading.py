@@ -12,13 +12,11 @@ Invariants:
 """
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -31,6 +29,7 @@ from segmentstore.spark.byte_batches import ByteBatches
 from segmentstore.spark.errors import DataLossError
 from segmentstore.spark.event_batches import Block, BlockFacts, EventBatches
 from segmentstore.spark.event_numbers import begun_at, number_at_head
+from segmentstore.spark.frozen_imports import freeze_imports
 from segmentstore.spark.loop_runner import InlineExecutor, LoopRunner
 from segmentstore.spark.options import Content, SourceOptions
 from segmentstore.spark.stream_source import place_of
@@ -76,17 +75,11 @@ def read_settings(options: SourceOptions) -> ReadSettings:
 
 def read_range(part: SegmentRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The rows of one range. Raises DataLossError, StorageError, ClientError."""
-    _freeze_what_is_imported()
     # A task reads one block after the other: threads would only hand them to and fro.
     with LoopRunner(executor=InlineExecutor()) as runner:
         yield from runner.iterate(read_range_batches(part, settings, executor=runner.executor))
-
-
-@cache
-def _freeze_what_is_imported() -> None:
-    """Spark looks for garbage behind every task, at each object of every module: some 30 ms that find nothing."""
-    gc.collect()
-    gc.freeze()
+    # Last, when all that a range needs is imported.
+    freeze_imports()
 
 
 async def read_range_batches(

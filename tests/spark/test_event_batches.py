@@ -66,6 +66,20 @@ def test_a_time_is_that_of_the_block_in_which_the_event_begins() -> None:
     assert [round(time.timestamp() * 1000) for time in times] == [1000, 1001, 1003]  # type: ignore[attr-defined]
 
 
+def test_columns_of_one_value_are_as_long_as_each_batch() -> None:
+    segment = cut_segment([b"%d" % number for number in range(10)], [18, 63, 72])
+    batches = EventBatches(part_of(0, segment.length), EVENT_COLUMNS)
+    sizes = []
+    for block in segment.blocks:
+        for batch in batches.add([block]):
+            batch.validate(full=True)
+            sizes.append(batch.num_rows)
+            assert batch.column("scope").to_pylist() == ["s"] * batch.num_rows
+            assert batch.column("segment_id").to_pylist() == [5] * batch.num_rows
+            assert batch.column("key").to_pylist() == [None] * batch.num_rows
+    assert sizes == [2, 5, 1, 2]
+
+
 def test_an_event_without_its_end_is_no_event_yet() -> None:
     segment = cut_segment([b"whole", b"cut off"], [])
     (block,) = segment.blocks
