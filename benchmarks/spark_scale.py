@@ -1,4 +1,5 @@
-"""How scans grow: CPU-seconds and seconds per gigabyte of 1 KB events at 0.1, 1 and 5 GB, with both readers.
+"""How scans grow: CPU-seconds and seconds per gigabyte of 1 KB events at 0.1, 1 and 5 GB, with both readers; and how
+much less it takes to read offsets alone.
 
 What does not grow with the data (planning, starting a job) is in it, and makes the smallest one the dearest per
 gigabyte; it is told apart by an empty query.
@@ -22,6 +23,7 @@ from tests.spark.live_store import live_store
 GIGABYTES = (0.1, 1.0, 5.0)
 ROUNDS = 3
 WARM_UPS = 2
+PROJECTION_TARGET = 2.0
 READERS = {"Java reader": "segmentstore-jvm", "Python reader": "segmentstore"}
 
 
@@ -29,8 +31,14 @@ def scan(spark: BenchSpark, form: str, tier2: str, stream: str) -> None:
     drain(frame(spark, form, tier2, stream))
 
 
-def frame(spark: BenchSpark, form: str, tier2: str, stream: str) -> DataFrame:
-    words = {"tier2": tier2, "stream": f"{SCOPE}/{stream}", "mode": "offline"}
+def scan_offsets(spark: BenchSpark, form: str, tier2: str, stream: str) -> None:
+    """The Java reader is told by Spark what is wanted, the Python reader by an option."""
+    option = {} if form.endswith("jvm") else {"columns": "offset"}
+    drain(frame(spark, form, tier2, stream, **option).select("offset"))
+
+
+def frame(spark: BenchSpark, form: str, tier2: str, stream: str, **option: str) -> DataFrame:
+    words = {"tier2": tier2, "stream": f"{SCOPE}/{stream}", "mode": "offline", **option}
     return spark.session.read.format(form).options(**words).load()
 
 
@@ -44,10 +52,27 @@ def measure(directory: Path, gigabytes: Sequence[float]) -> list[Row]:
     rows: list[Row] = []
     with bench_spark(directory) as spark:
         for reader, form in READERS.items():
-            cases = {name: partial(scan, spark, form, live.tier2, name) for name in names.values()}
+            place = (spark, form, live.tier2)
+            cases = {name: partial(scan, *place, name) for name in names.values()}
+            cases |= {
+                _offsets(name): partial(scan_offsets, *place, name) for name in names.values()
+            }
             costs = spark.measure(cases, warm_ups=WARM_UPS, rounds=ROUNDS)
             rows += _rows(reader, {size: costs[name] for size, name in names.items()})
+            rows += [
+                row(
+                    f"{reader}, {size} GB, offset alone, times the scan",
+                    costs[name].cpu / costs[_offsets(name)].cpu,
+                    "x",
+                    PROJECTION_TARGET,
+                )
+                for size, name in names.items()
+            ]
     return rows
+
+
+def _offsets(name: str) -> str:
+    return f"{name}, offset"
 
 
 def _rows(reader: str, costs: dict[float, Costs]) -> list[Row]:

@@ -1,8 +1,9 @@
 """The memory of the cache: blocks of 4 KiB to 1 MiB out of arenas that are touched once and never given back.
 
-The first write to a fresh page costs more than the copy into it, so arenas are zero-filled when they are made (in a
-thread, for the part that `touch()` is asked for; else when they are needed) and then recycled for the life of the
-process. One storage serves all containers of a process.
+The first write to a fresh page costs more than the copy into it, so arenas are zero-filled when they are made and then
+recycled for the life of the process. While make_ahead() runs, a thread makes the next one when half of the last is
+taken; without it, or when that is too late, an arena is made when it is needed. One storage serves all containers of a
+process.
 
 Invariants (check()):
 - memory taken from the system never exceeds the budget, and the budget counts blocks, not the bytes in them (H55);
@@ -12,6 +13,7 @@ Invariants (check()):
 
 import asyncio
 import mmap
+import os
 from concurrent.futures import Executor
 from contextlib import suppress
 
@@ -31,6 +33,7 @@ _BLOCK_SIZES = tuple(BLOCK_BYTES_MIN << order for order in range(ORDER_MAX + 1))
 """The same few objects for all blocks: an append that meets the open block of its segment finds the number warm."""
 
 _PAGE_BYTES = 4 * 1024
+_ZEROS = "/dev/zero"
 
 
 class CacheBlock:
@@ -54,8 +57,23 @@ def new_arena(size_bytes: int) -> mmap.mmap:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel built without them
             arena.madvise(mmap.MADV_HUGEPAGE)
-    memoryview(arena)[::_PAGE_BYTES] = bytes(size_bytes // _PAGE_BYTES)
+    _touch(memoryview(arena))
     return arena
+
+
+def _touch(memory: memoryview) -> None:
+    """By a system call, which does not hold the interpreter meanwhile, where there is one."""
+    try:
+        zeros = os.open(_ZEROS, os.O_RDONLY)
+    except OSError:  # not a Unix
+        memory[::_PAGE_BYTES] = bytes(len(memory) // _PAGE_BYTES)
+        return
+    try:
+        touched = 0
+        while touched < len(memory):
+            touched += os.readv(zeros, [memory[touched:]])
+    finally:
+        os.close(zeros)
 
 
 class CacheStorage:
@@ -69,6 +87,9 @@ class CacheStorage:
         self._arena_slabs = max(1, arena_bytes // BLOCK_BYTES_MAX)
         self._slabs: list[memoryview] = []
         self._allocator = BuddyAllocator()
+        self._next_is_due = asyncio.Event()
+        self._units_to_spare = 0
+        """With more units taken than these the next arena is due."""
 
     @property
     def budget_bytes(self) -> int:
@@ -84,10 +105,11 @@ class CacheStorage:
         """Memory taken from the system so far."""
         return len(self._slabs) * BLOCK_BYTES_MAX
 
-    async def touch(self, size_bytes: int, *, executor: Executor | None = None) -> None:
-        """Make arenas, in the executor, until `size_bytes` (at most the budget) are resident."""
+    async def make_ahead(self, executor: Executor | None) -> None:
+        """Make arenas in the executor before they are needed; returns when the whole budget is resident."""
         loop = asyncio.get_running_loop()
-        while self.resident_bytes < min(size_bytes, self.budget_bytes):
+        while len(self._slabs) < self._slab_count_max:
+            await self._next_is_due.wait()
             arena = await loop.run_in_executor(executor, new_arena, self._next_arena_bytes())
             self._add_arena(arena)
 
@@ -118,6 +140,8 @@ class CacheStorage:
             unit = self._allocator.allocate(order)
         if unit is None:
             return None
+        if self._allocator.taken_units > self._units_to_spare:
+            self._next_is_due.set()
         start = unit % UNITS_PER_SLAB * BLOCK_BYTES_MIN
         slab = self._slabs[unit // UNITS_PER_SLAB]
         size = _BLOCK_SIZES[order]
@@ -147,10 +171,14 @@ class CacheStorage:
         view = memoryview(arena)
         for start in range(0, len(arena), BLOCK_BYTES_MAX):
             if len(self._slabs) == self._slab_count_max:
-                return
+                break
             number = self._allocator.add_slab()
             assert number == len(self._slabs), f"slab {number} behind {len(self._slabs)}"
             self._slabs.append(view[start : start + BLOCK_BYTES_MAX])
+        self._next_is_due.clear()
+        units = len(self._slabs) * UNITS_PER_SLAB
+        is_last = len(self._slabs) == self._slab_count_max
+        self._units_to_spare = units if is_last else units - self._arena_slabs * UNITS_PER_SLAB // 2
 
 
 assert BLOCK_BYTES_MIN << ORDER_MAX == BLOCK_BYTES_MAX == UNITS_PER_SLAB * BLOCK_BYTES_MIN

@@ -74,6 +74,7 @@ class Service:
     registry: ContainerRegistry
     manager: ContainerManager
     faces: Faces
+    containers: "ContainerFactory"
     data_directory: str
     """Empty if everything is in memory."""
 
@@ -164,6 +165,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             registry=registry,
             manager=manager,
             faces=faces,
+            containers=containers,
             data_directory=directory.path if directory else "",
         )
 
@@ -194,7 +196,8 @@ class ContainerFactory:
         self._log_lanes = log_lanes
         self._storage_lanes = storage_lanes
         self._read_lanes = read_lanes
-        self._cache = CacheManager(storage=CacheStorage(budget_bytes=settings.cache.bytes_max))
+        self._cache_storage = CacheStorage(budget_bytes=settings.cache.bytes_max)
+        self._cache = CacheManager(storage=self._cache_storage)
         self._sync_pace = SyncPace(now=short_interval_seconds)
         self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
         self._object_stores = object_stores
@@ -202,6 +205,10 @@ class ContainerFactory:
 
     async def close(self) -> None:
         await self._object_stores.close()
+
+    async def make_cache_ahead(self) -> None:
+        """Have the cache's memory made before it is needed; returns when it has all that it may have."""
+        await self._cache_storage.make_ahead(self._read_lanes[0])
 
     def create(self, container_id: ContainerId) -> SegmentContainer:
         """A container for one life."""

@@ -1,6 +1,13 @@
+import asyncio
+
 import pytest
 
-from containers.cache.cache_storage import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, CacheStorage
+from containers.cache.cache_storage import (
+    BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
+    CacheStorage,
+    new_arena,
+)
 from segmentstore.contracts.errors import CacheFullError
 
 MIB = 1024 * 1024
@@ -65,11 +72,31 @@ def test_writing_through_a_freed_block_fails() -> None:
         block.view[0:1] = b"x"
 
 
-async def test_touching_makes_memory_ahead_of_need_within_the_budget() -> None:
+async def test_the_next_arena_is_made_ahead_of_need_and_within_the_budget() -> None:
     storage = CacheStorage(budget_bytes=5 * MIB, arena_bytes=2 * MIB)
-    await storage.touch(3 * MIB)
-    assert storage.resident_bytes == 4 * MIB
-    await storage.touch(100 * MIB)
-    assert storage.resident_bytes == 5 * MIB
-    assert storage.occupied_bytes == 0
-    storage.check()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        making = tasks.create_task(storage.make_ahead(None))
+        for resident, taken in ((4, 2), (5, 4)):
+            while storage.occupied_bytes < taken * MIB:
+                storage.allocate(MIB // 2)
+            while storage.resident_bytes < resident * MIB:
+                await asyncio.sleep(0.001)
+            assert storage.resident_bytes == resident * MIB
+            storage.check()
+        await making
+
+
+async def test_nothing_is_made_ahead_of_a_cache_that_nobody_uses() -> None:
+    storage = CacheStorage(budget_bytes=4 * MIB, arena_bytes=2 * MIB)
+    making = asyncio.ensure_future(storage.make_ahead(None))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert storage.resident_bytes == 0
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+
+
+def test_fresh_memory_is_zeros() -> None:
+    arena = new_arena(2 * MIB + 4096)
+    assert bytes(arena) == bytes(2 * MIB + 4096)
