@@ -9,8 +9,9 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch, S
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 from segmentstore.contracts.storage import DataPiece
 from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.fair_threads import FairThreads
 from segmentstore.runtime.files import SystemFileSystem
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
@@ -53,6 +55,9 @@ SECONDS = 6.0
 DOLLARS_SMALL_TARGET = 0.0001
 DOLLARS_LARGE_TARGET = 0.001
 RECOVERY_TARGET = 100.0
+TIER2_THREADS = 4
+TIER2_NICENESS = 10
+"""Both as in the service."""
 
 
 class BilledObjectStore:
@@ -108,7 +113,7 @@ class BilledObjectStore:
 
 
 async def claimed(
-    store: ObjectStore, executor: ThreadPoolExecutor, settings: StorageSettings, *, epoch: int = 1
+    store: ObjectStore, executor: Executor, settings: StorageSettings, *, epoch: int = 1
 ) -> TieredStorage:
     storage = TieredStorage(
         object_store=store,
@@ -196,7 +201,17 @@ async def large_segment(executor: ThreadPoolExecutor) -> list[Row]:
     ]
 
 
-async def in_pieces(executor: ThreadPoolExecutor, *, epoch: int) -> TieredStorage:
+@contextmanager
+def tier2_threads() -> Iterator[Executor]:
+    """Behind those of the log, as in the service."""
+    threads = FairThreads(thread_count=TIER2_THREADS, name="tier2", niceness=TIER2_NICENESS)
+    try:
+        yield threads.lane()
+    finally:
+        threads.close()
+
+
+async def in_pieces(executor: Executor, *, epoch: int) -> TieredStorage:
     """A Tier 2 of many small chunks, with compaction as fast as it goes."""
     settings = replace(
         StorageSettings(),
@@ -217,6 +232,11 @@ async def in_pieces(executor: ThreadPoolExecutor, *, epoch: int) -> TieredStorag
 
 async def beside_appends() -> list[Row]:
     """p99 of appends while a compaction works in the same process, against the same without."""
+    with tier2_threads() as threads:
+        return await _beside_appends(threads)
+
+
+async def _beside_appends(threads: Executor) -> list[Row]:
     async with (
         tiers(log_on_disk=True) as on,
         running(on, touch=False) as container,
@@ -224,7 +244,7 @@ async def beside_appends() -> list[Row]:
     ):
         await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=3.0)
         _, alone = await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=SECONDS)
-        storages = [await in_pieces(on.executor, epoch=1) for _ in range(2)]
+        storages = [await in_pieces(threads, epoch=1) for _ in range(2)]
 
         async def compact() -> None:
             for storage in storages:
@@ -248,12 +268,14 @@ async def beside_appends() -> list[Row]:
     ]
 
 
-async def opened_volumes(on: Tiers, *, compaction_interval_seconds: float) -> OpenEngine:
+async def opened_volumes(
+    on: Tiers, executor: Executor, *, compaction_interval_seconds: float
+) -> OpenEngine:
     return await open_engine(
         str(Path(on.directory) / "volumes"),
         files=SystemFileSystem(),
         open_index=LmdbIndex,
-        executor=on.executor,
+        executor=executor,
         wall_clock=SystemWallClock(),
         random=Random(1),
         settings=replace(
@@ -264,9 +286,9 @@ async def opened_volumes(on: Tiers, *, compaction_interval_seconds: float) -> Op
     )
 
 
-async def half_deleted_volumes(on: Tiers) -> None:
+async def half_deleted_volumes(on: Tiers, executor: Executor) -> None:
     """Small objects, which cost compaction the most for their bytes."""
-    store = await opened_volumes(on, compaction_interval_seconds=1e9)
+    store = await opened_volumes(on, executor, compaction_interval_seconds=1e9)
     rest = os.urandom(VOLUME_OBJECT_BYTES - 16)
 
     async def put_some(first: int) -> None:
@@ -286,17 +308,22 @@ async def half_deleted_volumes(on: Tiers) -> None:
 
 async def volumes_beside_appends() -> list[Row]:
     """The same while the volumes are compacted, at the pace that they take by themselves."""
+    with tier2_threads() as threads:
+        return await _volumes_beside_appends(threads)
+
+
+async def _volumes_beside_appends(threads: Executor) -> list[Row]:
     async with (
         tiers(log_on_disk=True) as on,
         running(on, touch=False) as container,
         segments(container, 1) as handles,
     ):
-        await half_deleted_volumes(on)
+        await half_deleted_volumes(on, threads)
         files = Path(on.directory) / "volumes" / "volumes"
         before = {path.name: path.stat().st_size for path in files.iterdir()}
         await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=3.0)
         _, alone = await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=SECONDS)
-        store = await opened_volumes(on, compaction_interval_seconds=0.1)
+        store = await opened_volumes(on, threads, compaction_interval_seconds=0.1)
         _, beside = await latency(handles[0], per_second=APPENDS_PER_SECOND, seconds=SECONDS)
         after = {path.name for path in files.iterdir()}
         removed = sum(size for name, size in before.items() if name not in after)
