@@ -57,8 +57,8 @@ unit: setup
 simulation: setup
 	@$(BIN)/python -m pytest -q -n auto -m simulation
 
-# Three files at a time: they wait more than they work. The tests of a file share what they start.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Two files at a time: they wait more than they work. The tests of a file share what they start.
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
 integration: setup
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration

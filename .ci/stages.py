@@ -48,9 +48,9 @@ def pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *arguments]
 
 
-# The tests of a file share a server or a JVM and stay together. Three files at a time, also on two cores: half of their
-# time they wait, for clients that pause after a kill, for leases, and for processes to start.
-SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# The tests of a file share a server or a JVM and stay together. Two files at a time: half of their time they wait, for
+# clients that pause after a kill, for leases, and for processes to start.
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 STAGES = (
     Stage("lint: ruff check", [str(BIN / "ruff"), "check", "--quiet", "."]),
