@@ -230,13 +230,8 @@ async def in_pieces(executor: Executor, *, epoch: int) -> TieredStorage:
     return storage
 
 
-async def beside_appends() -> list[Row]:
+async def beside_appends(threads: Executor) -> list[Row]:
     """p99 of appends while a compaction works in the same process, against the same without."""
-    with tier2_threads() as threads:
-        return await _beside_appends(threads)
-
-
-async def _beside_appends(threads: Executor) -> list[Row]:
     async with (
         tiers(log_on_disk=True) as on,
         running(on, touch=False) as container,
@@ -306,13 +301,8 @@ async def half_deleted_volumes(on: Tiers, executor: Executor) -> None:
     await store.close()
 
 
-async def volumes_beside_appends() -> list[Row]:
+async def volumes_beside_appends(threads: Executor) -> list[Row]:
     """The same while the volumes are compacted, at the pace that they take by themselves."""
-    with tier2_threads() as threads:
-        return await _volumes_beside_appends(threads)
-
-
-async def _volumes_beside_appends(threads: Executor) -> list[Row]:
     async with (
         tiers(log_on_disk=True) as on,
         running(on, touch=False) as container,
@@ -335,12 +325,12 @@ async def _volumes_beside_appends(threads: Executor) -> list[Row]:
 
 
 async def measure() -> list[Row]:
-    with ThreadPoolExecutor(max_workers=4) as executor:
+    with ThreadPoolExecutor(max_workers=4) as executor, tier2_threads() as threads:
         return [
             *await small_segments(executor),
             *await large_segment(executor),
-            *await beside_appends(),
-            *await volumes_beside_appends(),
+            *await beside_appends(threads),
+            *await volumes_beside_appends(threads),
         ]
 
 

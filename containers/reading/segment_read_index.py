@@ -200,18 +200,18 @@ class SegmentReadIndex(SegmentTail):
             raise BadOffsetError(self.metadata.name, expected=length, given=offset)
         self.raise_if_unreadable(offset)
         end = min(offset + length_max, length)
-        views: list[memoryview] = []
-        reached = self._gather(offset, end, views) if offset < end else offset
-        if self.read_ahead_marks and views:
-            self._container.fetches.read_on(self, offset, reached)
-        return views
+        return self._views_for_reader(offset, end) if offset < end else []
 
     def copy_for_reader(self, offset: int, end: int) -> bytes:
         """As copy_cached, for somebody who may want what follows too."""
-        content = self.copy_cached(offset, end)
-        if self.read_ahead_marks and content:
-            self._container.fetches.read_on(self, offset, offset + len(content))
-        return content
+        return b"".join(self._views_for_reader(offset, end))
+
+    def _views_for_reader(self, offset: int, end: int) -> list[memoryview]:
+        views: list[memoryview] = []
+        reached = self._gather(offset, end, views)
+        if self.read_ahead_marks and views:
+            self._container.fetches.read_on(self, offset, reached)
+        return views
 
     def copy_cached(self, offset: int, end: int) -> bytes:
         """The longest cached stretch of [offset, end) that begins at `offset`; b"" if there is none."""
