@@ -6,7 +6,9 @@ one at a time: what comes in crowds shares frames, and its threads overlap with 
 
 Invariants, over all logs that share one object:
 - a frame above `bytes_max` is never written on the loop;
-- after a write that took longer than `seconds_max`, the next `fast_writes_min` go through a thread, wherever they ran;
+- it happens only while writes take `usual_seconds_max` on average, wherever they ran: a disk whose every write is slow
+  is left to threads, one that is late now and then is not;
+- after a write that took longer than `seconds_max`, the next `fast_writes_min` go through a thread;
 - the loop is given to syncs at most half of the time: after one that took t seconds the next comes t seconds later.
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 _BYTES_MAX: Final = 32 * 1024
+_RECENT_WEIGHT: Final = 1 / 16
 
 
 class SyncPace:
@@ -23,15 +26,18 @@ class SyncPace:
         self,
         *,
         now: Callable[[], float],
-        seconds_max: float = 0.0003,
+        usual_seconds_max: float = 0.0003,
+        seconds_max: float = 0.001,
         fast_writes_min: int = 16,
         bytes_max: int = _BYTES_MAX,
     ) -> None:
         """`now` is a clock in seconds that resolves microseconds; the loop's own may not."""
         self.now = now
+        self._usual_seconds_max = usual_seconds_max
         self._seconds_max = seconds_max
         self._fast_writes_min = fast_writes_min
         self._bytes_max = bytes_max
+        self._usual_seconds = usual_seconds_max
         self._fast_writes = 0
         self._free_again = 0.0
 
@@ -40,11 +46,15 @@ class SyncPace:
         return (
             length <= self._bytes_max
             and self._fast_writes >= self._fast_writes_min
+            and self._usual_seconds <= self._usual_seconds_max
             and self.now() >= self._free_again
         )
 
     def note(self, seconds: float, *, on_loop: bool) -> None:
         """A frame was written and synced in so many seconds."""
         self._fast_writes = self._fast_writes + 1 if seconds <= self._seconds_max else 0
+        # One write that stalled says how often the disk stalls, not how long it usually takes.
+        counted = min(seconds, self._seconds_max)
+        self._usual_seconds += (counted - self._usual_seconds) * _RECENT_WEIGHT
         if on_loop:
             self._free_again = self.now() + seconds

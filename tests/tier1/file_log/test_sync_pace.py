@@ -30,7 +30,13 @@ class Clock:
 
 
 def pace_of(clock: Clock) -> SyncPace:
-    return SyncPace(now=clock.now, seconds_max=0.001, fast_writes_min=3, bytes_max=100)
+    return SyncPace(
+        now=clock.now,
+        usual_seconds_max=0.001,
+        seconds_max=0.002,
+        fast_writes_min=3,
+        bytes_max=100,
+    )
 
 
 def test_a_disk_is_trusted_after_some_fast_writes_in_a_row() -> None:
@@ -39,10 +45,25 @@ def test_a_disk_is_trusted_after_some_fast_writes_in_a_row() -> None:
         assert not pace.may_wait(1)
         pace.note(0.001, on_loop=False)
     assert pace.may_wait(1)
-    pace.note(0.0011, on_loop=False)
+    pace.note(0.0021, on_loop=False)
     for _ in range(3):
         assert not pace.may_wait(1)
         pace.note(0.0005, on_loop=False)
+    assert pace.may_wait(1)
+
+
+def test_a_disk_that_is_late_now_and_then_is_trusted_and_one_that_always_is_is_not() -> None:
+    pace = pace_of(Clock())
+    trusted = 0
+    for number in range(100):
+        trusted += pace.may_wait(1)
+        pace.note(0.0018 if number % 10 == 9 else 0.0006, on_loop=False)
+    assert trusted == 97
+    for _ in range(16):
+        pace.note(0.0014, on_loop=False)
+    assert not pace.may_wait(1)
+    for _ in range(16):
+        pace.note(0.0006, on_loop=False)
     assert pace.may_wait(1)
 
 
