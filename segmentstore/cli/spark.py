@@ -238,12 +238,20 @@ def compact(
     help="The HTML file to write.",
 )
 @click.option("--prefix", default="", help="Only segments whose names begin so.")
+@click.option(
+    "--task-chunks",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Neighbouring chunks of one task.",
+)
 @state_option
 @place_options
 def stats(
     *,
     report: Path,
     prefix: str,
+    task_chunks: int,
     state_directory: Path | None,
     place: str,
     endpoint: str,
@@ -263,7 +271,10 @@ def stats(
                 place=place_of(place, endpoint, region),
                 tasks=SparkTasks(session),
                 settings=StatsSettings(
-                    report=report, prefix=prefix, state_directory=state_directory
+                    report=report,
+                    prefix=prefix,
+                    stretch_chunks=task_chunks,
+                    state_directory=state_directory,
                 ),
                 progress=progress,
             ).run()
@@ -281,5 +292,9 @@ def stats(
         for stream in summary.streams
     ]
     print_rows(rows, output)
+    resumed = f", {summary.chunks_known} known from an earlier run" if summary.chunks_known else ""
+    click.echo(
+        f"looked at {summary.chunks_read} chunks in {summary.seconds:.1f} s{resumed}", err=True
+    )
     click.echo(f"report: {report}", err=True)
     return ExitCode.OK

@@ -62,6 +62,8 @@ class StatsSummary:
     containers: int = 0
     chunks_read: int = 0
     """Indexes that this run asked for."""
+    chunks_known: int = 0
+    """Looked at by an earlier run with the same state directory."""
     seconds: float = 0.0
 
 
@@ -89,6 +91,12 @@ class StatsJob:
         started = time.perf_counter()
         self._resume()
         layouts = {_segment_of(layout): layout for layout in self._look()}
+        self._summary.chunks_known = sum(
+            len(stretch.entries)
+            for layout in layouts.values()
+            for stretch in self._stretches(layout)
+            if stretch.name in self._facts
+        )
         for _ in range(_ROUNDS_MAX):
             stretches = {key: self._stretches(layout) for key, layout in layouts.items()}
             missing = [

@@ -152,3 +152,24 @@ def test_a_killed_verification_goes_on_behind_what_it_noted(live: JobStore, tmp_
     said = run_job(words, log)
     assert "chunks an earlier run" in said
     assert "damage" not in said
+
+
+def test_a_killed_look_at_the_sizes_goes_on_behind_what_it_noted(
+    live: JobStore, tmp_path: Path
+) -> None:
+    expected = live.fill("killed/counted")
+    live.flush()
+    state, report, log = tmp_path / "state", tmp_path / "stats.html", tmp_path / "log"
+    words = ["stats", f"--tier2={live.place.place}", f"--state={state}", f"--report={report}"]
+    words += ["--prefix=killed/counted/", "--task-chunks=1"]
+
+    def seen() -> int:
+        """Notes of waves."""
+        return len(list(state.glob("done-*")))
+
+    for mark in marks(1, least=1, most=2):
+        kill_job(words, log, progress=seen, mark=mark)
+    assert not report.exists()
+    said = run_job(words, log)
+    assert "known from an earlier run" in said
+    assert f"{expected.total():,}" in report.read_text()

@@ -76,6 +76,7 @@ def test_a_killed_run_does_not_read_again_what_it_has_read(
         looked_at(store, settings, FailingTasks(2))
     resumed = looked_at(store, settings)
     assert 0 < resumed.chunks_read < whole.chunks_read
+    assert resumed.chunks_known == whole.chunks_read - resumed.chunks_read
     assert resumed.streams == whole.streams
     assert looked_at(store, settings).chunks_read == 0
 
