@@ -33,7 +33,7 @@ from segmentstore.http.node_health import NodeHealth
 from segmentstore.http.server import HttpServer
 from segmentstore.http.settings import HttpSettings
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
 from tests.http.memory_segments import MemorySegments
 
 CONNECTIONS = 64
@@ -128,6 +128,7 @@ def serve(make: Make, directory: str, port_to: Connection) -> None:
     async def main() -> None:
         async with make(directory) as port:
             tune_for_serving()
+            set_aside_what_lasts()
             port_to.send(port)
             await asyncio.Event().wait()
 

@@ -31,7 +31,7 @@ from benchmarks.tier2_drain import open_storage, publication
 from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.storage import DataPiece
-from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
 from segmentstore.runtime.process import loop_factory
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
@@ -183,6 +183,7 @@ async def compare_clients(one: Server) -> list[Row]:
 
 async def measure() -> list[Row]:
     tune_for_serving()
+    set_aside_what_lasts()
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
     with ThreadPoolExecutor(max_workers=6) as executor:
         async with server("versitygw", start_gateway) as one:

@@ -24,6 +24,7 @@ from segmentstore.contracts.storage import (
 )
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
 from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.settings import StorageSettings
@@ -161,6 +162,8 @@ async def tiny_round(executor: ThreadPoolExecutor) -> tuple[float, float, float]
 
 async def measure() -> list[Row]:
     content = os.urandom(ROUND_BYTES)
+    tune_for_serving()
+    set_aside_what_lasts()
     with ThreadPoolExecutor(max_workers=6) as executor:
         with tempfile.TemporaryDirectory(prefix="segmentstore-bench-") as directory:
             plain_directory = str(Path(directory) / "plain")

@@ -22,7 +22,7 @@ from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
-from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
 from tier1.file_log.log import FileDurableDataLog
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
@@ -201,8 +201,9 @@ async def running(
     )
     if touch:
         _touch(cache_storage)
-    await container.start()
     tune_for_serving()
+    await container.start()
+    set_aside_what_lasts()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(container.run())
         try:

@@ -27,7 +27,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.host.log_lines import configure_logging
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
-from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
 from segmentstore.runtime.process import loop_factory, stop_signals
 from segmentstore.runtime.stack_report import report_stacks_on_signal
 
@@ -57,6 +57,7 @@ async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> 
     """Start, announce, and stop on SIGTERM or SIGINT."""
     stopping = _stop_signals(resolved.settings.shutdown.grace_seconds)
     report_stacks_on_signal(logger.warning)
+    tune_for_serving()
     async with open_service(resolved) as service:
         await _listen(service)
         try:
@@ -93,7 +94,7 @@ async def _announce_when_ready(service: Service, announce: Callable[[str], None]
         async with asyncio.timeout(_FACES_SECONDS_MAX):
             await service.faces.wait_until_ready()
     seconds = asyncio.get_running_loop().time() - started
-    tune_for_serving()
+    set_aside_what_lasts()
     containers = service.registry.health()
     running = [each for each in containers if each.state is ContainerState.RUNNING]
     addresses = service.faces.addresses()

@@ -1,7 +1,7 @@
 """Interpreter settings of a serving process: where Python's defaults cost a loop its punctuality.
 
-- A full garbage collection walks every object; what start-up made lives as long as the process, so it is set aside
-  once, and collections of the young run less often.
+- A full garbage collection walks every object; what start-up and recovery made lives long, so it is set aside once, and
+  collections of the young run less often, during recovery as well: whoever serves already shares the loop with it.
 - A thread that computes holds the interpreter for up to the switch interval after the loop asks for it: 5 ms by
   default, many times the latency of an append.
 - glibc gives buffers above 128 KB back to the system as soon as they are free, and the next one is made of fresh pages,
@@ -24,12 +24,16 @@ _MAPPED_BYTES_MIN = 32 << 20
 
 
 def tune_for_serving() -> None:
-    """Call once, when everything that lasts has been made."""
-    gc.collect()
-    gc.freeze()
+    """Call once, before the process begins to recover or serve."""
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
     sys.setswitchinterval(SWITCH_SECONDS)
     _keep_freed_memory()
+
+
+def set_aside_what_lasts() -> None:
+    """Call once, when everything that lasts has been made: no collection walks it any more."""
+    gc.collect()
+    gc.freeze()
 
 
 def _keep_freed_memory() -> None:

@@ -15,7 +15,7 @@ from segmentstore.contracts.errors import InvalidRequestError, StorageError
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.runtime.interpreter import tune_for_serving
+from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
 from segmentstore.runtime.process import loop_factory, stop_signals
 from segmentstore.s3.credentials import FILE_NAME, Credentials, kept_credentials
 from segmentstore.s3.endpoint import open_endpoint
@@ -67,8 +67,9 @@ async def _serve(
             settings=settings,
             volume_settings=VolumeSettings(),
         )
+        tune_for_serving()
         async with endpoint as server:
-            tune_for_serving()
+            set_aside_what_lasts()
             host, port = server.address
             url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             announce(f"ready {url} data={directory} {keys}; use: aws --endpoint-url {url} s3 ls")
