@@ -5,7 +5,8 @@
 
 Invariants:
 - frames are handed to the log, and applied, in the order in which they were built; when one fails, it and everything
-  behind it is rolled back (H51);
+  behind it is rolled back, and nothing is handed to the log behind one that it has refused: a log that is full for one
+  entry may take a smaller one, and would have a gap for ever (H51);
 - a barrier completes when everything submitted before it is applied;
 - any failure of the log or of a commit ends the pipeline for good, and with it every operation that it has;
 - what was accepted is written: if the log has become full meanwhile, into its reserve (H52). `queued_bytes_max` and the
@@ -85,6 +86,7 @@ class FramePipeline:
         self.failed = asyncio.Event()
         self._in_flight: deque[tuple[FrameInFlight, Future[LogAddress]]] = deque()
         self._completion_scheduled = False
+        self._refused = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.outstanding_bytes = 0
@@ -120,8 +122,8 @@ class FramePipeline:
 
     def _pump(self) -> None:
         self.scheduled = False
-        if self.failure is not None:
-            return
+        if self.failure is not None or self._refused:
+            return  # after a refusal the end comes when those before it are acknowledged
         self._before_pump()
         outstanding_max = self._log.write_settings.outstanding_bytes_max
         end = self._loop.time() + self._settings.slice_seconds
@@ -138,7 +140,7 @@ class FramePipeline:
                 self._release_barriers()
                 continue
             self.queued_bytes -= frame.queued_bytes
-            if not self._send(frame):
+            if not self._send(frame) or self._refused:
                 return
             if self._loop.time() >= end:
                 self.schedule()
@@ -163,6 +165,7 @@ class FramePipeline:
             if not frame.internal and _is_refused(future):
                 self._on_log_full()
                 future = self._log.append(frame.buffers, internal=True)
+            self._refused = _is_refused(future)
         except SegmentStoreError as error:
             self.queue.extendleft(reversed(frame.completed))
             self.fail(error)

@@ -33,6 +33,28 @@ class NotingLog(MemoryDurableDataLog):
         return super().append(entry, internal=internal)
 
 
+class CrowdedLog(MemoryDurableDataLog):
+    """Has no space for one entry, not even in its reserve, and again for those after it."""
+
+    def __init__(self, store: MemoryLogStore, *, entry_bytes_max: int) -> None:
+        super().__init__(store, entry_bytes_max=entry_bytes_max)
+        self.entries_until_full = -1
+        self.taken_behind = 0
+
+    def append(self, entry: Sequence[BufferView], *, internal: bool = False) -> Future[LogAddress]:
+        if self.entries_until_full == 0:
+            refused: Future[LogAddress] = asyncio.get_running_loop().create_future()
+            refused.set_exception(LogFullError("no space for this one"))
+            if internal:
+                self.entries_until_full = -2
+            return refused
+        if self.entries_until_full == -2:
+            self.taken_behind += 1
+        elif self.entries_until_full > 0:
+            self.entries_until_full -= 1
+        return super().append(entry, internal=internal)
+
+
 async def fill(container: StreamSegmentContainer, name: str) -> None:
     """Append until that is refused."""
     while True:
@@ -52,6 +74,33 @@ async def test_h52_appends_that_were_accepted_before_the_log_was_full_are_kept()
                 await segment.append(b"one more")
         assert container.health().throttle == "tier1_full"
         assert await read_all(container, "a") == b"x" * 30_000
+
+
+async def append_until_it_ends(tiers: MemoryTiers, log: CrowdedLog, appends: int) -> None:
+    """Ends with the container, which cancels whoever waits."""
+    async with running(tiers, settings=PATIENT, log=log) as container:
+        await container.create("a")
+        log.entries_until_full = 3
+        async with container.open_segment("a") as segment:
+            futures = [segment.append(b"%d" % number * 1000) for number in range(appends)]
+            results = await asyncio.gather(*futures, return_exceptions=True)
+        assert isinstance(results[0], int), "what was written before it is acknowledged"
+        assert not isinstance(results[-1], int)
+        await asyncio.Event().wait()
+
+
+async def test_h51_nothing_is_written_behind_a_frame_for_which_the_log_had_no_space() -> None:
+    tiers = MemoryTiers()
+    log = CrowdedLog(tiers.log_store, entry_bytes_max=1500)
+    with pytest.raises(ExceptionGroup) as failed:
+        await append_until_it_ends(tiers, log, 10)
+    assert failed.group_contains(LogFullError)
+    assert log.entries_until_full == -2, "the log was never full"
+    assert log.taken_behind == 0
+    async with running(tiers, settings=PATIENT) as container:
+        content = await read_all(container, "a")
+    assert content
+    assert content == b"".join(b"%d" % number * 1000 for number in range(10))[: len(content)]
 
 
 async def test_h52_a_checkpoint_of_several_frames_fits_into_the_reserve() -> None:

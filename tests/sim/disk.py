@@ -171,6 +171,8 @@ class SimulatedFile:
         pages = range(first, -(-end // PAGE_BYTES))
         try:
             self._mount.enter("sync", self._path)
+        except DeadProcessError:
+            raise  # a kill is no failed sync: what was written stays as dirty as it is
         except OSError:
             self._inode.forget(pages)
             self._disk.changed("failed sync", self._path)
@@ -218,6 +220,8 @@ class SimulatedFile:
     def sync_data(self) -> None:
         try:
             self._mount.enter("sync", self._path)
+        except DeadProcessError:
+            raise
         except OSError:
             # The pages count as clean from now on, yet they never reached the platter.
             self._inode.forget()

@@ -97,7 +97,12 @@ class FrameWriter:
 
     @property
     def full(self) -> bool:
-        """Whether an ordinary entry of the largest size would be refused."""
+        """Whether an ordinary entry of the largest size would be refused for want of space.
+
+        A log that failed is not full, whatever it was before: who appends has to learn that it must be opened anew.
+        """
+        if self._failure is not None:
+            return False
         length = self._settings.entry_bytes_max
         return self._pool.full and not self._planner.has_room(length, internal=False)
 

@@ -265,6 +265,26 @@ def test_h52_service_returns_also_when_recycled_files_were_enough_meanwhile() ->
     run_simulation(1, main)
 
 
+def test_h52_a_log_that_breaks_while_it_is_full_is_no_longer_called_full() -> None:
+    """Whoever refuses appends because it is full would never learn that it has to be opened anew."""
+
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(FULL, disk=SimulatedDisk(capacity_bytes=1024 * KIB))
+        log = world.log()
+        await log.initialize()
+        await fill(log)
+        assert log.statistics().full
+        world.disk.faults.plan("create", errno.EIO, path_part="journal")
+        world.free()
+        await asyncio.sleep(1)
+        assert not log.statistics().full
+        with pytest.raises(DurableDataLogError, match="failed"):
+            await log.append([b"what is wrong?"])
+        await log.close()
+
+    run_simulation(1, main)
+
+
 def test_h52_space_that_flushes_need_is_left_free() -> None:
     async def main(loop: SimLoop) -> None:
         settings = replace(FULL, free_bytes_min=300 * KIB)
