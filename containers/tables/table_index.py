@@ -6,8 +6,8 @@
 
 and, among its core attributes, so that they are always in memory:
 
-    SEGMENT_TYPE       TABLE
-    TABLE_KEY_LENGTH   0 for the hash layout, else the length of every key
+    TABLE_KEY_LENGTH   0 for the hash layout, else the length of every key; who has it is a table
+    SEGMENT_TYPE       TABLE, for those who look at Pravega's attribute
     ENTRY_COUNT        keys that exist
     LIVE_BYTES         bytes of their newest records
 
@@ -21,7 +21,6 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
-    SEGMENT_TYPE,
     TABLE_KEY_LENGTH,
     AttributeKey,
     AttributeValue,
@@ -93,8 +92,11 @@ def stands_at(value: AttributeValue, offset: int) -> bool:
 
 
 def is_table(segment: SegmentMetadata) -> bool:
-    """Whether the segment was created as a table."""
-    return segment.attributes.core_values.get(SEGMENT_TYPE) == TABLE
+    """Whether the segment was created as a table.
+
+    Only this attribute says so, which nothing but a creation can set: SEGMENT_TYPE is anybody's to write.
+    """
+    return TABLE_KEY_LENGTH in segment.attributes.core_values
 
 
 def key_length_of(segment: SegmentMetadata) -> int:

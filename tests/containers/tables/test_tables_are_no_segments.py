@@ -2,8 +2,11 @@
 
 import pytest
 
+from containers.container_settings import ContainerSettings
+from containers.tables.settings import TableSettings
+from containers.tables.table_index import TABLE
 from segmentstore.contracts.errors import InvalidRequestError, NotATableError
-from segmentstore.contracts.identifiers import TABLE_KEY_LENGTH, AttributeKey
+from segmentstore.contracts.identifiers import SEGMENT_TYPE, TABLE_KEY_LENGTH, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate
 from tests.containers.node import MemoryTiers, running
 from tests.contracts.table_suite import all_entries, entry
@@ -42,3 +45,18 @@ async def test_a_segment_is_not_made_a_table_once_it_exists() -> None:
             with pytest.raises(InvalidRequestError, match="only a new segment"):
                 await handle.append(b"bytes", attribute_updates=to_table)
             assert handle.info().length == 0
+
+
+async def test_a_segment_that_bears_the_type_of_a_table_keeps_its_bytes() -> None:
+    """A type is an attribute like others, and whoever writes it has no table: nothing is compacted away."""
+    settings = ContainerSettings(tables=TableSettings(compact_bytes_min=100))
+    async with running(MemoryTiers(), settings=settings) as container:
+        await container.create("segment")
+        await container.update_attributes("segment", [AttributeUpdate(SEGMENT_TYPE, TABLE)])
+        async with container.open_segment("segment") as handle:
+            await handle.append(b"x" * 1000)
+            await container._tables.compact_due()
+            assert handle.info().start_offset == 0
+        with pytest.raises(NotATableError, match="not a table"):
+            async with container.open_table("segment"):
+                pass
