@@ -17,7 +17,6 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from random import Random
 
-from containers.attributes.judgement import validate_updates
 from containers.cache.cache_manager import CacheManager
 from containers.container_backups import ContainerBackups
 from containers.container_health import container_health
@@ -37,6 +36,7 @@ from containers.reading.container_read_index import ContainerReadIndex
 from containers.segment_expiry import SegmentExpiry
 from containers.segment_handle import SegmentHandle, properties_of
 from containers.segment_mapper import SegmentMapper
+from containers.segment_merges import SegmentMerges
 from containers.segment_queries import SegmentQueries
 from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
@@ -47,7 +47,6 @@ from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     ContainerStoppedError,
     ErrorKind,
-    SegmentNotFoundError,
     SegmentStoreError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId
@@ -100,6 +99,7 @@ class StreamSegmentContainer:
             markers=TruncationMarkers(),
             checkpoints=CheckpointPolicy(settings.checkpoints),
         )
+        self._merges = SegmentMerges(open_segment=self.open_segment)
         self._processor: OperationProcessor
         self._mapper: SegmentMapper
         self._queries: SegmentQueries
@@ -244,12 +244,7 @@ class StreamSegmentContainer:
         self._require_running()
         segment = await self._mapper.resolve(name)
         try:
-            yield SegmentHandle(
-                metadata=segment,
-                processor=self._processor,
-                mapper=self._mapper,
-                container_id=self._container_id,
-            )
+            yield SegmentHandle(metadata=segment, processor=self._processor, mapper=self._mapper)
         finally:
             segment.pins -= 1
 
@@ -292,24 +287,14 @@ class StreamSegmentContainer:
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal_source: bool = False,
     ) -> int:
-        validate_updates(attribute_updates)
-        async with self.open_segment(target) as target_handle:
-            target_handle.require_no_table()
-            try:
-                async with self.open_segment(source) as source_handle:
-                    source_handle.require_no_table()
-                    return await asyncio.shield(
-                        target_handle.merge(
-                            source_handle,
-                            attribute_updates=attribute_updates,
-                            seal_source=seal_source,
-                        )
-                    )
-            except SegmentNotFoundError as error:
-                length = await target_handle.merged_length(source)
-                if error.name != source or length is None:
-                    raise
-                return length
+        return await self._merges.merge(
+            target, source, attribute_updates=attribute_updates, seal_source=seal_source
+        )
+
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        return await self._merges.merge_all(target, sources, seal_sources=seal_sources)
 
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         async with self.open_segment(target) as handle:

@@ -8,6 +8,7 @@ from containers.attributes.judgement import ATTRIBUTE_UPDATES_MAX, validate_upda
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.merged_sources import merged_source_key, merged_source_keys
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import MergeOperation
 from containers.segment_mapper import SegmentMapper
 from segmentstore.contracts.errors import (
     InvalidRequestError,
@@ -31,7 +32,7 @@ EVENT_BYTES_MIN = 8
 class SegmentHandle:
     """Pinned while somebody holds it; the context manager that made it unpins."""
 
-    __slots__ = ("_container_id", "_is_table", "_mapper", "_metadata", "_processor")
+    __slots__ = ("_is_table", "_mapper", "_metadata", "_processor")
 
     def __init__(
         self,
@@ -39,12 +40,10 @@ class SegmentHandle:
         metadata: SegmentMetadata,
         processor: OperationProcessor,
         mapper: SegmentMapper,
-        container_id: ContainerId,
     ) -> None:
         self._metadata = metadata
         self._processor = processor
         self._mapper = mapper
-        self._container_id = container_id
         # Fixed at creation, and kept here: an append should meet as few objects of its segment as it can.
         self._is_table = TABLE_KEY_LENGTH in metadata.attributes.core_values
 
@@ -65,7 +64,7 @@ class SegmentHandle:
         """Raises SegmentNotFoundError if it was deleted or merged away meanwhile."""
         if self._metadata.is_gone():
             raise SegmentNotFoundError(self._metadata.name)
-        return properties_of(self._metadata, self._container_id)
+        return properties_of(self._metadata, self._mapper.container_id)
 
     def append(
         self,
@@ -135,6 +134,24 @@ class SegmentHandle:
             attribute_updates=attribute_updates,
             seal_source=seal_source,
         )
+
+    async def merge_first(
+        self, sources: "Sequence[SegmentHandle]", *, seal_sources: bool
+    ) -> list[int]:
+        """Merge the first source, and those behind it up to one that is refused; the length behind each of them.
+
+        Raises why the first one is refused. Needs one source at least.
+        """
+        merged: list[MergeOperation] = []
+        await asyncio.shield(
+            self._processor.merge_first(
+                self._metadata,
+                [source._metadata for source in sources],
+                merged,
+                seal_sources=seal_sources,
+            )
+        )
+        return [operation.result for operation in merged]
 
     async def merged_length(self, source_name: str) -> int | None:
         """This segment's length behind its merge of that source, None if it remembers none (H74)."""

@@ -28,7 +28,12 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     TooManyActiveSegmentsError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SequenceNumber
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    ContainerId,
+    SequenceNumber,
+)
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
 
@@ -74,6 +79,10 @@ class SegmentMapper:
         self._mapping: dict[str, Future[int]] = {}
         self._evicted = 0
         self._activated = 0
+
+    @property
+    def container_id(self) -> ContainerId:
+        return self._metadata.container_id
 
     async def resolve(self, name: str) -> SegmentMetadata:
         """The active segment of that name, pinned: the caller unpins it. Raises SegmentNotFoundError."""

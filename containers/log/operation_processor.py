@@ -24,7 +24,7 @@ from containers.log.append_intake import (
 )
 from containers.log.reported_elsewhere import reported_elsewhere
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.operation import AttributeChanges, Barrier, Operation
+from containers.operations.operation import AttributeChanges, Barrier, MergeOperation, Operation
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.segments import AttributeUpdate
 
@@ -79,10 +79,49 @@ class OperationProcessor(AppendIntake):
                 now_ms=self._now_ms,
             ),
         )
-        if not future.done():
-            source.pins += 1
-            future.add_done_callback(lambda _: _unpin(source))
+        _pin_until(future, [source])
         return future
+
+    def merge_first(
+        self,
+        target: SegmentMetadata,
+        sources: Sequence[SegmentMetadata],
+        merged: list[MergeOperation],
+        *,
+        seal_sources: bool = False,
+    ) -> "Future[int]":
+        """Merge sources behind one another, up to one that is refused; refused as a whole if that is the first one.
+
+        `merged` has the operations of those that were taken in, once the future is done: the target's new length.
+        """
+        future = self._process(
+            target,
+            lambda: self._accept_merges(target, sources, merged, seal_sources=seal_sources),
+        )
+        _pin_until(future, sources)
+        return future
+
+    def _accept_merges(
+        self,
+        target: SegmentMetadata,
+        sources: Sequence[SegmentMetadata],
+        merged: list[MergeOperation],
+        *,
+        seal_sources: bool,
+    ) -> MergeOperation:
+        for source in sources:
+            try:
+                operation = self._updater.accept_merge(
+                    target, source, updates=(), seal_source=seal_sources, now_ms=self._now_ms
+                )
+            except SegmentStoreError:
+                if not merged:
+                    raise
+                break
+            merged.append(operation)
+        # Nobody waits for these: the log keeps the order, so they are durable when the last one is.
+        self._pipeline.queue.extend(merged[:-1])
+        return merged[-1]
 
     def delete(self, segment: SegmentMetadata) -> "Future[int]":
         """Never waits in line: it frees space, and what waits will be refused."""
@@ -246,5 +285,15 @@ class OperationProcessor(AppendIntake):
         )
 
 
-def _unpin(segment: SegmentMetadata) -> None:
-    segment.pins -= 1
+def _pin_until(done: "Future[int]", segments: Sequence[SegmentMetadata]) -> None:
+    """Segments stay active while an operation on them waits in line (H27)."""
+    if done.done():
+        return
+    for segment in segments:
+        segment.pins += 1
+
+    def unpin(_: "Future[int]") -> None:
+        for segment in segments:
+            segment.pins -= 1
+
+    done.add_done_callback(unpin)

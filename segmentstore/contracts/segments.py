@@ -201,6 +201,16 @@ class SegmentApi(Protocol):
         target), BadAttributeUpdateError.
         """
 
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        """As merge() of one source after the other, without attribute updates; the target's length behind each of them.
+
+        Many of them wait for the log together. Each merge is atomic, all of them are not: at any moment, and behind a
+        crash, the first so many are merged. The first source that is refused stops those behind it; what merge() would
+        raise is raised once those before it are durable, and the target remembers them: it may be called again.
+        """
+
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         """The merges are recorded elsewhere: drop the target's memory of them."""
 

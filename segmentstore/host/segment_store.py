@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from heapq import merge as merge_sorted
-from itertools import islice
+from itertools import islice, takewhile
 
-from segmentstore.codec.container_hash import container_of
+from segmentstore.codec.container_hash import container_of, primary_name
 from segmentstore.contracts.containers import SegmentContainer
 from segmentstore.contracts.errors import InvalidRequestError, MergeRefusedError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
@@ -61,20 +61,20 @@ class SegmentStore:
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal_source: bool = False,
     ) -> int:
-        check_segment_name(target)
-        check_segment_name(source)
-        count = self._registry.container_count
-        target_container = container_of(target, count)
-        source_container = container_of(source, count)
-        if target_container != source_container:
-            raise MergeRefusedError(
-                "the two segments live in different containers, so they cannot be merged as one step; a source named "
-                f"'{target}#transaction.<32 hex digits>' lives with its target "
-                f"target_container={target_container} source_container={source_container}"
-            )
-        return await self._registry.get(target_container).merge(
+        if not self._local(target, [source]):
+            raise self._foreign(target, source)
+        return await self._container(target).merge(
             target, source, attribute_updates=attribute_updates, seal_source=seal_source
         )
+
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        local = self._local(target, sources)
+        lengths = await self._container(target).merge_all(target, local, seal_sources=seal_sources)
+        if len(local) < len(sources):
+            raise self._foreign(target, sources[len(local)])
+        return lengths
 
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         await self._container(target).forget_merged(target, sources)
@@ -111,6 +111,30 @@ class SegmentStore:
             for container in self._registry.all_running()
         ]
         return list(islice(merge_sorted(*pages, key=lambda segment: segment.name), limit))
+
+    def _local(self, target: str, sources: Sequence[str]) -> Sequence[str]:
+        """The first sources up to one that lives in another container than the target. Raises InvalidRequestError."""
+        for name in (target, *sources):
+            check_segment_name(name)
+        count = self._registry.container_count
+        home, target_container = primary_name(target), container_of(target, count)
+        return list(
+            takewhile(
+                # Nearly always the same name: hashing it again takes longer than all the rest.
+                lambda source: (
+                    primary_name(source) == home or container_of(source, count) == target_container
+                ),
+                sources,
+            )
+        )
+
+    def _foreign(self, target: str, source: str) -> MergeRefusedError:
+        count = self._registry.container_count
+        return MergeRefusedError(
+            "the two segments live in different containers, so they cannot be merged as one step; a source named "
+            f"'{target}#transaction.<32 hex digits>' lives with its target "
+            f"target_container={container_of(target, count)} source_container={container_of(source, count)}"
+        )
 
     def _container(self, name: str) -> SegmentContainer:
         check_segment_name(name)

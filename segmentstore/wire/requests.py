@@ -14,7 +14,11 @@ from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
 from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
 from segmentstore.codec.wire_protocol.segments import MergeSegments, MergeSegmentsBatch
-from segmentstore.codec.wire_protocol.tables import RemoveTableKeys, UpdateTableEntries
+from segmentstore.codec.wire_protocol.tables import (
+    ReadTable,
+    RemoveTableKeys,
+    UpdateTableEntries,
+)
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.wire.error_replies import reply_to_error
 from segmentstore.wire.outgoing import Outgoing
@@ -22,10 +26,13 @@ from segmentstore.wire.request_tasks import RequestTasks
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_commands import TableCommands
+from segmentstore.wire.table_lookups import TableLookUps
 from segmentstore.wire.table_updates import GatheredUpdates
 from segmentstore.wire.tokens import READING_TYPES, TokenVerdict, TokenVerifier
 
 _NO_REQUEST: Final = 0
+_READ_TABLE: Final = ReadTable.type
+_UPDATE_TABLE: Final = UpdateTableEntries.type
 
 
 class ConnectionRequests:
@@ -51,6 +58,9 @@ class ConnectionRequests:
         self._counters = counters
         self._charge = charge
         self._discharge = discharge
+        self._look_ups = TableLookUps(
+            pins=table_commands.pins, outgoing=outgoing, counters=counters
+        )
         self._updates = GatheredUpdates(
             pins=table_commands.pins, answers=self, counters=counters, charge=charge
         )
@@ -65,25 +75,18 @@ class ConnectionRequests:
         if not self._table_commands.begin(command, self):
             self.start_over(command)
 
-    def look_up(self, payload: bytes) -> bool:
-        """Whether this ReadTable is answered already; else it takes the way of all commands. Raises ProtocolError."""
-        if self._verify_token is not None:
-            return False
-        reply = self._table_commands.look_up(payload)
-        if reply is None:
-            return False
-        self._counters.requests += 1
-        self._outgoing.send(reply)
-        return True
+    def take_run(self, kind: int, view: memoryview, position: int, limit: int) -> tuple[int, int]:
+        """Take the frames from `position` on that are of this kind and need no command.
 
-    def update(self, payload: bytes) -> bool:
-        """Whether this UpdateTableEntries waits for submit_updates(); else it takes the way of all commands.
-
-        Raises ProtocolError.
+        (where they end, how many there are; 0: the first has to become a command). Look-ups are answered already,
+        updates wait for submit_updates(). Raises ProtocolError.
         """
-        if self._verify_token is not None:
-            return False
-        return self._updates.add(payload)
+        if self._verify_token is None:
+            if kind == _READ_TABLE:
+                return self._look_ups.answer(view, position, limit)
+            if kind == _UPDATE_TABLE:
+                return self._updates.gather(view, position, limit)
+        return position, 0
 
     def submit_updates(self) -> None:
         """At the end of what was received, and before a command that may have to do with them."""

@@ -8,6 +8,7 @@ Errors are raised; the connection turns them into replies.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
 from random import Random
 from typing import Final, TypeAlias
 
@@ -235,18 +236,32 @@ class SegmentCommands:
         return SegmentsMerged(command.request_id, command.target, command.source, length)
 
     async def _merge_batch(self, command: MergeSegmentsBatch) -> Command:
-        merged: list[MergedSource] = []
-        for source in command.sources:
-            try:
-                length = await self._segments.merge(
-                    command.target, source, seal_source=TRANSIENT_MARK in source
-                )
-            except SegmentNotFoundError as error:
-                if error.name != source:
-                    raise
-                length = (await self._segments.info(command.target)).length
-            merged.append(MergedSource(source, length))
+        lengths: list[int] = []
+        for is_transient, group in groupby(command.sources, lambda name: TRANSIENT_MARK in name):
+            lengths += await self._merge_all(command.target, list(group), seal_sources=is_transient)
+        merged = [
+            MergedSource(source, length)
+            for source, length in zip(command.sources, lengths, strict=True)
+        ]
         return SegmentsBatchMerged(command.request_id, command.target, merged)
+
+    async def _merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool
+    ) -> list[int]:
+        """The target's length behind each source; now, for one that is gone."""
+        lengths: list[int] = []
+        while len(lengths) < len(sources):
+            rest = sources[len(lengths) :]
+            try:
+                lengths += await self._segments.merge_all(target, rest, seal_sources=seal_sources)
+            except SegmentNotFoundError as error:
+                if error.name == target:
+                    raise
+                # Those before it are merged, and remembered: asked again for their lengths.
+                before = rest[: rest.index(error.name)]
+                lengths += await self._segments.merge_all(target, before, seal_sources=seal_sources)
+                lengths.append((await self._segments.info(target)).length)
+        return lengths
 
     # --- for operators ---------------------------------------------------------------------------
 

@@ -161,6 +161,8 @@ class RandomLives(ContainerLives):
                 segment.start_offset = max(segment.start_offset, offset)
             case "merge" if segment is not None and not segment.start_offset:
                 await self.merge(container, name, segment)
+            case "merge many" if segment is not None and not segment.sealed:
+                await self.merge_many(container, name, segment)
             case "delete" if segment is not None:
                 await container.delete(name)
                 del self.model[name]
@@ -210,18 +212,48 @@ class RandomLives(ContainerLives):
             return
         if self.random.random() < 0.5:
             await container.seal(name)
+        self.take_in(target, name)
+        length = await container.merge(target_name, name, seal_source=True)
+        assert length == len(target.content)
+
+    async def merge_many(
+        self, container: StreamSegmentContainer, name: str, target: ModelSegment
+    ) -> None:
+        """Everything that can be merged, and what has been, in any order."""
+        sources = [each for each in NAMES if each != name and self.may_merge(target, each)]
+        self.random.shuffle(sources)
+        for source in sources:
+            if source in self.model:
+                self.take_in(target, source)
+        lengths = await container.merge_all(name, sources, seal_sources=True)
+        assert list(lengths) == [target.merged[source] for source in sources]
+
+    def may_merge(self, target: ModelSegment, source: str) -> bool:
+        """Whether it has its whole content still, or is remembered."""
+        model = self.model.get(source)
+        return not model.start_offset if model is not None else source in target.merged
+
+    def take_in(self, target: ModelSegment, name: str) -> None:
+        source = self.model.pop(name)
         for offset, number in source.events.items():
             target.events[len(target.content) + offset] = target.event_count + number
         target.content += source.content
         if EVENT_COUNT in source.attributes:
             target.count_events(source.event_count)
-        length = await container.merge(target_name, name, seal_source=True)
-        assert length == len(target.content)
-        target.merged[name] = length
-        del self.model[name]
+        target.merged[name] = len(target.content)
 
 
-REST = ["merge again", "seal", "truncate", "delete", "flush", "evict", "checkpoint", "pause"]
+REST = [
+    "merge many",
+    "merge again",
+    "seal",
+    "truncate",
+    "delete",
+    "flush",
+    "evict",
+    "checkpoint",
+    "pause",
+]
 
 
 @pytest.mark.parametrize("seed", range(30))

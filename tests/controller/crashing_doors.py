@@ -105,6 +105,12 @@ class CrashingSegments:
             )
         )
 
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        # One after the other: the process may die between two of them.
+        return [await self.merge(target, source, seal_source=seal_sources) for source in sources]
+
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         await self._plan.through(lambda: self._segments.forget_merged(target, sources))
 

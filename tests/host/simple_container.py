@@ -234,6 +234,11 @@ class SimpleContainer:
         into.merged[source] = len(into.content)
         return len(into.content)
 
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        return [await self.merge(target, source, seal_source=seal_sources) for source in sources]
+
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         for source in sources:
             self._find(target).merged.pop(source, None)

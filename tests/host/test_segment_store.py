@@ -78,6 +78,39 @@ async def test_h61_a_merge_across_containers_is_refused_and_says_how_to_name_the
     assert (await world.store.info(source)).sealed
 
 
+async def test_h61_of_many_sources_a_foreign_one_is_refused_behind_those_before_it(
+    world: World,
+) -> None:
+    target, foreign = names_in_different_containers()
+    first, last = (f"{target}#transaction.{number:032x}" for number in range(2))
+    for name in (target, first, foreign, last):
+        await world.store.create(name)
+        async with world.store.open_segment(name) as segment:
+            await segment.append(b"1234")
+    with pytest.raises(MergeRefusedError) as caught:
+        await world.store.merge_all(target, [first, foreign, last], seal_sources=True)
+    assert f"'{target}#transaction.<32 hex digits>'" in str(caught.value)
+    assert (await world.store.info(target)).length == 8
+    assert not (await world.store.info(foreign)).sealed
+    assert await world.store.merge_all(target, [first, last], seal_sources=True) == [8, 12]
+
+
+async def test_sources_of_other_names_are_merged_if_they_live_with_the_target(
+    world: World,
+) -> None:
+    target, *others = (
+        name
+        for name in (f"segment-{number}" for number in range(50))
+        if container_of(name, COUNT) == container_of("segment-0", COUNT)
+    )
+    for name in (target, *others):
+        await world.store.create(name)
+    lengths = await world.store.merge_all(target, others, seal_sources=True)
+    assert lengths == [0] * len(others)
+    with pytest.raises(InvalidRequestError):
+        await world.store.merge_all(target, ["a\0b"])
+
+
 async def test_h61_the_name_that_the_refusal_proposes_works(world: World) -> None:
     target, _ = names_in_different_containers()
     proposed = f"{target}#transaction.{'0123456789abcdef' * 2}"

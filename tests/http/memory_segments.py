@@ -201,6 +201,11 @@ class MemorySegments:
         await self.delete(source)
         return length
 
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        return [await self.merge(target, source, seal_source=seal_sources) for source in sources]
+
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         await asyncio.sleep(0)
         for source in sources:

@@ -57,46 +57,46 @@ class Deleter(Actor):
 
 
 class Merger(Actor):
-    """Makes a transaction, fills it, seals it, merges it; after a break it asks for the merge again (H74)."""
+    """Makes transactions, fills and seals them, merges them, one or several at once; asks again after a break (H74)."""
 
     def __init__(self, stage: Stage, name: str, number: int) -> None:
         super().__init__(stage, name)
         self._number = number
         self._round = 0
-        self._source: Incarnation | None = None
+        self._sources: list[Incarnation] = []
 
     async def step(self) -> None:
         target = await self.open(self.name)
         await target.close()
-        if self._source is None:
-            self._source = await self._make_source()
-        if not self._source.sealed:
-            await self._fill(self._source)
-            return
-        source = self._source
+        if not self._sources:
+            for part in range(self.random.choice((1, 1, 3))):
+                self._sources.append(await self._make_source(part))
+        for source in self._sources:
+            if not source.sealed:
+                await self._fill(source)
+                return
         try:
-            await self.client.merge(target.life, source, seal_source=self.random.random() < 0.5)
+            seals = self.random.random() < 0.5
+            await self.client.merge(target.life, self._sources, seal_sources=seals)
         except SegmentNotFoundError as error:
             # Whatever became of earlier attempts: one that merged it is remembered (H74).
-            raise ModelBreachError(f"{source} is lost before its merge: {error}") from error
-        self._source = None
+            raise ModelBreachError(f"{self._sources} lost before their merge: {error}") from error
+        names = [source.name for source in self._sources]
+        self._sources.clear()
         if self.random.random() < 0.3:
-            await self.client.forget_merged(self.name, source.name)
+            await self.client.forget_merged(self.name, names)
         if self.random.random() < 0.5:
             self._round += 1
 
     def owes(self) -> bool:
-        return self._source is not None
+        return bool(self._sources)
 
-    @property
-    def _source_name(self) -> str:
-        return f"{self.name}#transaction.{self._number:016x}{self._round:016x}"
-
-    async def _make_source(self) -> Incarnation:
+    async def _make_source(self, part: int) -> Incarnation:
+        name = f"{self.name}#transaction.{self._number:016x}{self._round:08x}{part:08x}"
         try:
-            life, _ = await self.client.create(self._source_name)
+            life, _ = await self.client.create(name)
         except SegmentExistsError:
-            segment = await self.client.open(self._source_name)
+            segment = await self.client.open(name)
             await segment.close()
             life = segment.life
         return life

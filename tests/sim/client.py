@@ -8,10 +8,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from segmentstore.contracts.containers import SegmentContainer
-from segmentstore.contracts.errors import ErrorKind, SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    ErrorKind,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.identifiers import TABLE_KEY_LENGTH, AttributeKey, AttributeValue
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -22,6 +26,7 @@ from segmentstore.contracts.segments import (
 )
 from segmentstore.contracts.tables import TableApi
 from tests.sim.attempts import Append, ModelBreachError
+from tests.sim.directory import Directory
 from tests.sim.incarnation import Incarnation, Look
 from tests.sim.loop import SimLoop
 from tests.sim.model import Model, NameAttempt, Verb
@@ -31,19 +36,6 @@ Result = TypeVar("Result")
 
 REQUEST_ERRORS = (SegmentStoreError, NodeDiedError)
 """What an actor has to expect of every request."""
-
-
-class Directory(Protocol):
-    """Where a name is served now."""
-
-    def route(self, name: str) -> tuple[Node, SegmentContainer]:
-        """Raises ContainerNotFoundError while nobody owns its container."""
-
-    def owns(self, node: Node) -> bool:
-        """Whether that node is the one that route() gives."""
-
-    def every_container(self) -> list[tuple[Node, SegmentApi]]:
-        """All that run; raises ContainerNotFoundError unless all do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +107,31 @@ class Client:
         await self._verb(Verb.DELETE, name, lambda api: api.delete(name))
 
     async def merge(
-        self, target: Incarnation, source: Incarnation, *, seal_source: bool = False
-    ) -> int:
-        """Both must be incarnations that only the caller deletes, merges or creates."""
+        self, target: Incarnation, sources: Sequence[Incarnation], *, seal_sources: bool
+    ) -> None:
+        """One source by itself, or several at once. All are incarnations that only the caller deletes or creates."""
         node, api = self._directory.route(target.name)
-        attempt = self.model.verb_begins(Verb.MERGE, source.name)
-        merge = self.model.merge_begins(target, source)
+        names = [source.name for source in sources]
+        attempts = [self.model.verb_begins(Verb.MERGE, name) for name in names]
+        merges = [self.model.merge_begins(target, source) for source in sources]
         try:
-            length = await self._ask(
-                node, api.merge(target.name, source.name, seal_source=seal_source)
-            )
+            lengths = await self._ask(node, _merge(api, target.name, names, seals=seal_sources))
         except REQUEST_ERRORS as error:
-            self.model.merge_failed(merge, error)
-            self.model.verb_failed(attempt, error)
+            outcome: BaseException = error
+            if len(sources) > 1:
+                outcome = ContainerStoppedError(f"those before the refused one are merged: {error}")
+            for attempt, merge in zip(attempts, merges, strict=True):
+                self.model.merge_failed(merge, outcome)
+                self.model.verb_failed(attempt, outcome)
             raise
-        self.model.merge_acked(merge, length)
-        self.model.verb_acked(attempt)
-        return length
+        for attempt, merge, length in zip(attempts, merges, lengths, strict=True):
+            self.model.merge_acked(merge, length)
+            self.model.verb_acked(attempt)
 
-    async def forget_merged(self, target: str, source: str) -> None:
-        """The caller will not ask for that merge again."""
+    async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
+        """The caller will not ask for those merges again."""
         node, api = self._directory.route(target)
-        await self._ask(node, api.forget_merged(target, [source]))
+        await self._ask(node, api.forget_merged(target, sources))
 
     async def flush_and_look(self, name: str) -> SegmentProperties | None:
         """Flush, and ask the same container for the result; None if it owns nothing any more by then."""
@@ -357,6 +352,14 @@ async def _enter(
     manager = api.open_segment(name)
     segment = await manager.__aenter__()
     return manager, segment, segment.info()
+
+
+async def _merge(
+    api: SegmentApi, target: str, sources: Sequence[str], *, seals: bool
+) -> Sequence[int]:
+    if len(sources) == 1:
+        return [await api.merge(target, sources[0], seal_source=seals)]
+    return await api.merge_all(target, sources, seal_sources=seals)
 
 
 async def _leave(manager: AbstractAsyncContextManager[Segment]) -> None:

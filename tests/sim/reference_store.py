@@ -217,6 +217,11 @@ class ReferenceContainer(NoTables):
             )
         )
 
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool = False
+    ) -> Sequence[int]:
+        return [await self.merge(target, source, seal_source=seal_sources) for source in sources]
+
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
         state = await self._find_pending(target)
         for source in sources:

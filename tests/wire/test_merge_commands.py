@@ -134,3 +134,57 @@ async def test_a_batch_merges_in_order_and_counts_sources_that_are_gone_as_merge
 
 
 # --- operators, hosts, tokens --------------------------------------------------------------------
+
+
+async def with_transactions(node: Node, count: int) -> list[str]:
+    """Sealed ones; number n has the byte n."""
+    names = [f"{SEGMENT}#transaction.{number:032x}" for number in range(count)]
+    for number, name in enumerate(names):
+        await node.container.create(name)
+        await node.append(name, bytes([number]))
+        await node.container.seal(name)
+    return names
+
+
+async def test_a_large_batch_waits_for_the_log_once(node: Node, client: ProtocolClient) -> None:
+    names = await with_transactions(node, 100)
+    before = node.container.metrics()["frames_total"]
+    command = MergeSegmentsBatch(4, SEGMENT, tuple(names), "")
+    reply = await client.ask(command, SegmentsBatchMerged)
+    assert [source.target_length for source in reply.sources] == list(range(1, 101))
+    # The second at most is a flush's.
+    assert node.container.metrics()["frames_total"] - before <= 2
+    assert await node.content(SEGMENT) == bytes(range(100))
+    assert await client.ask(command, SegmentsBatchMerged) == reply
+
+
+async def test_a_batch_stops_at_an_open_transaction_and_goes_on_when_it_is_repeated(
+    node: Node, client: ProtocolClient
+) -> None:
+    names = await with_transactions(node, 4)
+    late = f"{SEGMENT}#transaction.{'e' * 32}"
+    await node.container.create(late)
+    await node.append(late, b"late")
+    gone = f"{SEGMENT}#transaction.{'f' * 32}"
+    sources = (names[0], gone, names[1], late, names[2], gone, names[3])
+    command = MergeSegmentsBatch(4, SEGMENT, sources, "")
+    await client.ask(command, ErrorMessage)
+    assert await node.content(SEGMENT) == b"\x00\x01"
+    assert (await node.container.info(names[2])).length == 1
+    await node.container.seal(late)
+    reply = await client.ask(command, SegmentsBatchMerged)
+    # A source that is gone stands at the end of the target as it is then.
+    assert [source.target_length for source in reply.sources] == [1, 2, 2, 6, 7, 7, 8]
+    assert await node.content(SEGMENT) == b"\x00\x01late\x02\x03"
+
+
+async def test_a_batch_seals_transient_segments_and_no_others(
+    node: Node, client: ProtocolClient
+) -> None:
+    (transaction,) = await with_transactions(node, 1)
+    created = await client.ask(CreateTransientSegment(3, WRITER, SEGMENT, ""), SegmentCreated)
+    await node.append(created.segment, b"large")
+    command = MergeSegmentsBatch(4, SEGMENT, (created.segment, transaction), "")
+    reply = await client.ask(command, SegmentsBatchMerged)
+    assert [source.target_length for source in reply.sources] == [5, 6]
+    assert await node.content(SEGMENT) == b"large\x00"

@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Sequence
 
 from segmentstore.codec.stream_records.transaction_record import (
     NO_TIMESTAMP,
@@ -83,8 +84,18 @@ class Decisions:
             except MetadataConflictError:
                 await self._finisher.adopt(book, transaction_id)
 
-    async def abort_quietly(self, name: TransactionName) -> None:
-        """Abort if it is open; tried again after a while if the store cannot now."""
+    async def abort_quietly(self, names: Sequence[TransactionName]) -> None:
+        """Abort those that are open, side by side; tried again after a while if the store cannot now."""
+        for start in range(0, len(names), self._settings.aborts_at_once_max):
+            some = names[start : start + self._settings.aborts_at_once_max]
+            outcomes = await asyncio.gather(
+                *(self._abort_quietly(name) for name in some), return_exceptions=True
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+
+    async def _abort_quietly(self, name: TransactionName) -> None:
         try:
             await self.decide(name, TransactionState.ABORTING)
         except SegmentStoreError as error:
@@ -118,13 +129,15 @@ class Decisions:
         loop = asyncio.get_running_loop()
         while True:
             self._lease_granted.clear()
+            expired: list[TransactionName] = []
             for name in self._leases.take_expired(loop.time()):
                 book = self._book.known(name.scope, name.stream)
                 if book is not None and name.transaction_id in book.open:
                     _LOG.info("transaction=%s lease ran out", name)
-                    await self.abort_quietly(name)
+                    expired.append(name)
                 else:
                     self._begun_at.pop(name, None)
+            await self.abort_quietly(expired)
             deadline = self._leases.next_deadline()
             if deadline is None:
                 await self._lease_granted.wait()

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Into one segment, transactions are merged in the order given, each after the one before is durable.
+- Into one segment, transactions are merged in the order given: at any moment the first so many of them.
 - A source that is missing counts as merged only where a segment remembers it (H74): the target itself, or an earlier
   segment of the same number, if the stream was scaled between two attempts. Otherwise its bytes are lost, which is an
   error and never a success.
@@ -155,7 +155,7 @@ class Merges:
                 await self._segments.info(source)
             except SegmentNotFoundError as error:
                 try:
-                    await self._merged_before(history, parent, source, error, last_epoch=last_epoch)
+                    await self._merged_before(history, parent, error, last_epoch=last_epoch)
                 except TransactionSegmentLostError:
                     await self._segments.create(source)
                     created.append(source)
@@ -165,17 +165,16 @@ class Merges:
         self, history: StreamHistory, parent: int, stages: Sequence[int], transaction_id: int
     ) -> None:
         target = self._source_name(history, parent, transaction_id)
-        for stage in stages:
-            source = self._source_name(history, parent, stage)
-            try:
-                # Merged already, it is missing and remembered: the same answer again (H74).
-                await self._segments.merge(target, source, seal_source=True)
-            except SegmentNotFoundError as error:
-                if error.name != source:
-                    raise
-                raise TransactionSegmentLostError(
-                    f"a stage's segment is gone and was not merged name={source!r}"
-                ) from error
+        sources = [self._source_name(history, parent, stage) for stage in stages]
+        try:
+            # Those merged already are missing and remembered (H74).
+            await self._segments.merge_all(target, sources, seal_sources=True)
+        except SegmentNotFoundError as error:
+            if error.name == target:
+                raise
+            raise TransactionSegmentLostError(
+                f"a stage's segment is gone and was not merged name={error.name!r}"
+            ) from error
 
     async def _merge_into(
         self,
@@ -185,31 +184,42 @@ class Merges:
         targets: EpochRecord,
         transaction_ids: Sequence[int],
     ) -> dict[int, tuple[int, int]]:
-        lengths: dict[int, tuple[int, int]] = {}
         name = history.segment_name(target)
-        for transaction_id in transaction_ids:
-            source = self._source_name(history, parent.segment_id, transaction_id)
-            try:
-                length = await self._segments.merge(name, source, seal_source=True)
-                lengths[transaction_id] = (target, length)
-            except SegmentNotFoundError as error:
-                if error.name != source:
-                    raise
-                lengths[transaction_id] = await self._merged_before(
-                    history, parent, source, error, last_epoch=targets.epoch - 1
+        sources = [self._source_name(history, parent.segment_id, each) for each in transaction_ids]
+        places: list[tuple[int, int]] = []
+        while len(places) < len(sources):
+            lengths, gone = await self._merge_present(name, sources[len(places) :])
+            places += [(target, length) for length in lengths]
+            if gone is not None:
+                places.append(
+                    await self._merged_before(history, parent, gone, last_epoch=targets.epoch - 1)
                 )
-        return lengths
+        return dict(zip(transaction_ids, places, strict=True))
+
+    async def _merge_present(
+        self, target: str, sources: Sequence[str]
+    ) -> tuple[Sequence[int], SegmentNotFoundError | None]:
+        """The target's lengths behind the first sources, and what was said of one that is gone behind them."""
+        gone: SegmentNotFoundError | None = None
+        while True:
+            try:
+                return await self._segments.merge_all(target, sources, seal_sources=True), gone
+            except SegmentNotFoundError as error:
+                if error.name == target:
+                    raise
+                gone = error
+                # They are merged, and remembered: asked again for their lengths.
+                sources = sources[: sources.index(error.name)]
 
     async def _merged_before(
         self,
         history: StreamHistory,
         parent: StreamSegment,
-        source: str,
-        error: SegmentNotFoundError,
+        gone: SegmentNotFoundError,
         *,
         last_epoch: int,
     ) -> tuple[int, int]:
-        """Where an earlier attempt, made before a scale, has merged the source."""
+        """Where an earlier attempt, made before a scale, has merged the source that is gone."""
         candidates: list[int] = []
         async with aclosing(history.segments_born(parent.creation_epoch, last_epoch)) as segments:
             async for segment in segments:
@@ -217,13 +227,13 @@ class Merges:
                     candidates.append(segment.segment_id)
         for candidate in reversed(candidates):
             try:
-                length = await self._segments.merge(history.segment_name(candidate), source)
+                length = await self._segments.merge(history.segment_name(candidate), gone.name)
             except (SegmentNotFoundError, SegmentSealedError):
                 continue
             return candidate, length
         raise TransactionSegmentLostError(
-            f"a transaction's segment is gone and was not merged name={source!r}"
-        ) from error
+            f"a transaction's segment is gone and was not merged name={gone.name!r}"
+        ) from gone
 
     async def _forget_in(self, target: str, sources: Sequence[str]) -> None:
         try:

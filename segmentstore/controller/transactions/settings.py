@@ -26,6 +26,8 @@ class TransactionSettings:
     """For how long a finished transaction is remembered, at least counted from the controller's start."""
     completed_sweep_seconds: float = 60.0
     """Between two passes that forget finished transactions."""
+    aborts_at_once_max: int = 64
+    """Transactions whose abort is being written at the same time, of all that end together."""
     listed_max: int = 500
     """Finished transactions in one answer, newest first."""
     commits_together_max: int = 64

@@ -250,9 +250,9 @@ class StagedCommits:
 
     async def _abort_open(self, book: StreamBook, commit: _Commit) -> None:
         """A replay's stages hold what the stream has already."""
-        for stage in commit.stages:
-            if stage in book.open:
-                await self._decisions.abort_quietly(book.name(stage))
+        await self._decisions.abort_quietly(
+            [book.name(stage) for stage in commit.stages if stage in book.open]
+        )
 
     async def _find_decided(self, book: StreamBook, commit: _Commit) -> None:
         """The decision of a call that was given up may have reached the table after everybody had looked."""

@@ -281,9 +281,9 @@ class Transactions:
         book.closed_count += 1
         try:
             while not book.is_settled:
-                for transaction_id in list(book.open):
-                    if transaction_id not in book.announced:
-                        await self._decisions.abort_quietly(book.name(transaction_id))
+                await self._decisions.abort_quietly(
+                    [book.name(each) for each in book.open if each not in book.announced]
+                )
                 if not book.is_settled:
                     await self._book.wait_for_change()
             yield

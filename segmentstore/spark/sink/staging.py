@@ -29,7 +29,7 @@ from segmentstore.spark.sink.sink_plan import SinkPlan
 _SLICE_BYTES = 64 << 20
 _ABORTS_AT_ONCE = 16
 _COMMIT_SECONDS = 3600.0
-"""A batch of thousands of tasks into many segments takes minutes; giving up earlier would only repeat it."""
+"""A commit takes seconds, and longer while its store is recovering; giving up earlier would only repeat it."""
 
 
 @dataclass(frozen=True)

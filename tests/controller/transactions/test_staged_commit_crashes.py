@@ -113,7 +113,7 @@ async def test_a_driver_that_never_comes_back_leaves_all_or_nothing(behind: bool
             await cluster.settled("a")
             for name in list(cluster.transactions.book.stream("s", "a").open):
                 book = cluster.transactions.book.stream("s", "a")
-                await cluster.transactions.decisions.abort_quietly(book.name(name))
+                await cluster.transactions.decisions.abort_quietly([book.name(name)])
             await cluster.settled("a")
         await check(cluster)
         if not died:

@@ -152,7 +152,7 @@ async def test_a_begin_survives_death_at_any_call(behind: bool) -> None:
             async with cluster.finishing():
                 for transaction_id in begun:
                     assert book is not None
-                    await cluster.transactions.decisions.abort_quietly(book.name(transaction_id))
+                    await cluster.transactions.decisions.abort_quietly([book.name(transaction_id)])
                 await cluster.settled("a")
             assert cluster.memory_segments.names() == [
                 "s/_MARKa/0.#epoch.0",

@@ -1,7 +1,9 @@
 """The sink's writers over a real server, run as Spark runs them, in one process and without Spark."""
 
+import re
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +35,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ROWS = 3000
 KILLS = 4
+TASKS = 60
+FRAMES = re.compile(r"^segmentstore_container_frames_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
 
 def expected(*names: str) -> "Counter[bytes]":
     return Counter(value for name in names for _, value in rows_named(name, ROWS))
+
+
+def frames(server: StoreProcess) -> float:
+    """What was synced to the logs of all containers so far."""
+    with urllib.request.urlopen(f"{server.address}/metrics", timeout=20) as answer:
+        return sum(map(float, FRAMES.findall(answer.read().decode())))
 
 
 def options(server: StoreProcess, stream: str, **more: str) -> dict[str, str]:
@@ -86,6 +96,19 @@ def test_a_task_that_failed_and_ran_again_is_written_once(server: StoreProcess) 
     with pytest.raises(SegmentStoreError):
         commit(other, [slower])
     assert events_in(server.uri, "s/failed") == expected("a")
+
+
+def test_the_commit_of_many_tasks_waits_for_few_frames(server: StoreProcess) -> None:
+    make_stream(server.uri, "s/many", segments=4)
+    writer = writer_for(options(server, "many"))
+    names = [f"task {number}" for number in range(TASKS)]
+    messages = [task(writer, iter([batch_of(rows_named(name, 50))])) for name in names]
+    before = frames(server)
+    commit(writer, messages)
+    # A frame for each task and segment would be four times as many as there are tasks.
+    assert frames(server) - before < TASKS
+    written = Counter(value for name in names for _, value in rows_named(name, 50))
+    assert events_in(server.uri, "s/many") == written
 
 
 def test_a_stream_that_scales_between_tasks_gets_every_row_once(server: StoreProcess) -> None:
