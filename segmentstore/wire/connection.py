@@ -31,7 +31,6 @@ from segmentstore.codec.wire_protocol.session import (
     Hello,
     KeepAlive,
 )
-from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.segments import Segment
 from segmentstore.wire.append_unit import read_whole_block
 from segmentstore.wire.appends import ConnectionAppends
@@ -53,8 +52,6 @@ _LOGGER = logging.getLogger(__name__)
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
 _READ_SEGMENT: Final = ReadSegment.type
-_READ_TABLE: Final = ReadTable.type
-_UPDATE_TABLE: Final = UpdateTableEntries.type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,29 +227,34 @@ class WireConnection(asyncio.BufferedProtocol):
     def _take_frames(self) -> bool:
         """Whether there may be more of them. Raises ProtocolError."""
         incoming = self._incoming
-        for count in range(self._settings.frames_per_turn_max):
+        left = frames_max = self._settings.frames_per_turn_max
+        while left > 0:
             start = incoming.start
             if start == incoming.end or self._closing_since is not None:
                 return False
             # Nothing is received while there is too much: the first frame needs no look.
-            if count and self._is_saturated():
+            if left < frames_max and self._is_saturated():
                 return True
             whole = read_whole_block(incoming.view, start, incoming.end) if self._greeted else None
             if whole is not None:
                 unit, end = whole
                 self._appends.gather(unit)
                 incoming.consume(end)
-            elif not self._take_frame(start):
+                left -= 1
+            elif taken := self._take_frame(start):
+                left -= taken
+            else:
                 return False
         return True
 
-    def _take_frame(self, start: int) -> bool:
-        """Whether it is complete. Raises ProtocolError."""
+    def _take_frame(self, start: int) -> int:
+        """How many were taken; 0 if the first is not complete. Raises ProtocolError."""
         incoming = self._incoming
         frame = incoming.peek(start)
         if frame is None:
-            return False
+            return 0
         kind, begin, end = frame
+        taken = 1
         if not self._greeted and kind != Hello.type:
             raise ProtocolError(f"the first frame is not a hello type={kind}")
         if kind == _APPEND_BLOCK_END:
@@ -260,21 +262,21 @@ class WireConnection(asyncio.BufferedProtocol):
         elif kind == _APPEND_BLOCK:
             last = incoming.peek(end, only=_APPEND_BLOCK_END)
             if last is None:
-                return False
+                return 0
             block = begin, end
             _, begin, end = last
             self._appends.append(incoming.view, block=block, end=(begin, end))
         else:
             self._appends.submit()
-            self._take_payload(kind, bytes(incoming.view[begin:end]))
+            behind, count = self._requests.take_run(kind, incoming.view, start, incoming.end)
+            if count:
+                end, taken = behind, count
+            else:
+                self._take_payload(kind, bytes(incoming.view[begin:end]))
         incoming.consume(end)
-        return True
+        return taken
 
     def _take_payload(self, kind: int, payload: bytes) -> None:
-        if kind == _READ_TABLE and self._requests.look_up(payload):
-            return
-        if kind == _UPDATE_TABLE and self._requests.update(payload):
-            return
         command = read_request(payload) if kind == _READ_SEGMENT else None
         self._take_command(command or decode_command(kind, payload))
 

@@ -39,7 +39,6 @@ from segmentstore.contracts.tables import NOT_EXISTS, Table, TableApi, TableEntr
 from segmentstore.wire.error_replies import is_stale
 from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.settings import WireSettings
-from segmentstore.wire.table_frames import encode_single_read, read_single_key
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
@@ -79,22 +78,6 @@ class TableCommands:
         return self._pins
 
     # --- without a task --------------------------------------------------------------------------
-
-    def look_up(self, payload: bytes) -> bytes | None:
-        """The reply to a ReadTable of one key that is in memory; None for begin() to see to. Raises ProtocolError."""
-        asked = read_single_key(payload)
-        if asked is None:
-            return None
-        pin = self._pins.lease_nowait(asked.segment)
-        if pin is None:
-            return None
-        try:
-            found = pin.handle.get_nowait((asked.key,))
-        except SegmentStoreError:
-            return None  # Met again, and told, by whoever takes over.
-        finally:
-            self._pins.release(pin)
-        return None if found is None else encode_single_read(asked, found[0])
 
     def begin(self, command: Command, answers: Answers) -> bool:
         """Whether it is answered, or will be, without a task."""

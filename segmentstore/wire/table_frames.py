@@ -17,8 +17,8 @@ codec (None), which reads all shapes and says what is wrong. The bytes are those
 import struct
 from typing import Final, NamedTuple
 
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES, frame
-from segmentstore.codec.wire_protocol.modified_utf8 import decode_text, encode_text
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
+from segmentstore.codec.wire_protocol.modified_utf8 import decode_text
 from segmentstore.codec.wire_protocol.tables import (
     NO_TABLE_OFFSET,
     TableEntriesUpdated,
@@ -34,46 +34,25 @@ _VERSION_AND_VALUE: Final = struct.Struct(">qii")
 _UPDATED: Final = struct.Struct(">iiqiq")
 _NO_OFFSET: Final = _VERSION.pack(NO_TABLE_OFFSET)
 _REQUEST_ID_BYTES: Final = 8
+_READ_HEAD: Final = struct.Struct(">ii8s")
+_READ_BYTES: Final = _REQUEST_ID_BYTES + _VERSION_AND_VALUE.size
+"""A TableRead without its name, its key and its value."""
+KEY_AT: Final = _COUNT_AND_KEY.size
+"""Where a single key begins, counted from the count of keys."""
 _KEY_OVERHEAD_BYTES: Final = 12
 """What the outer length of a key counts beyond the key."""
 
 
-class SingleKey(NamedTuple):
-    """What a ReadTable asks for."""
-
-    request_id: int
-    segment: str
-    key: bytes
-    version: int
-
-
-def read_single_key(payload: bytes) -> SingleKey | None:
-    """Of a ReadTable. Raises ProtocolError if the name is no text."""
-    try:
-        request_id, name_bytes = _REQUEST_AND_LENGTH.unpack_from(payload)
-        name_end = _REQUEST_AND_LENGTH.size + name_bytes
-        (token_bytes,) = _UINT16.unpack_from(payload, name_end)
-        counted = name_end + _UINT16.size + token_bytes
-        count, outer, key_bytes = _COUNT_AND_KEY.unpack_from(payload, counted)
-        if count != 1 or key_bytes <= 0 or outer != key_bytes + _KEY_OVERHEAD_BYTES:
-            return None
-        key_at = counted + _COUNT_AND_KEY.size
-        key_end = key_at + key_bytes
-        (version,) = _VERSION.unpack_from(payload, key_end)
-    except struct.error:
-        return None
-    segment = decode_text(payload[_REQUEST_AND_LENGTH.size : name_end])
-    return SingleKey(request_id, segment, payload[key_at:key_end], version)
-
-
 class NamedTable(NamedTuple):
-    """Which table an UpdateTableEntries is for: the next one for it has the same bytes there."""
+    """Which table a ReadTable or UpdateTableEntries is for: the next one for it has the same bytes there."""
 
     content: bytes
     """Name and token with their lengths, so another name or token never begins with them."""
+    name: bytes
+    """The name alone, with its length."""
     segment: str
     end: int
-    """Where in the payload the entries begin."""
+    """Where in the payload the keys or entries begin."""
 
     def begins(self, payload: bytes) -> bool:
         """Whether that payload is for the same table, with the same token."""
@@ -81,7 +60,7 @@ class NamedTable(NamedTuple):
 
 
 def read_named_table(payload: bytes) -> NamedTable | None:
-    """Of an UpdateTableEntries. Raises ProtocolError if the name is no text."""
+    """Raises ProtocolError if the name is no text."""
     try:
         _, name_bytes = _REQUEST_AND_LENGTH.unpack_from(payload)
         name_end = _REQUEST_AND_LENGTH.size + name_bytes
@@ -92,7 +71,9 @@ def read_named_table(payload: bytes) -> NamedTable | None:
     if end > len(payload):
         return None
     segment = decode_text(payload[_REQUEST_AND_LENGTH.size : name_end])
-    return NamedTable(payload[_REQUEST_ID_BYTES:end], segment, end)
+    return NamedTable(
+        payload[_REQUEST_ID_BYTES:end], payload[_REQUEST_ID_BYTES:name_end], segment, end
+    )
 
 
 def read_request_id(payload: bytes) -> int:
@@ -121,17 +102,36 @@ def read_single_update(payload: bytes, begin: int) -> TableEntry | None:
     return TableEntry(payload[key_at:key_end], payload[value_at:value_end], version)
 
 
-def encode_single_read(asked: SingleKey, found: TableEntry | None) -> bytes:
-    """A TableRead. Raises ProtocolError if it does not fit into a frame."""
-    name, key = encode_text(asked.segment), asked.key
+def read_single_key(payload: bytes, begin: int) -> int | None:
+    """Where the one key of a ReadTable ends that begins `KEY_AT` behind `begin`."""
+    try:
+        count, outer, key_bytes = _COUNT_AND_KEY.unpack_from(payload, begin)
+    except struct.error:
+        return None
+    end: int = begin + KEY_AT + key_bytes
+    if (
+        count != 1
+        or key_bytes <= 0
+        or outer != key_bytes + _KEY_OVERHEAD_BYTES
+        or len(payload) < end + _VERSION.size
+    ):
+        return None
+    return end
+
+
+def encode_single_read(
+    request_id: bytes, name: bytes, asked: bytes, found: TableEntry | None
+) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """The parts of a TableRead. `request_id`, the `name` with its length, and what was `asked` for, from the count
+    of keys to the end of the key, are the bytes of the ReadTable."""
     version, value = (NOT_EXISTS, b"") if found is None else (found.version, found.value)
-    return frame(
-        TableRead.type,
-        _REQUEST_AND_LENGTH.pack(asked.request_id, len(name)),
+    value_bytes = len(value)
+    length = _READ_BYTES + len(name) + len(asked) + value_bytes
+    return (
+        _READ_HEAD.pack(TableRead.type, length, request_id),
         name,
-        _COUNT_AND_KEY.pack(1, len(key) + _KEY_OVERHEAD_BYTES, len(key)),
-        key,
-        _VERSION_AND_VALUE.pack(version, 4 + len(value), len(value)),
+        asked,
+        _VERSION_AND_VALUE.pack(version, 4 + value_bytes, value_bytes),
         value,
     )
 

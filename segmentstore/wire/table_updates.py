@@ -13,7 +13,7 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES, Command
 from segmentstore.codec.wire_protocol.tables import UpdateTableEntries
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.contracts.tables import ENTRY_BYTES_MAX, KEY_BYTES_MAX, Table, TableEntry
@@ -28,6 +28,8 @@ from segmentstore.wire.table_frames import (
     read_single_update,
 )
 
+_UPDATE_TABLE: Final = UpdateTableEntries.type
+_RUN_FRAMES: Final = 64
 _GROUP_BYTES: Final = 64 * 1024
 """A group with so many bytes of keys and values is submitted at once."""
 
@@ -45,11 +47,12 @@ class UpdateAnswers(Protocol):
 class _Group:
     """Updates of one table that came one behind the other."""
 
-    __slots__ = ("byte_count", "entries", "pin", "request_ids", "segment")
+    __slots__ = ("byte_count", "entries", "key_length", "pin", "request_ids", "segment")
 
     def __init__(self, segment: str, pin: Pin[Table]) -> None:
         self.segment = segment
         self.pin = pin
+        self.key_length = pin.handle.key_length
         self.request_ids: list[int] = []
         self.entries: list[TableEntry] = []
         self.byte_count = 0
@@ -80,8 +83,30 @@ class GatheredUpdates:
         """Of the update before: clients go on with the same table."""
         self._group: _Group | None = None
 
-    def add(self, payload: bytes) -> bool:
-        """Whether this UpdateTableEntries is gathered; else it takes the way of all commands. Raises ProtocolError."""
+    def gather(self, view: memoryview, position: int, limit: int) -> tuple[int, int]:
+        """Gather the UpdateTableEntries from `position` on; `limit` is where the received bytes end.
+
+        (where it stopped, how many were gathered). It stops before one that takes the way of all commands, behind one
+        that made the group full, and after `_RUN_FRAMES`: then it is time to look at how much is under way. Raises
+        ProtocolError for a name that is no text.
+        """
+        count = 0
+        while position + FRAME_HEADER_BYTES <= limit:
+            kind, length = FRAME_HEADER.unpack_from(view, position)
+            begin = position + FRAME_HEADER_BYTES
+            end = begin + length
+            if kind != _UPDATE_TABLE or end > limit:
+                break
+            if not self._add(bytes(view[begin:end])):
+                break
+            position = end
+            count += 1
+            if self._group is None or count == _RUN_FRAMES:
+                break
+        return position, count
+
+    def _add(self, payload: bytes) -> bool:
+        """Whether it is gathered."""
         named = self._named
         if named is None or not named.begins(payload):
             self.submit()
@@ -97,12 +122,13 @@ class GatheredUpdates:
             if pin is None:
                 return False
             group = self._group = _Group(named.segment, pin)
-        byte_count = len(entry.key) + len(entry.value)
-        key_length = group.pin.handle.key_length
+        key_bytes = len(entry.key)
+        byte_count = key_bytes + len(entry.value)
+        key_length = group.key_length
         if (
-            len(entry.key) > KEY_BYTES_MAX
+            key_bytes > KEY_BYTES_MAX
             or byte_count > ENTRY_BYTES_MAX
-            or (key_length and len(entry.key) != key_length)
+            or (key_length and key_bytes != key_length)
         ):
             return False  # Refused by itself: it must not take the others along.
         group.request_ids.append(read_request_id(payload))

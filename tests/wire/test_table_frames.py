@@ -14,7 +14,7 @@ from segmentstore.codec.wire_protocol.tables import (
 )
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
 from segmentstore.wire.table_frames import (
-    SingleKey,
+    KEY_AT,
     encode_single_read,
     encode_single_update,
     read_named_table,
@@ -41,12 +41,30 @@ def entry_of(payload: bytes) -> TableEntry | None:
     return None if named is None else read_single_update(payload, named.end)
 
 
+def key_of(payload: bytes) -> bytes | None:
+    named = read_named_table(payload)
+    assert named is not None
+    end = read_single_key(payload, named.end)
+    return None if end is None else payload[named.end + KEY_AT : end]
+
+
 @given(LOOK_UPS)
 def test_a_look_up_is_read_as_the_codec_reads_it(command: ReadTable) -> None:
-    single = read_single_key(payload_of(command))
-    assert single is not None
-    (key,) = command.keys
-    assert single == (command.request_id, command.segment, key.key, key.version)
+    payload = payload_of(command)
+    named = read_named_table(payload)
+    assert named is not None
+    assert (read_request_id(payload), named.segment) == (command.request_id, command.segment)
+    assert key_of(payload) == command.keys[0].key
+
+
+@given(LOOK_UPS, st.data())
+def test_a_look_up_that_is_cut_anywhere_behind_its_name_is_left_to_the_codec(
+    command: ReadTable, data: st.DataObject
+) -> None:
+    payload = payload_of(command)
+    named = read_named_table(payload)
+    assert named is not None
+    assert key_of(payload[: data.draw(st.integers(named.end, len(payload) - 1))]) is None
 
 
 @given(UPDATES)
@@ -82,14 +100,18 @@ def test_another_name_or_token_is_seen(command: UpdateTableEntries, name: str, t
     assert named.begins(payload_of(other)) == same
 
 
-@given(INT64, TEXT, KEYS, st.none() | ENTRIES)
+@given(LOOK_UPS, st.none() | ENTRIES)
 def test_a_reply_is_written_as_the_codec_writes_it(
-    request_id: int, segment: str, key: bytes, found: TableEntry | None
+    command: ReadTable, found: TableEntry | None
 ) -> None:
-    asked = SingleKey(request_id, segment, key, NOT_EXISTS)
+    payload, key = payload_of(command), command.keys[0].key
+    named = read_named_table(payload)
+    assert named is not None
     entry = TableEntry(key, b"", NOT_EXISTS) if found is None else replace(found, key=key)
-    expected = TableRead(request_id, segment, (entry,)).encode()
-    assert encode_single_read(asked, None if found is None else entry) == expected
+    expected = TableRead(command.request_id, command.segment, (entry,)).encode()
+    asked = payload[named.end : read_single_key(payload, named.end)]
+    parts = encode_single_read(payload[:8], named.name, asked, found and entry)
+    assert b"".join(parts) == expected
 
 
 @given(INT64, INT64)
@@ -113,10 +135,11 @@ def test_a_frame_that_is_cut_anywhere_before_the_offset_is_left_to_the_codec(
 def test_other_counts_of_keys_and_contradicting_lengths_are_left_to_the_codec() -> None:
     key = TableKey(b"k", 1)
     for keys in ((), (key, key), (TableKey(b"", 1),)):
-        assert read_single_key(payload_of(ReadTable(1, "s", "", keys))) is None
+        assert key_of(payload_of(ReadTable(1, "s", "", keys))) is None
     good = bytearray(payload_of(ReadTable(1, "s", "", (key,))))
+    assert key_of(bytes(good)) == b"k"
     good[20] ^= 1  # the outer length of the key
-    assert read_single_key(bytes(good)) is None
+    assert key_of(bytes(good)) is None
     value = bytearray(payload_of(UpdateTableEntries(1, "s", "", (TableEntry(b"k", b"v"),))))
     value[-13] ^= 1  # the length of the value
     assert entry_of(bytes(value)) is None
