@@ -15,6 +15,10 @@ import sys
 YOUNG_OBJECTS = 20_000
 """Allocations between two collections of the youngest generation (default 700)."""
 
+MIDDLE_COLLECTIONS, FULL_COLLECTIONS = 4, 250
+"""Collections of the younger generation between two of the next (default 10 and 10). The middle one walks at most 80,000
+objects then, 5 to 18 ms under a backlog; with twenty it was 400,000 and 27 to 51 ms, for the same time in all."""
+
 SWITCH_SECONDS = 0.0005
 
 _MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3
@@ -25,7 +29,7 @@ _MAPPED_BYTES_MIN = 32 << 20
 
 def tune_for_serving() -> None:
     """Call once, before the process begins to recover or serve."""
-    gc.set_threshold(YOUNG_OBJECTS, 20, 50)
+    gc.set_threshold(YOUNG_OBJECTS, MIDDLE_COLLECTIONS, FULL_COLLECTIONS)
     sys.setswitchinterval(SWITCH_SECONDS)
     _keep_freed_memory()
 
