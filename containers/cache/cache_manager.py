@@ -221,8 +221,7 @@ class CacheManager:
 
     def _free(self, entry: CacheEntry, block: CacheBlock) -> None:
         """Of an entry that is in no generation any more."""
-        entry.generation = PINNED
-        entry.block = entry.owner = None
+        entry.forget_block()
         self._storage.free(block)
 
     def room_made(self) -> None:

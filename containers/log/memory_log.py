@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
+from containers.operations.append_run import RUN_BYTES_MAX, AppendRun
 from containers.operations.operation import AttributeChanges, Operation, SegmentOperation
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
@@ -58,7 +58,6 @@ class MemoryLog:
     def add_append(
         self,
         segment: SegmentMetadata,
-        *,
         offset: int,
         end: int,
         data: BufferView,
@@ -67,15 +66,13 @@ class MemoryLog:
         attributes: AttributeChanges | None,
         events: int | None = None,
     ) -> None:
-        """One committed append: grows the segment's open run, or begins another.
+        """One committed append: grows the segment's open run, or begins another. Positional: the hot path.
 
         A run is either events or bytes of unknown structure (H76).
         """
         run = segment.open_run
-        if (
-            run is None
-            or run.end >= run.grows_below
-            or ((run.events is None) != (events is None) and end > offset and run.length)
+        if run is None or (
+            (run.events is None) != (events is None) and end > offset and run.length
         ):
             run = AppendRun(
                 segment_id=segment.segment_id,
@@ -104,6 +101,8 @@ class MemoryLog:
             if run.attributes is None:
                 run.attributes = {}
             run.attributes.update(attributes)
+        if (offset ^ end) >= RUN_BYTES_MAX:
+            segment.open_run = None
 
     def add(self, operation: Operation, *segments: SegmentMetadata) -> None:
         """Any other committed operation; closes the runs of the segments that it touches."""

@@ -56,17 +56,17 @@ class MemoryStateUpdater:
                     segment.attributes.commit(changes, last)
                 add_append(
                     segment,
-                    offset=offset,
-                    end=end,
-                    data=operation.data,
-                    sequence_number=last,
-                    last_modified_ms=operation.last_modified_ms,
-                    attributes=changes,
-                    events=operation.events,
+                    offset,
+                    end,
+                    operation.data,
+                    last,
+                    operation.last_modified_ms,
+                    changes,
+                    operation.events,
                 )
                 if operation.seal:
                     self._seal_with_append(operation)
-                elif segment.read_index.has_waiters:
+                elif segment.has_tail_waiters:
                     grown[segment] = None
             elif operation.__class__ is not Barrier:
                 last = operation.sequence_number

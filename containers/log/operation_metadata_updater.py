@@ -7,6 +7,7 @@ offset and sequence number, change the pending fields. A refusal changes nothing
 from collections.abc import Sequence
 
 from containers.attributes.judgement import AttributeDecision, judge_updates
+from containers.cache.cache_entry import NO_ROOM
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.merged_sources import merged_source_key
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -56,7 +57,7 @@ class OperationMetadataUpdater:
     ) -> AppendOperation:
         """Also raises CacheFullError and UnknownAttributesError: nothing is wrong, but it has to wait."""
         offset = segment.pending_length
-        if segment.pending_sealed or segment.pending_deleted or segment.pending_merged:
+        if segment.pending_sealed or segment.pending_deleted:  # what is merged is sealed
             self._require_writable(segment)
         if expected_offset is not None and expected_offset != offset:
             raise BadOffsetError(segment.name, expected=offset, given=expected_offset)
@@ -68,7 +69,9 @@ class OperationMetadataUpdater:
         if events is not None:
             changes = count_events(segment, changes or (), events)
         operation = AppendOperation(segment, data)
-        end = segment.read_index.stage(data) if operation.length else offset
+        end = segment.open_entry.add(offset, data)
+        if end == NO_ROOM:
+            end = segment.read_index.stage(data)
         number = self.metadata.next_sequence_number()
         operation.sequence_number = number
         operation.offset = offset

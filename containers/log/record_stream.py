@@ -7,12 +7,16 @@ Invariants checked on the way (each violation is corruption: Tier 1 vouched for 
 - a record that is continued continues exactly where it stopped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from containers.log.data_frame import DataFrame
 from containers.operations.record_codec import LENGTH_FIELD_BYTES
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import Epoch
+
+
+def _take_none(_payload: memoryview, position: int) -> int:
+    return position
 
 
 class RecordStream:
@@ -28,8 +32,14 @@ class RecordStream:
         self._skipping = False
         """The head of the present record was truncated away."""
 
-    def records(self, frame: DataFrame) -> Iterator[memoryview]:
-        """The records that end in this frame, each as one view that is valid until the next step."""
+    def records(
+        self, frame: DataFrame, *, take: Callable[[memoryview, int], int] = _take_none
+    ) -> Iterator[memoryview]:
+        """The records that end in this frame, each as one view that is valid until the next step.
+
+        `take` is asked before each record that begins here, with the payload and the record's position: it may make use
+        of that record and any number of whole ones behind it, and gives the position behind those. They are left out.
+        """
         self._follow(frame)
         payload = frame.payload
         position = frame.leading_bytes
@@ -50,6 +60,7 @@ class RecordStream:
             raise DataCorruptionError(f"record is not continued frame={frame.frame_number}")
         end = len(payload)
         while position < end:
+            position = take(payload, position)
             if end - position < LENGTH_FIELD_BYTES:
                 break
             length = LENGTH_FIELD_BYTES + int.from_bytes(

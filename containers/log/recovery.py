@@ -144,16 +144,20 @@ class Recovery:
         frames = 0
         loop = asyncio.get_running_loop()
         slice_end = loop.time() + SLICE_SECONDS
+        others: list[Record] = []
+
+        def take(payload: memoryview, position: int) -> int:
+            return position if others else replay.append_records(payload, position)
+
         async with aclosing(self._log.read()) as entries:
             async for entry in entries:
                 frame = decode_frame(entry.payload)
                 frames += 1
-                others: list[Record] = []
-                for view in stream.records(frame):
+                for view in stream.records(frame, take=take):
                     if _is_append(view):
                         if others:
                             await self._apply(replay, others)
-                            others = []
+                            others.clear()
                         try:
                             replay.append_record(view)
                         except CacheFullError as full:
@@ -163,6 +167,7 @@ class Recovery:
                         others.append(decode_record(memoryview(bytes(view))))
                 if others:
                     await self._apply(replay, others)
+                    others.clear()
                 self._markers.add_frame(frame.last_started, entry.address)
                 if loop.time() >= slice_end:
                     await asyncio.sleep(0)

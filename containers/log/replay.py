@@ -10,16 +10,11 @@ Invariants:
 - offsets fit exactly: anything else is corruption and halts the container.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from containers.log.memory_log import MemoryLog
+from containers.log.replayed_appends import ReplayedAppends
 from containers.log.replayed_ends import complete_stored, forget_ended, merges_of
-from containers.log.replayed_segments import (
-    ReplayedSegments,
-    ReplayReadIndex,
-    compare_with_checkpoint,
-)
-from containers.metadata.container_metadata import ContainerMetadata
+from containers.log.replayed_segments import compare_with_checkpoint
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.metadata.segment_snapshot import decode_segment_snapshot
 from containers.operations.operation import (
@@ -32,39 +27,14 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from containers.operations.record_codec import (
-    APPEND_HEADER,
-    FLAG_EVENTS,
-    FLAG_SEAL,
-    Record,
-    decode_attributes,
-    decode_events,
-)
+from containers.operations.record_codec import Record
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import SegmentRecord
 
-_unpack_append = APPEND_HEADER.unpack_from
 
-
-class Replay(ReplayedSegments):
-    """The state machine of recovery. Feed `append_record` and `apply` in log order, then `finish`."""
-
-    def __init__(
-        self,
-        *,
-        metadata: ContainerMetadata,
-        memory_log: MemoryLog,
-        read_index: ReplayReadIndex,
-        expect_in_storage: Callable[[SegmentId, int, memoryview], None],
-        storage_known: bool,
-    ) -> None:
-        super().__init__(metadata=metadata, read_index=read_index, storage_known=storage_known)
-        self._memory_log = memory_log
-        self._expect_in_storage = expect_in_storage
-        self.checkpoint_seen = False
-        self.operations = 0
-        self.data_bytes = 0
+class Replay(ReplayedAppends):
+    """The state machine of recovery. Feed `append_record(s)` and `apply` in log order, then `finish`."""
 
     # --- a flush in the middle (H38) ---------------------------------------------------------------
 
@@ -80,72 +50,6 @@ class Replay(ReplayedSegments):
             self.records.pop(segment_id, None)
         self.records.update(records)
         self._memory_log.drop_published()
-
-    # --- appends: the bulk of every log ----------------------------------------------------------
-
-    def append_record(self, view: memoryview) -> None:
-        """Apply one APPEND record, given whole. Raises CacheFullError, having changed nothing."""
-        (_, _, flags, count, number, segment_id, offset, modified, length) = _unpack_append(view)
-        if not self.checkpoint_seen:
-            self._count(number)
-            return
-        segment = self._metadata.by_id.get(segment_id)
-        if segment is None or segment.length != offset or segment.sealed or segment.is_gone():
-            raise DataCorruptionError(
-                f"append does not fit sequence_number={number} segment_id={segment_id} "
-                f"offset={offset} segment={segment!r}"
-            )
-        changes = None
-        position = APPEND_HEADER.size
-        if count:
-            changes, position = decode_attributes(view, position, count)
-        events = None
-        if flags & FLAG_EVENTS:
-            events, position = decode_events(view, position)
-        if position + length != len(view):
-            raise DataCorruptionError(f"append record length differs sequence_number={number}")
-        end = offset + length
-        data = view[position:]
-        is_published = number <= segment.published_sequence_number
-        if not is_published:
-            self._insert(segment, offset, data)
-        self._count(number)
-        if changes is not None:
-            if is_published:
-                segment.attributes.commit_published(changes)
-            else:
-                segment.attributes.commit(changes, number)
-        if not is_published:
-            self._memory_log.add_append(
-                segment,
-                offset=offset,
-                end=end,
-                data=data,
-                sequence_number=number,
-                last_modified_ms=modified,
-                attributes=changes,
-                events=events,
-            )
-        elif length:
-            self._expect_in_storage(segment_id, offset, data)
-        segment.length = end
-        segment.pending_length = end
-        segment.last_sequence_number = number
-        if modified > segment.last_modified_ms:
-            segment.last_modified_ms = modified
-        if flags & FLAG_SEAL:
-            seal = SealOperation(segment)
-            seal.sequence_number = number
-            seal.last_modified_ms = modified
-            segment.sealed = True
-            self._keep(seal, segment)
-
-    def _insert(self, segment: SegmentMetadata, offset: int, data: memoryview) -> None:
-        length = min(len(data), offset + len(data) - segment.storage_length)
-        if length <= 0 or segment.segment_id in self._missing_in_storage:
-            return
-        segment.read_index.insert_recovered(offset, data)
-        self.data_bytes += length
 
     # --- everything else -------------------------------------------------------------------------
 
@@ -203,11 +107,6 @@ class Replay(ReplayedSegments):
         operation.sequence_number = record.sequence_number
         segment.last_sequence_number = record.sequence_number
         self._keep(operation, segment)
-
-    def _keep(self, operation: Operation, *segments: SegmentMetadata) -> None:
-        """Hand it to the storage writer again, unless Tier 2 has it."""
-        if operation.sequence_number > segments[0].published_sequence_number:
-            self._memory_log.add(operation, *segments)
 
     def _merge(self, record: Record) -> None:
         target = self._segment(record)
@@ -289,14 +188,6 @@ class Replay(ReplayedSegments):
         if self._storage_known:
             for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:
                 self.forget(segment)
-
-    def _count(self, number: int) -> None:
-        if number <= self.highest_sequence_number:
-            raise DataCorruptionError(
-                f"sequence numbers go back from {self.highest_sequence_number} to {number}"
-            )
-        self.highest_sequence_number = number
-        self.operations += 1
 
     def finish(self) -> None:
         """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""

@@ -24,6 +24,8 @@ class ReplayReadIndex(Protocol):
 
     def remove(self, segment_id: SegmentId) -> None: ...
 
+    def has_room(self, size_bytes: int) -> bool: ...
+
 
 class ReplayedSegments:
     """Activates and forgets segments as the log says."""

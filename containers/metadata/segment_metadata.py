@@ -17,43 +17,55 @@ from containers.operations.append_run import AppendRun
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, SegmentId, SequenceNumber
 
 if TYPE_CHECKING:
+    from containers.cache.cache_entry import CacheEntry
     from containers.reading.segment_read_index import SegmentReadIndex
 
 
-class SegmentMetadata:
+class _MetByAppends:
+    """What every append meets. A base class's fields come first in memory: together, they are few cache lines."""
+
+    __slots__ = (
+        "encoded_snapshot",
+        "has_tail_waiters",
+        "last_modified_ms",
+        "last_sequence_number",
+        "length",
+        "line",
+        "open_entry",
+        "open_run",
+        "pending_deleted",
+        "pending_last_modified_ms",
+        "pending_length",
+        "pending_operations",
+        "pending_sealed",
+        "segment_id",
+    )
+
+
+class SegmentMetadata(_MetByAppends):
     """One active segment. Fields are plain attributes: the append path reads and writes them per operation."""
 
     __slots__ = (
         "attributes",
         "deleted",
-        "encoded_snapshot",
-        "last_modified_ms",
-        "last_sequence_number",
         "last_used",
-        "length",
-        "line",
         "merged",
         "name",
-        "open_run",
-        "pending_deleted",
-        "pending_last_modified_ms",
-        "pending_length",
         "pending_merged",
-        "pending_operations",
-        "pending_sealed",
         "pending_start_offset",
         "pins",
         "published_sequence_number",
         "read_index",
         "sealed",
         "sealed_in_storage",
-        "segment_id",
         "start_offset",
         "storage_length",
     )
 
     read_index: "SegmentReadIndex"
     """Where its readable bytes are. Set once, when the segment becomes active."""
+    open_entry: "CacheEntry"
+    """Where the next append's bytes go. Set and changed by its read index."""
 
     def __init__(self, *, segment_id: SegmentId, name: str) -> None:
         self.segment_id = segment_id
@@ -83,6 +95,8 @@ class SegmentMetadata:
         """Accepted and not yet committed operations that name this segment: it must not be evicted."""
         self.open_run: AppendRun | None = None
         """The newest item of the in-memory log for this segment, while it may grow."""
+        self.has_tail_waiters = False
+        """Whether a commit of bytes would find anyone to wake; kept by its read index."""
         self.pins = 0
         """Handles, requests and writer steps that hold this object (H27)."""
         self.last_used = 0.0
@@ -136,6 +150,7 @@ class SegmentMetadata:
         assert self.pending_length >= self.length, repr(self)
         assert self.pending_start_offset >= self.start_offset, repr(self)
         assert self.pending_sealed >= self.sealed, repr(self)
+        assert self.pending_sealed >= self.pending_merged, repr(self)
         assert self.pending_operations >= 0, repr(self)
         assert self.pins >= 0, repr(self)
 

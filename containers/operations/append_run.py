@@ -19,23 +19,29 @@ from segmentstore.contracts.identifiers import (
 )
 
 RUN_BYTES_MAX = 256 * 1024
-"""A run that has reached this length is closed; one larger append is a run of its own."""
+"""A power of two. The append with which a segment reaches or passes a multiple of it is the last of its run."""
 
 
-class AppendRun:
+class _Growing:
+    """What an append meets of the run that it goes to: first in memory, so that it is one cache line or two."""
+
+    __slots__ = (
+        "checksum",
+        "end",
+        "events",
+        "last_modified_ms",
+        "last_sequence_number",
+    )
+
+
+class AppendRun(_Growing):
     """A stretch [offset, offset + length) of one segment, its bytes in the cache."""
 
     __slots__ = (
         "attributes",
-        "checksum",
-        "end",
         "event_number",
-        "events",
         "first_modified_ms",
         "first_sequence_number",
-        "grows_below",
-        "last_modified_ms",
-        "last_sequence_number",
         "offset",
         "segment_id",
     )
@@ -53,8 +59,6 @@ class AppendRun:
         self.segment_id = segment_id
         self.offset = offset
         self.end = end
-        self.grows_below = offset + RUN_BYTES_MAX
-        """It may grow while its end is below this offset."""
         self.checksum = checksum
         self.first_sequence_number = sequence_number
         self.last_sequence_number = sequence_number

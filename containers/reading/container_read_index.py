@@ -181,6 +181,10 @@ class ContainerReadIndex:
             raise
         return blocks
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether blocks of so many bytes for un-flushed bytes would be had, whatever their sizes."""
+        return self.share.room_bytes() >= size_bytes
+
     def allocate_fetched(self, size: int) -> CacheBlock | None:
         """A block for the first of `size` bytes from Tier 2, at least three quarters used if more than 4 KiB."""
         size = min(size, BLOCK_BYTES_MAX)

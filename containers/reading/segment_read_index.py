@@ -62,12 +62,13 @@ class SegmentReadIndex(SegmentTail):
         )
         if self._entries is not None:
             for entry in self._entries.cached_between(self._unpinned_end, storage_length):
-                if entry is self._open:
+                if entry is self.metadata.open_entry:
                     self._close_run()
                 if entry.generation == PINNED:
                     self._container.unpin(entry)
         self._unpinned_end = storage_length
-        if self._open_bytes > max(BLOCK_BYTES_MIN, 2 * (self._open.end - storage_length)):
+        entry = self.metadata.open_entry
+        if entry.limit - entry.offset > max(BLOCK_BYTES_MIN, 2 * (entry.end - storage_length)):
             # What trickles in must not keep a block pinned that was sized for a long run (H55).
             self._close_run()
         self.truncated(self.metadata.start_offset)
@@ -224,10 +225,11 @@ class SegmentReadIndex(SegmentTail):
 
         Raises ServiceHaltError if any are missing: acknowledged bytes would be lost.
         """
-        position = offset - self._open.offset
+        entry = self.metadata.open_entry
+        position = offset - entry.offset
         end = offset + length
-        if position >= 0 and end <= self._open.end:
-            return [self._open_view[position : position + length]]
+        if position >= 0 and end <= entry.end and entry.block is not None:
+            return [entry.block.view[position : position + length]]
         views: list[memoryview] = []
         reached = self._gather(offset, end, views)
         if reached != end:
@@ -335,8 +337,9 @@ class SegmentReadIndex(SegmentTail):
                 assert pinned == (last.generation == PINNED), f"{last!r}: {self.metadata!r}"
                 assert last.owner is self, f"{last!r} belongs to {last.owner!r}"
         assert redirects == self._redirect_count, f"{redirects} of {self._redirect_count} redirects"
-        if self._open_bytes >= 0:
-            assert self._open is last, f"open {self._open!r} is not the last, {last!r}"
+        entry = self.metadata.open_entry
+        if entry is not self._container.no_entry:
+            assert entry is last, f"open {entry!r} is not the last, {last!r}"
         assert self.has_waiters <= (self._waiters is not None and len(self._waiters) > 0), (
             "told of waiters where there are none"
         )

@@ -12,7 +12,7 @@ Invariants:
 
 from typing import TYPE_CHECKING
 
-from containers.cache.cache_entry import CacheEntry
+from containers.cache.cache_entry import NO_ROOM, CacheEntry
 from containers.cache.cache_storage import CacheBlock
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.segment_entries import SegmentEntries
@@ -22,10 +22,6 @@ from segmentstore.contracts.identifiers import BufferView
 if TYPE_CHECKING:
     from containers.reading.container_read_index import ContainerReadIndex
 
-_NO_VIEW = memoryview(b"")
-_CLOSED = -1
-"""Size of the open block when there is none: nothing fits."""
-
 
 class SegmentStaging:
     """The incoming end of a segment's read index."""
@@ -33,9 +29,6 @@ class SegmentStaging:
     __slots__ = (
         "_container",
         "_entries",
-        "_open",
-        "_open_bytes",
-        "_open_view",
         "_run_start",
         "_staged_end",
         "metadata",
@@ -50,43 +43,32 @@ class SegmentStaging:
         """Where the run of un-flushed bytes began that decides how large the next block may be."""
         self._staged_end = 0
         """End of what is staged, while no block is open."""
-        self._open: CacheEntry = container.no_entry
-        self._open_view = _NO_VIEW
-        self._open_bytes = _CLOSED
+        metadata.open_entry = container.no_entry
 
     @property
     def staged_end(self) -> int:
         """End of the last staged byte, or of the last merge."""
-        return self._staged_end if self._open_bytes == _CLOSED else self._open.end
+        entry = self.metadata.open_entry
+        return self._staged_end if entry.limit == NO_ROOM else entry.end
 
     def stage(self, data: BufferView) -> int:
         """Copy bytes to the pending end of the segment; gives their end, to which the caller moves `pending_length`.
 
         Readable once the metadata's length has passed them. Raises CacheFullError, having changed nothing.
         """
-        entry = self._open
-        end = entry.end
-        size = len(data)
-        position = end - entry.offset
-        if position + size <= self._open_bytes and end == self.metadata.pending_length:
-            self._open_view[position : position + size] = data
-            entry.end = end = end + size
-            return end
         begin = self.metadata.pending_length
-        self._stage_in_blocks(begin, data, recovering=False)
-        return begin + size
+        end = self.metadata.open_entry.add(begin, data)
+        if end == NO_ROOM:
+            end = begin + len(data)
+            self._stage_in_blocks(begin, data, recovering=False)
+        return end
 
     def insert_recovered(self, offset: int, data: BufferView) -> None:
         """Put replayed bytes back at their offset; what Tier 2 has already is left out (H38).
 
         Raises CacheFullError with no effect, DataCorruptionError if the bytes overlap those before them.
         """
-        entry = self._open
-        size = len(data)
-        position = offset - entry.offset
-        if offset == entry.end and position + size <= self._open_bytes:
-            self._open_view[position : position + size] = data
-            entry.end = offset + size
+        if self.metadata.open_entry.add(offset, data) != NO_ROOM:
             return
         skipped = self.metadata.storage_length - offset
         if skipped >= len(data):
@@ -105,14 +87,14 @@ class SegmentStaging:
         size = len(data)
         if not size:
             return
-        open_bytes = self._open_bytes
-        staged_end = self._staged_end if open_bytes == _CLOSED else self._open.end
+        entry = self.metadata.open_entry
+        staged_end = self._staged_end if entry.limit == NO_ROOM else entry.end
         assert offset >= staged_end, f"{offset} is staged already, up to {staged_end}"
         in_open_block = 0
         run_bytes = 0
         if offset == staged_end:
             run_bytes = offset - max(self._run_start, self.metadata.storage_length)
-            room = open_bytes - (staged_end - self._open.offset)
+            room = entry.limit - staged_end
             if room > 0:
                 in_open_block = min(size, room)
         blocks = self._container.allocate_run(
@@ -126,9 +108,7 @@ class SegmentStaging:
             return
         view = memoryview(data)
         if in_open_block:
-            position = offset - self._open.offset
-            self._open_view[position : position + in_open_block] = view[:in_open_block]
-            self._open.end = offset + in_open_block
+            entry.add(offset, view[:in_open_block])
             if in_open_block == size:
                 return  # replay comes here for every append: the block stays open for the next one
         if offset != staged_end:
@@ -141,25 +121,18 @@ class SegmentStaging:
 
     def _open_block(self, block: CacheBlock, offset: int, first_bytes: BufferView) -> None:
         """In the place of the block that was open before."""
-        size = len(first_bytes)
-        self._open_view = view = block.view
-        view[:size] = first_bytes
         if self._entries is None:
             self._entries = SegmentEntries()
-        if self._open_bytes != _CLOSED:
-            self._staged_end = self._open.end
-        self._open = CacheEntry(owner=self, offset=offset, end=offset + size, block=block)
-        self._open_bytes = block.size_bytes
-        self._entries.append(self._open)
+        self._staged_end = self.staged_end
+        entry = CacheEntry(owner=self, offset=offset, end=offset, block=block)
+        entry.add(offset, first_bytes)
+        self.metadata.open_entry = entry
+        self._entries.append(entry)
 
     def _close_open_block(self) -> None:
         """The last entry grows no more; the next bytes go to a block of their own."""
-        if self._open_bytes == _CLOSED:
-            return
-        self._staged_end = self._open.end
-        self._open = self._container.no_entry
-        self._open_view = _NO_VIEW
-        self._open_bytes = _CLOSED
+        self._staged_end = self.staged_end
+        self.metadata.open_entry = self._container.no_entry
 
     def _close_run(self) -> None:
         """Begin small again with the next bytes."""

@@ -3,7 +3,7 @@
 Invariants:
 - whoever waits is woken by the next append that commits, by the seal, and by the segment's end (H58);
 - after gone() every read ends with the error it was given, the first one if there were several;
-- `has_waiters` is true exactly while a waiter may be there, so that a commit need not look.
+- the metadata's `has_tail_waiters` is true exactly while a waiter may be there, so that a commit need not look here.
 """
 
 import asyncio
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 class SegmentTail(SegmentStaging):
     """The end of a segment's read index at which readers wait."""
 
-    __slots__ = ("_gone", "_waiters", "has_waiters")
+    __slots__ = ("_gone", "_waiters")
 
     def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
         super().__init__(metadata, container)
-        self.has_waiters = False
-        """Whether appended() would find anyone to wake."""
         self._waiters: TailWaiters | None = None
         self._gone: Exception | None = None
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether appended() would find anyone to wake."""
+        return self.metadata.has_tail_waiters
 
     def appended(self) -> None:
         """The metadata's length grew: wake the readers at the tail."""
@@ -48,7 +51,7 @@ class SegmentTail(SegmentStaging):
 
     def _wake(self) -> None:
         if self._waiters is not None:
-            self.has_waiters = False
+            self.metadata.has_tail_waiters = False
             self._waiters.wake()
 
     def readable(self, offset: int) -> "Future[None]":
@@ -73,14 +76,14 @@ class SegmentTail(SegmentStaging):
             self._waiters = TailWaiters()
         future = self._waiters.add()
         future.add_done_callback(self._waiter_left)
-        self.has_waiters = True
+        self.metadata.has_tail_waiters = True
         return future
 
     def _waiter_left(self, future: "Future[None]") -> None:
         self._container.remove_waiter()
         if self._waiters is not None:
             self._waiters.discard(future)
-            self.has_waiters = len(self._waiters) > 0
+            self.metadata.has_tail_waiters = len(self._waiters) > 0
 
     def raise_if_gone(self) -> None:
         """Raises what gone() was told."""

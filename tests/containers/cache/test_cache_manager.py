@@ -1,6 +1,6 @@
 import pytest
 
-from containers.cache.cache_entry import PINNED, CacheEntry
+from containers.cache.cache_entry import NO_ROOM, PINNED, CacheEntry
 from containers.cache.cache_manager import CacheManager, CacheManagerSettings
 from containers.cache.cache_shares import CacheShare
 from containers.cache.cache_storage import CacheStorage
@@ -154,3 +154,27 @@ def test_a_released_entry_may_be_released_again() -> None:
     manager.release(entry, share=share)
     assert manager.unflushed_bytes == 0
     manager.check()
+
+
+def test_an_entry_grows_at_its_end_and_within_its_block() -> None:
+    manager, share = manager_of(MIB)
+    entry = unflushed_entry(manager, share, EvictionLog(), 7, 4096)
+    neighbour = unflushed_entry(manager, share, EvictionLog(), 0, 4096)
+    assert entry.add(8, b"x" * 4000) == 4008 == entry.end
+    assert entry.add(4007, b"y") == entry.add(4009, b"y") == NO_ROOM
+    assert entry.add(4008, b"y" * 96) == NO_ROOM
+    assert entry.add(4008, b"y" * 95) == 7 + 4096 == entry.end
+    assert entry.add(entry.end, b"") == entry.end
+    assert entry.block is not None
+    assert neighbour.block is not None
+    assert bytes(entry.block.view[1:]) == b"x" * 4000 + b"y" * 95
+    assert bytes(neighbour.block.view) == bytes(4096)
+
+
+def test_an_entry_whose_block_is_free_takes_nothing() -> None:
+    manager, share = manager_of(MIB)
+    entry = unflushed_entry(manager, share, EvictionLog(), 0, 4096)
+    manager.release(entry, share=share)
+    assert entry.add(1, b"x") == NO_ROOM
+    with pytest.raises(TypeError):
+        entry.slab[0:1] = b"x"
