@@ -16,8 +16,8 @@ YOUNG_OBJECTS = 20_000
 """Allocations between two collections of the youngest generation (default 700)."""
 
 MIDDLE_COLLECTIONS, FULL_COLLECTIONS = 4, 250
-"""Collections of the younger generation between two of the next (default 10 and 10). The middle one walks at most 80,000
-objects then, 5 to 18 ms under a backlog; with twenty it was 400,000 and 27 to 51 ms, for the same time in all."""
+"""Collections of the younger generation between two of the next (default 10 and 10). The middle one walks at most
+80,000 objects then, 5 to 18 ms under a backlog; with twenty it was 400,000 and 27 to 51 ms, as long in all."""
 
 SWITCH_SECONDS = 0.0005
 
