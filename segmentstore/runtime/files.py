@@ -44,6 +44,9 @@ class File(Protocol):
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
 
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """As read_at, into memory of the caller: how many bytes of `target` are filled."""
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
@@ -184,6 +187,15 @@ class SystemFile:
             parts.append(part)
             have += len(part)
         return b"".join(parts)
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        have = 0
+        while have < len(target):
+            step = os.preadv(self._descriptor, [target[have:]], offset + have)
+            if not step:
+                break
+            have += step
+        return have
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

@@ -34,6 +34,32 @@ def test_a_synced_write_takes_more_buffers_than_one_call_of_the_system(tmp_path:
     )
 
 
+def test_a_file_is_read_into_given_memory_up_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(JOINED)
+    file = SystemFileSystem().open(str(tmp_path / "file"))
+    memory = bytearray(b"." * 20)
+    assert file.read_into(3, memoryview(memory)[2:]) == len(JOINED) - 3
+    assert bytes(memory[:11]) == b"..twothree."
+    assert file.read_into(0, memoryview(memory)[:3]) == 3
+    assert bytes(memory[:4]) == b"onew"
+    file.close()
+
+
+def test_a_short_read_into_memory_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(JOINED)
+    whole = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda number, buffers, offset: whole(number, [buffers[0][:4]], offset)
+    )
+    file = SystemFileSystem().open(str(tmp_path / "file"))
+    memory = bytearray(20)
+    assert file.read_into(0, memoryview(memory)) == len(JOINED)
+    assert memory[: len(JOINED)] == JOINED
+    file.close()
+
+
 class Descriptors:
     """The system's calls: counted, and the vectored write as asked for."""
 

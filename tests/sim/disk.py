@@ -195,6 +195,11 @@ class SimulatedFile:
         start = offset - first * PAGE_BYTES
         return b"".join(pages)[start : start + end - offset]
 
+    def read_into(self, offset: int, target: memoryview) -> int:
+        content = self.read_at(offset, len(target))
+        target[: len(content)] = content
+        return len(content)
+
     def size(self) -> int:
         self._mount.enter("size", self._path)
         return self._inode.size

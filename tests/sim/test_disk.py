@@ -222,6 +222,15 @@ def test_losing_power_kills_everybody_and_settles_what_is_left(disk: SimulatedDi
     assert survivors(disk, tries=20) == {content(disk)}
 
 
+def test_reading_into_memory_is_reading(disk: SimulatedDisk) -> None:
+    file, memory = disk.mount("p").open("/d/f"), bytearray(PAGE_BYTES)
+    file.write_at(0, [NEW])
+    assert file.read_into(1, memoryview(memory)) == PAGE_BYTES
+    assert memory == (NEW + OLD)[1 : PAGE_BYTES + 1]
+    assert file.read_into(PAGES * PAGE_BYTES - 3, memoryview(memory)) == 3
+    assert file.read_into(PAGES * PAGE_BYTES, memoryview(memory)) == 0
+
+
 def test_truncation_cuts_and_zeroes(disk: SimulatedDisk) -> None:
     file = disk.mount("p").open("/d/f")
     file.truncate(100)

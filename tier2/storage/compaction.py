@@ -4,6 +4,8 @@
     -> decode what was encoded and compare checksums -> upload -> publish the new layouts in one version
 
 - A step is bounded by bytes and segments, and the next one waits until the bytes of this one fit into the rate.
+- A step is done in one thread at a time, and rests between its pieces (tier2/background_pace.py) in the first quarter
+  of the time that its bytes have at the rate.
 - Nothing is asked of the store when nothing grew: candidates are remembered, and one survey after the claim ends.
 - What changes meanwhile stays as it is (tier2/storage/layout_swap.py). A damaged image is never copied: it is evidence.
 """
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import SegmentId
+from tier2.background_pace import BackgroundPace
 from tier2.format.chunk_format import Compression
 from tier2.storage.chunk_joining import Block, decoded_blocks, join_blocks, windows_to_join
 from tier2.storage.compaction_candidates import Candidate
@@ -32,6 +35,8 @@ from tier2.storage.run_values import LayoutEntry, decode_record
 
 _LOG = logging.getLogger(__name__)
 _ENTRIES_PER_LOOK = 1_024
+_STRETCHED_SHARE = 0.25
+"""Of the time that its bytes have at the rate: so long a step may rest between its pieces."""
 _AHEAD_SECONDS = 1.0
 """Of bytes that may be joined before the rate is looked at: many tiny steps need no pauses."""
 
@@ -63,7 +68,12 @@ class Compactor:
         self._components = components
         self._settings = components.settings
         self._survey = CompactionSurvey(owned=owned, settings=components.settings)
+        self._pace = BackgroundPace(
+            busy_share_min=components.settings.compaction_busy_share_min,
+            busy_share_max=components.settings.compaction_busy_share_max,
+        )
         self._not_before = 0.0
+        self._rests_until = 0.0
         self._alone: list[_Job] = []
         """Jobs of a step in which an image was damaged: the others are done one by one."""
 
@@ -81,8 +91,10 @@ class Compactor:
             return False
         read_bytes = sum(job.length for job in jobs)
         self._not_before = max(now, self._not_before) + read_bytes / rate
+        self._rests_until = now + read_bytes / rate * _STRETCHED_SHARE
         try:
-            return await self._join(jobs)
+            with self._pace.working():
+                return await self._join(jobs)
         except CorruptedDataError as error:
             if len(jobs) > 1:
                 self._alone = jobs
@@ -175,13 +187,15 @@ class Compactor:
         worth: list[_Job] = []
         for job in jobs:
             await components.offload(self._make_chunks, job)
+            await self._rest()
             if len(job.chunks) < len(job.entries) or len(job.entries) == 1:
                 worth.append(job)
         if not worth:
             return False
         uploader = self._owned.uploader()
         try:
-            await uploader.upload_chunks([chunk for job in worth for chunk in job.chunks])
+            chunks = [chunk for job in worth for chunk in job.chunks]
+            await uploader.upload_one_by_one(chunks, self._rest)
         except BaseException:
             self._owned.publisher.abandon(uploader.uploaded)
             raise
@@ -208,6 +222,12 @@ class Compactor:
         async with aclosing(read_images(entries, self._components)) as found:
             async for images in found:
                 await self._components.offload(decode, images)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Not beyond the time that is set for the step: those who publish wait for its end."""
+        left = self._rests_until - get_running_loop().time()
+        await self._pace.rest(at_most=max(left, 0.0))
 
     def _make_chunks(self, job: _Job) -> None:
         settings = self._settings

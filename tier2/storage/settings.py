@@ -41,6 +41,10 @@ class StorageSettings:
     compaction_step_segments: int = 512
     compaction_bytes_per_second: int = 16 * _MIB
     """Uncompressed bytes joined per second on average; 0 turns compaction off. Loop time."""
+    compaction_busy_share_max: float = 0.5
+    """Of the time of a step that it works; the rest is others'."""
+    compaction_busy_share_min: float = 0.25
+    """The same while the loop is late: publications wait for the end of a step."""
     compaction_candidates_max: int = 65_536
     """Segments remembered that grew lately; beyond it the longest unchanged are forgotten until the next claim."""
     cold_seconds: float = 600.0

@@ -7,7 +7,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -63,16 +63,38 @@ class Uploader:
         )
         await run_bounded(packs, self._upload_pack, self._settings.upload_count_max)
 
+    async def upload_one_by_one(
+        self, chunks: Sequence[NewChunk], rest: Callable[[], Awaitable[object]]
+    ) -> None:
+        """The same for which nobody waits: one object at a time, and a `rest` behind each of its pieces."""
+        for pack in gather_into_objects(chunks, self._settings):
+            identity, buffers = self._take(ObjectKind.CHUNKS), list[BufferView]()
+            for chunk in pack:
+                buffers += await self._encode(identity, [chunk], sum(map(len, buffers)))
+                await rest()
+            await self._put_pack(identity, pack, buffers)
+            await rest()
+
     async def _upload_pack(self, chunks: list[NewChunk]) -> None:
         identity = self._take(ObjectKind.CHUNKS)
-        buffers = await asyncio.get_running_loop().run_in_executor(
+        await self._put_pack(identity, chunks, await self._encode(identity, chunks, 0))
+
+    async def _encode(
+        self, identity: ObjectIdentity, chunks: Sequence[NewChunk], position: int
+    ) -> list[BufferView]:
+        return await asyncio.get_running_loop().run_in_executor(
             self._executor,
             _encode_pack,
             identity,
             chunks,
+            position,
             self._settings.compression,
             self._wall_clock.now_ms(),
         )
+
+    async def _put_pack(
+        self, identity: ObjectIdentity, chunks: Sequence[NewChunk], buffers: list[BufferView]
+    ) -> None:
         await self._objects.put(ObjectKind.CHUNKS, identity, buffers)
         self._counters.stored_bytes_before_compression += sum(chunk.length for chunk in chunks)
         self._counters.stored_bytes_after_compression += sum(map(len, buffers))
@@ -102,12 +124,12 @@ class Uploader:
 def _encode_pack(
     identity: ObjectIdentity,
     chunks: Sequence[NewChunk],
+    position: int,
     compression: Compression,
     created_ms: int,
 ) -> list[BufferView]:
-    """The object's bytes; tells every chunk its place in it."""
+    """The object's bytes from `position` on; tells every chunk its place in it."""
     buffers: list[BufferView] = []
-    position = 0
     for chunk in chunks:
         encoded = encode_chunk(
             start_offset=chunk.offset,

@@ -13,6 +13,7 @@ Invariants:
 - One volume after the other: what was decided about a tombstone holds for the volumes that are there then.
 - Appends and reads go on: copying is done beside them, and only pointing to the copies takes a turn in the line.
 - Bytes per second are bounded, except on a full disk. Nothing runs while nothing changes.
+- While the loop is late it goes slower (tier2/background_pace.py), unless garbage is most of what there is.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from typing import ParamSpec, TypeVar
 from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File
+from tier2.background_pace import BackgroundPace
 from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction_alarm import CompactionAlarm
 from tier2.volumes.compaction_choice import Candidate, CompactionChoice
@@ -44,7 +46,7 @@ _Result = TypeVar("_Result")
 
 _LOGGER = logging.getLogger(__name__)
 _SLICE_BYTES = 8 << 20
-_SLICE_RECORDS = 500
+_SLICE_RECORDS = 200
 _MOVES_MAX = 1000
 
 
@@ -97,6 +99,10 @@ class Compactor:
         self._settings = settings
         self._alarm = alarm
         self._choice = CompactionChoice(index=index, volumes=volumes, settings=settings)
+        self._pace = BackgroundPace(
+            busy_share_min=settings.compaction_busy_share_min,
+            busy_share_max=settings.compaction_busy_share_max,
+        )
         self._one_at_a_time = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._target: OpenVolume | None = None
@@ -125,8 +131,12 @@ class Compactor:
                 if candidates:
                     # After they were chosen: nothing in them is newer than an index that a power cut leaves.
                     await self._line.submit_all([IndexSynced()])
-                for candidate in candidates:
-                    await self._compact_one(candidate, summary, unlimited=unlimited)
+                self._pace.hurried = (
+                    self._choice.garbage_share > self._settings.compaction_garbage_share_max
+                )
+                with self._pace.working():
+                    for candidate in candidates:
+                        await self._compact_one(candidate, summary, unlimited=unlimited)
             finally:
                 await self._close_target()
                 self._reserve.take_back()
@@ -199,7 +209,6 @@ class Compactor:
                     keeps_tombstone=keeps,
                 )
             before = scan.offset + batch.bytes + summary.bytes_written
-            begin = asyncio.get_running_loop().time()
             more = await self._step(self._copy_slice, scan, items, copier, batch)
             if batch.copies and (
                 not more
@@ -215,16 +224,8 @@ class Compactor:
                     copier = None
             if not unlimited:
                 moved = scan.offset + batch.bytes + summary.bytes_written - before
-                await asyncio.sleep(self._rest(moved, begin))
-
-    def _rest(self, moved: int, begin: float) -> float:
-        """Seconds until the next step, after one that began then."""
-        settings = self._settings
-        worked = asyncio.get_running_loop().time() - begin
-        return max(
-            moved / settings.compaction_bytes_per_second,
-            worked * (1 / settings.compaction_busy_share_max - 1),
-        )
+                seconds = moved / self._settings.compaction_bytes_per_second
+                await self._pace.rest(at_least=seconds)
 
     def _copy_slice(
         self,

@@ -63,6 +63,8 @@ class CompactionChoice:
         self._index = index
         self._volumes = volumes
         self._settings = settings
+        self.garbage_share = 0.0
+        """What the newest candidates would give back, of the bytes of all volumes."""
         self._refused: set[int] = set()
         self._distrusted: set[int] = set()
 
@@ -105,6 +107,8 @@ class CompactionChoice:
                 break
             room += one.size - one.needed_bytes
             affordable.append(one)
+        garbage = sum(one.size - one.needed_bytes for one in affordable)
+        self.garbage_share = garbage / max(sum(volume.size for volume in volumes), 1)
         return affordable
 
     def tombstone_rule(self, leaving: int) -> Callable[[int, int], bool]:

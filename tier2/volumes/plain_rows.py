@@ -19,8 +19,10 @@ _BATCH_ROWS = 2000
 """The database uses the pages of so many for the next batch again."""
 _STEP_BYTES_MAX = 8 << 20
 """After so much more it is looked whether the rows follow those that are stored."""
+_LOOKED_SHARE = 8
+"""At one row in so many."""
 _STRAYS_SHARE = 10
-"""One row in so many need not."""
+"""One of these in so many need not."""
 
 
 class PlainRows:
@@ -37,21 +39,21 @@ class PlainRows:
         self._highest_stored = b""
         self._step = min(_STEP_BYTES_MAX, bytes_max // 8)
         self._look_at = self._step
-        self._looked = self._strays = 0
-        """Rows that were looked at, and those of them that do not follow."""
+        self._seen = self._looked = self._strays = 0
+        """Rows that were seen, those of them that were looked at, and those of these that do not follow."""
 
-    def copy_of(self, content: bytes) -> memoryview:
-        """A piece of a volume, to make rows in: they are good until the next call unless they are taken.
+    def memory_for(self, length: int) -> memoryview:
+        """Where a piece of a volume is read to, to make rows in: good until the next call unless they are taken.
 
         At most `bytes_max` bytes. Raises OSError.
         """
         used = self._memory.used
-        if not self._memory.has_room(len(content)) or (used >= self._look_at and self._follow()):
+        if not self._memory.has_room(length) or (used >= self._look_at and self._follow()):
             self.store()
-        return self._memory.copy_of(content)
+        return self._memory.next(length)
 
     def take(self, rows: list[NewRow], length: int) -> None:
-        """Each key any number of times; they lie in the first `length` bytes of the newest copy."""
+        """Each key any number of times; they lie in the first `length` bytes of the newest memory."""
         self._rows += rows
         self._memory.keep(length)
 
@@ -67,14 +69,16 @@ class PlainRows:
             self._store(rows[first : first + _BATCH_ROWS])
         self._memory.clear()
         self._look_at = self._step
-        self._looked = self._strays = 0
+        self._seen = self._looked = self._strays = 0
 
     def _follow(self) -> bool:
         """Nearly all rows come behind those that are stored: more of them would not be stored any better."""
         self._look_at += self._step
-        newest = self._rows[self._looked :]
-        self._looked = len(self._rows)
-        self._strays += sum(key <= self._highest_stored for key, _ in newest)
+        highest = self._highest_stored
+        newest = self._rows[self._seen :: _LOOKED_SHARE]
+        self._seen = len(self._rows)
+        self._looked += len(newest)
+        self._strays += sum(key <= highest for key, _ in newest)
         return self._strays * _STRAYS_SHARE <= self._looked
 
     def _store(self, rows: list[NewRow]) -> None:

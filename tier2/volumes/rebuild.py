@@ -139,9 +139,8 @@ class Rebuild:
         self._summary.sequence_next = max(self._summary.sequence_next, header.sequence_first)
         size = self._volumes.size(number)
         self._rows[number] = replace(NEW_VOLUME_ROW, indexed_to=size)
-        file = self._volumes.open(number)
+        file = self._volumes.open_certain(number)
         try:
-            file.sync_data()
             scan = VolumeScan(file, secret=header.secret, size=size, offset=0)
             self._stage_records(number, size, scan, header.secret)
         finally:
@@ -155,7 +154,9 @@ class Rebuild:
         while True:
             block = None
             if not doubtful:
-                block = take_block(scan, volume=number, secret=secret, copy_of=self._plain.copy_of)
+                block = take_block(
+                    scan, volume=number, secret=secret, memory_for=self._plain.memory_for
+                )
             if block is not None:
                 tail.pass_over(block.end, block.groups)
                 self._take_plain(number, block)

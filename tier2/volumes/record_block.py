@@ -1,7 +1,7 @@
 """Many records at once, from a stretch of a volume that stands in memory: what makes a rebuild of small objects fast.
 
 A plain record is the put of an inline object without a version id. Its row is the record's own bytes behind four
-numbers, which are written over what stands there before them in a copy: nothing of it is taken apart, or copied again.
+numbers, which are written over what stands there before them in memory: nothing of it is taken apart, or copied.
 All others are read by the scan, one by one.
 
 Invariants:
@@ -30,7 +30,7 @@ from tier2.volumes.index_rows import CURRENT, OBJECT_LAYOUT, SEQUENCE_MAX
 from tier2.volumes.volume_scan import ScannedRecord, VolumeScan
 
 STRETCH_BYTES_MAX = 8 << 20
-"""What is copied at once."""
+"""What is read at once."""
 _RECORD_BYTES_MAX = 1 << 20
 """A longer one is left to the scan, which reads it piece by piece."""
 _HEADER_CRC_FROM = 8
@@ -46,7 +46,7 @@ class RecordBlock:
     """Where the first of them begins in the volume, and the last one ends."""
     groups: int = 0
     plain: list[NewRow] = field(default_factory=list)
-    """Rows of the current version, as the index has them: views of the copy."""
+    """Rows of the current version, as the index has them: views of that memory."""
     plain_bytes: int = 0
     """Length of their records."""
     others: list[ScannedRecord] = field(default_factory=list)
@@ -56,22 +56,20 @@ class RecordBlock:
 
 
 def take_block(
-    scan: VolumeScan, *, volume: int, secret: int, copy_of: Callable[[bytes], memoryview]
+    scan: VolumeScan, *, volume: int, secret: int, memory_for: Callable[[int], memoryview]
 ) -> RecordBlock | None:
     """The whole groups that stand next, and the scan goes on behind them; None if the scan has to take the next one.
 
-    To be called where a group begins. `copy_of` makes the copy in which the rows are made. Raises OSError.
+    To be called where a group begins. Rows are made in what `memory_for` gives. Raises OSError.
     """
     start = scan.offset
     if scan.next_length() > _RECORD_BYTES_MAX:
         return None
-    content = copy_of(scan.stretch(STRETCH_BYTES_MAX))
+    content = scan.stretch_into(memory_for(min(STRETCH_BYTES_MAX, scan.bytes_left)))
     block = RecordBlock(start, start)
     _walk(scan, content, start, volume=volume, seed=seed_of(secret), block=block)
-    if not block.groups:
-        return None
     scan.pass_to(block.end)
-    return block
+    return block if block.groups else None
 
 
 def _walk(

@@ -1,4 +1,4 @@
-"""Memory in which rows are made where they were read: a piece of a volume is copied here once, and its rows are views.
+"""Memory in which rows are made where they were read: a piece of a volume is read to here, and its rows are views.
 
 Invariant: nothing that lies here is a good row any more after `clear`; whoever keeps a row longer copies it.
 """
@@ -16,18 +16,16 @@ class RowMemory:
         """Bytes that are kept."""
 
     def has_room(self, length: int) -> bool:
-        """Whether `copy_of` may be asked for so many bytes."""
+        """Whether `next` may be asked for so many bytes."""
         return self.used + length <= len(self._memory)
 
-    def copy_of(self, content: bytes) -> memoryview:
-        """Writable; the next copy takes its place unless `keep` is called."""
-        assert self.has_room(len(content)), f"{self.used=} {len(content)=} {len(self._memory)=}"
-        view = self._memory[self.used : self.used + len(content)]
-        view[:] = content
-        return view
+    def next(self, length: int) -> memoryview:
+        """Writable, with anything in it; the next call gives the same unless `keep` is called."""
+        assert self.has_room(length), f"{self.used=} {length=} {len(self._memory)=}"
+        return self._memory[self.used : self.used + length]
 
     def keep(self, length: int) -> None:
-        """So many bytes of the newest copy stay until `clear`."""
+        """So many bytes of what was given last stay until `clear`."""
         self.used += length
 
     def clear(self) -> None:

@@ -38,6 +38,10 @@ class VolumeSettings:
     compaction_busy_share_max: float = 0.5
     """The background compactor works no larger share of the time: small objects cost by their number, not by their
     bytes, and those who append need the interpreter too."""
+    compaction_busy_share_min: float = 0.3
+    """The share to which it goes down while the loop is late."""
+    compaction_garbage_share_max: float = 0.75
+    """Of the bytes of all volumes: when compaction could give back more, it goes on as fast as ever."""
     compaction_interval_seconds: float = 30.0
     """From a change to the look whether there is something to compact, and between two such looks."""
     compaction_batch_bytes: int = 64 << 20

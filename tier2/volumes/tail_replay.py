@@ -141,10 +141,9 @@ class TailReplay:
         if header is None:
             return []
         summary.sequence_next = max(summary.sequence_next, header.sequence_first)
-        file = self._volumes.open(number)
+        file = self._volumes.open_certain(number, start=start)
         items: list[ScannedRecord | DamagedStretch] = []
         try:
-            file.sync_data()
             scan = VolumeScan(file, secret=header.secret, size=size, offset=start)
             tail = GroupTail(scan.offset)
             for one in scan:

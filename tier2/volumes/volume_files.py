@@ -236,6 +236,21 @@ class VolumeFiles:
         """For a scan; the caller closes it."""
         return self._files.open(self.path(number))
 
+    def open_certain(self, number: int, *, start: int = 0) -> File:
+        """For the scan of a start: what it reads from `start` on is on the disk, whoever left it there (H39, H48).
+
+        The caller closes it. Raises OSError.
+        """
+        file = self.open(number)
+        try:
+            file.sync_data()
+            # Pages that a failed sync gave up count as clean: they read back, and no sync writes them any more.
+            file.forget_cached(start)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
     def exists(self, number: int) -> bool:
         return self._files.exists(self.path(number))
 

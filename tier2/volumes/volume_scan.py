@@ -59,7 +59,7 @@ class VolumeScan:
         self._seed = seed_of(secret)
         self._size = size
         self._offset = max(offset, VOLUME_HEADER_BYTES)
-        self._buffer = b""
+        self._buffer: bytes | memoryview = b""
         self._buffer_offset = 0
 
     @property
@@ -87,31 +87,35 @@ class VolumeScan:
             except CorruptedDataError as error:
                 yield DamagedStretch(start, header.total_length, str(error))
 
+    @property
+    def bytes_left(self) -> int:
+        """Of the volume, from here on."""
+        return self._size - self._offset
+
     def next_length(self) -> int:
         """Bytes of the record that begins here, as its header says, and 0 if there is no good header."""
+        start = self._offset - self._buffer_offset
+        if 0 <= start <= len(self._buffer) - RECORD_HEADER_BYTES:
+            content = self._buffer[start : start + RECORD_HEADER_BYTES]
+        else:
+            # No more than that: who asks may go on with a stretch.
+            content = self._file.read_at(self._offset, min(RECORD_HEADER_BYTES, self.bytes_left))
         try:
-            header = decode_record_header(
-                self._read(self._offset, RECORD_HEADER_BYTES), self._secret
-            )
+            return decode_record_header(content, self._secret).total_length
         except CorruptedDataError:
             return 0
-        return header.total_length
 
-    def stretch(self, length: int) -> bytes:
-        """The next bytes, up to `length`; fewer only at the end."""
-        length = min(length, self._size - self._offset)
-        start = self._offset - self._buffer_offset
-        if not 0 <= start <= len(self._buffer) - length:
-            self._buffer = self._file.read_at(self._offset, length)
-            self._buffer_offset, start = self._offset, 0
-        if start == 0 and length == len(self._buffer):
-            return self._buffer
-        return self._buffer[start : start + length]
+    def stretch_into(self, target: memoryview) -> memoryview:
+        """The next bytes, in memory of the caller: what is filled of it. The scan reads there until `pass_to`."""
+        filled = target[: self._file.read_into(self._offset, target)]
+        self._buffer, self._buffer_offset = filled, self._offset
+        return filled
 
     def pass_to(self, offset: int) -> None:
-        """Everything before `offset` was looked at by the caller."""
+        """Everything before `offset` was looked at by the caller, and a stretch is its own again."""
         assert self._offset <= offset <= self._size, f"{self._offset=} {offset=} {self._size=}"
         self._offset = offset
+        self._buffer = b""
 
     def record_at(self, start: int) -> ScannedRecord:
         """The record that begins there, whole inside the volume. Raises CorruptedDataError."""
@@ -176,4 +180,4 @@ class VolumeScan:
                 offset, min(max(length, _STEP_BYTES), self._size - offset)
             )
             self._buffer_offset, start = offset, 0
-        return self._buffer[start : start + length]
+        return bytes(self._buffer[start : start + length])

@@ -58,6 +58,10 @@ class FailingFile:
         self._log.note("read_at", self._path)
         return self._file.read_at(offset, length)
 
+    def read_into(self, offset: int, target: memoryview) -> int:
+        self._log.note("read_at", self._path)
+        return self._file.read_into(offset, target)
+
     def size(self) -> int:
         self._log.note("file_size", self._path)
         return self._file.size()

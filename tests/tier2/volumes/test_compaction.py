@@ -15,6 +15,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
 from tier2.volumes.blob_record import RecordKind
+from tier2.volumes.compaction_choice import CompactionChoice
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index_record import RetentionMode
 from tier2.volumes.memory_index import MemoryIndex
@@ -303,7 +304,12 @@ def test_the_engine_compacts_by_itself_some_time_after_a_change_and_then_rests()
 def test_compaction_in_the_background_rests_in_proportion_to_its_work() -> None:
     async def seconds_of(loop: SimLoop, share: float) -> float:
         disk, index = SimulatedDisk(), MemoryIndex()
-        settings = replace(SMALL, compaction_interval_seconds=1.0, compaction_busy_share_max=share)
+        settings = replace(
+            SMALL,
+            compaction_interval_seconds=1.0,
+            compaction_busy_share_max=share,
+            compaction_busy_share_min=share,
+        )
         opened = await open_small(
             "/machine/engine",
             files=disk.mount("one"),
@@ -330,3 +336,24 @@ def test_compaction_in_the_background_rests_in_proportion_to_its_work() -> None:
         assert 30 < await seconds_of(loop, 0.001) < 1000
 
     run_simulation(1, main)
+
+
+@pytest.mark.parametrize(("kept_each", "least", "most"), [(10, 0.75, 1.0), (2, 0.3, 0.6)])
+async def test_what_compaction_could_give_back_is_known_as_a_share(
+    tmp_path: Path, kept_each: int, least: float, most: float
+) -> None:
+    index, directory = MemoryIndex(), tmp_path / "engine"
+    opened = await open_small(str(directory), open_index=lambda _: index)
+    await fill(opened.engine, 60)
+    for number in range(60):
+        if number % kept_each:
+            await opened.engine.delete(b"key/%03d" % number)
+    await opened.close()
+    engine_id = (directory / "identity").read_bytes()[16:32]
+    volumes = VolumeFiles(
+        str(directory / "volumes"), files=SystemFileSystem(), random=Random(), engine_id=engine_id
+    )
+    choice = CompactionChoice(index=index, volumes=volumes, settings=SMALL)
+    assert choice.garbage_share == 0.0
+    assert choice.candidates(0)
+    assert least < choice.garbage_share < most

@@ -1,5 +1,6 @@
 """A rebuild takes small objects by the block: it must come to what reading record by record comes to."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -125,7 +126,7 @@ def by_blocks(path: Path, content: bytes) -> tuple[list[Row], list[DamagedStretc
     in_blocks = 0
     items = iter(scan)
     while True:
-        block = take_block(scan, volume=1, secret=secret, copy_of=writable)
+        block = take_block(scan, volume=1, secret=secret, memory_for=shared)
         if block is not None:
             in_blocks += len(block.plain) + len(block.others)
             rows += [(key[1:], bytes(row[8:])) for key, row in block.plain]
@@ -140,8 +141,12 @@ def by_blocks(path: Path, content: bytes) -> tuple[list[Row], list[DamagedStretc
             rows += puts_among([one])
 
 
-def writable(content: bytes) -> memoryview:
-    return memoryview(bytearray(content))
+SHARED = memoryview(bytearray(1 << 20))
+
+
+def shared(length: int) -> memoryview:
+    """The same memory again and again: whoever goes on reading what lies there reads something else."""
+    return SHARED[:length]
 
 
 def puts_among(records: Sequence[ScannedRecord]) -> list[Row]:
@@ -173,6 +178,20 @@ async def test_h71_blocks_and_single_records_find_the_same_whatever_is_damaged(
         assert set(found) <= set(rows)
 
 
+async def test_what_rows_were_made_of_is_read_anew_where_its_group_is_broken(
+    tmp_path: Path,
+) -> None:
+    opened = await open_small(str(tmp_path / "engine"), settings=ROOMY)
+    puts = [opened.engine.put(b"key/%d" % number, [b"content"]) for number in range(8)]
+    await asyncio.gather(*puts)
+    await opened.close()
+    content = bytearray((tmp_path / "engine" / "volumes" / "volume_000001.dat").read_bytes())
+    content[content.rindex(b"content")] ^= 1
+    found, damaged, _ = by_blocks(tmp_path / "volume", bytes(content))
+    assert len(found) == 7
+    assert len(damaged) == 1
+
+
 def test_h69_of_many_rows_of_a_key_the_highest_number_stays(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     index = LmdbIndex(str(tmp_path / "index"))
@@ -189,7 +208,7 @@ def test_h69_of_many_rows_of_a_key_the_highest_number_stays(tmp_path: Path) -> N
     total = 0
     for sequence in random.sample(range(1, 4000), 900):
         key = b"o" + random.choice((b"%d" % random.randrange(90), random.choice(LONG)))
-        row = plain.copy_of(row_of(sequence))
+        row = laid_in(plain, row_of(sequence))
         newest[key] = max(newest.get(key, 0), sequence)
         total += 300
         plain.take([(key, row)], len(row))
@@ -209,7 +228,7 @@ def test_rows_that_come_in_order_are_stored_before_their_memory_is_full(*, shuff
     if shuffled:
         Random(5).shuffle(numbers)
     for number in numbers:
-        row = plain.copy_of(row_of(number))
+        row = laid_in(plain, row_of(number))
         plain.take([(b"o%04d" % number, row)], len(row))
     stored = len(index.scan(b"o", b"p", 1000))
     # The first step follows an empty index in any case.
@@ -217,6 +236,12 @@ def test_rows_that_come_in_order_are_stored_before_their_memory_is_full(*, shuff
     plain.store()
     rows = index.scan(b"o", b"p", 1000)
     assert rows == [(b"o%04d" % number, row_of(number)) for number in range(400)]
+
+
+def laid_in(plain: PlainRows, row: bytes) -> memoryview:
+    memory = plain.memory_for(len(row))
+    memory[:] = row
+    return memory
 
 
 def never(_volume: int, _length: int) -> None:
