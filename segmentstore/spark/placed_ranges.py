@@ -10,7 +10,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import replace
@@ -22,6 +22,7 @@ from segmentstore.spark.block_range import BlockPlace, BlockRange, SegmentRange
 from segmentstore.spark.errors import DataLossError
 from segmentstore.spark.event_numbers import number_at_head
 from segmentstore.spark.options import Content
+from segmentstore.spark.placed_blocks import Found, PlacedBlocks
 from segmentstore.spark.tier2_view import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS, Tier2View
 from tier2.storage.reader import ContainerReader
 
@@ -44,9 +45,11 @@ class RangePlacer:
         asks_service: bool,
         fail_on_data_loss: bool,
         executor: Executor | None,
+        placed: PlacedBlocks,
     ) -> None:
-        """`view` is None where the service alone is asked."""
+        """`view` is None where the service alone is asked; `placed` outlives it."""
         self._view = view
+        self._placed = placed
         self._executor = executor
         self._asks_service = asks_service
         self._fail_on_data_loss = fail_on_data_loss
@@ -72,7 +75,7 @@ class RangePlacer:
             blocks=tuple(blocks),
         )
 
-    async def _seen(self, part: SegmentRange) -> tuple[list[BlockPlace], int]:
+    async def _seen(self, part: SegmentRange) -> Found:
         """As _published, once this process sees as much as the plan did."""
         attempts = 1
         while True:
@@ -87,14 +90,20 @@ class RangePlacer:
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
             await self._view.refresh()
 
-    async def _published(self, part: SegmentRange) -> tuple[list[BlockPlace], int]:
+    async def _published(self, part: SegmentRange) -> Found:
         """The blocks in Tier 2, and where Tier 2 ends."""
         view = self._view
         if view is None:
             return [], 0
         container = await view.container(view.container_id(part.segment_name))
-        record = None if container is None else await container.find(part.segment_name)
-        if container is None or record is None or record.length <= record.start_offset:
+        if container is None:
+            return [], 0
+        root = container.root
+        kept = self._placed.get(root, part)
+        if kept is not None:
+            return kept
+        record = await container.find(part.segment_name)
+        if record is None or record.length <= record.start_offset:
             return [], 0 if record is None else record.length
         start = part.start
         if start < record.start_offset:
@@ -109,13 +118,16 @@ class RangePlacer:
                 )
                 number = _UNKNOWN if number is None else number
                 found[0] = replace(found[0], event_number=number)
+            # What was lost is told each time, and the root may have moved on meanwhile.
+            if start == part.start and container.root == root:
+                self._placed.keep(root, part, (found, record.length))
             return found, record.length
         except SegmentTruncatedError as error:
             self._lose(part, head=error.start_offset, tail=record.length)
             return await self._published(replace(part, start=error.start_offset))
 
     def _served(
-        self, part: SegmentRange, published: list[BlockPlace], published_end: int
+        self, part: SegmentRange, published: Sequence[BlockPlace], published_end: int
     ) -> list[BlockPlace]:
         first = max(part.start, published_end) if not published else published_end
         blocks: list[BlockPlace] = []

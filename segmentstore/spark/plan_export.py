@@ -24,7 +24,7 @@ timestamp in microseconds; =, <, <=, >, >= or in. A place is one of physical_pla
                                    segment, uncompressed length, offset of the first event that begins in it (or null),
                                    its number (or null), lower bound of append times in Unix microseconds (or null)
 
-Invariant: whatever is asked may be asked again, of this process or of another one; it remembers nothing.
+Invariant: whatever is asked may be asked again, of this process or of another one: what it remembers is true for ever.
 """
 
 import json
@@ -55,6 +55,7 @@ from segmentstore.spark.frozen_imports import freeze_imports
 from segmentstore.spark.loop_runner import InlineExecutor, LoopRunner
 from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.physical_places import PhysicalPlace, find_places, is_remote
+from segmentstore.spark.placed_blocks import PlacedBlocks
 from segmentstore.spark.placed_ranges import RangePlacer
 from segmentstore.spark.pushed_bounds import bounds_of
 from segmentstore.spark.scan_plan import plan_scan
@@ -85,7 +86,7 @@ class Question:
     range: SegmentRange | None = None
 
 
-def answer(question: Question, runner: LoopRunner) -> tuple[Fields, bytes]:
+def answer(question: Question, runner: LoopRunner, placed: PlacedBlocks) -> tuple[Fields, bytes]:
     """JSON and bytes. Raises SegmentStoreError, OSError."""
     options = parse_options(question.options)
     if options.metadata:
@@ -96,9 +97,9 @@ def answer(question: Question, runner: LoopRunner) -> tuple[Fields, bytes]:
         case "schema":
             return {"schema": spark_schema(options.columns)}, b""
         case "plan":
-            return _plan(options, question.filters, runner), b""
+            return _plan(options, question.filters, runner, placed), b""
         case "resolve" if question.range is not None:
-            return _resolve(options, question.range, runner), b""
+            return _resolve(options, question.range, runner, placed), b""
         case "tail" if question.range is not None:
             return {}, runner.run(_tail(options, question.range))
         case _:
@@ -109,48 +110,53 @@ def _plan(
     options: SourceOptions,
     filters: Sequence[tuple[str, str, Sequence[int]]],
     runner: LoopRunner,
+    placed: PlacedBlocks,
 ) -> Fields:
     bounds = bounds_of(_filter(*each) for each in filters if _can_be_said(*each))
 
     async def work() -> Sequence[SegmentRange]:
         async with open_stream_source(options, executor=runner.executor) as source:
             ranges = await plan_scan(source, options, bounds)
-            return await _placed(source, options, ranges, runner)
+            return await _place(source, options, ranges, runner, placed)
 
     return _exported(options, runner.run(work()))
 
 
-def _resolve(options: SourceOptions, part: SegmentRange, runner: LoopRunner) -> Fields:
+def _resolve(
+    options: SourceOptions, part: SegmentRange, runner: LoopRunner, placed: PlacedBlocks
+) -> Fields:
     async def work() -> Sequence[SegmentRange]:
         async with open_stream_source(options, executor=runner.executor) as source:
-            return await _placed(source, options, [part], runner)
+            return await _place(source, options, [part], runner, placed)
 
     return _exported(options, runner.run(work()))
 
 
-async def _placed(
+async def _place(
     source: StreamSource,
     options: SourceOptions,
     ranges: Sequence[SegmentRange],
     runner: LoopRunner,
+    placed: PlacedBlocks,
 ) -> Sequence[SegmentRange]:
     placer = RangePlacer(
         source.view,
         asks_service=options.uses_service,
         fail_on_data_loss=options.fail_on_data_loss,
         executor=runner.executor,
+        placed=placed,
     )
     place = place_of(options)
     remote = place is not None and is_remote(place)
     objects_max = PLACED_REMOTE_OBJECTS_MAX if remote else PLACED_OBJECTS_MAX
-    placed: list[SegmentRange] = []
+    whole: list[SegmentRange] = []
     objects: set[str] = set()
     for each in ranges:
         found = await placer.place(each) if len(objects) < objects_max else each
         if found is not None:
-            placed.append(found)
+            whole.append(found)
             objects.update(_object_keys(found))
-    return placed
+    return whole
 
 
 async def _tail(options: SourceOptions, part: SegmentRange) -> bytes:
@@ -259,6 +265,7 @@ def parse_question(content: bytes) -> Question:
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the questions end, or none came for long."""
     # One question after the other, with nothing to do meanwhile: threads would only hand it to and fro.
+    placed = PlacedBlocks()
     with LoopRunner(executor=InlineExecutor()) as runner:
         while select.select([questions], [], [], IDLE_SECONDS_MAX)[0]:
             head = _read(questions, _LENGTH.size)
@@ -266,7 +273,7 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
                 return
             question = parse_question(_read(questions, _LENGTH.unpack(head)[0]))
             try:
-                fields, content = answer(question, runner)
+                fields, content = answer(question, runner, placed)
             except (SegmentStoreError, OSError) as error:
                 fields, content = {"error": str(error)}, b""
             encoded = json.dumps(fields).encode()

@@ -17,6 +17,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.block_range import SegmentRange
 from segmentstore.spark.errors import DataLossError
 from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.placed_blocks import PlacedBlocks
 from segmentstore.spark.plan_export import Question, answer, parse_question
 from tests.spark.live_store import LiveStore, live_store
 
@@ -41,10 +42,13 @@ def fill(live: LiveStore) -> None:
     live.flush(SEGMENT)
 
 
-def ask(verb: str, options: Mapping[str, str], **more: object) -> dict[str, object]:
+def ask(
+    verb: str, options: Mapping[str, str], *, placed: PlacedBlocks | None = None, **more: object
+) -> dict[str, object]:
     with LoopRunner() as runner:
         question = {"verb": verb, "options": dict(options), **more}
-        fields, _ = answer(parse_question(json.dumps(question).encode()), runner)
+        asked = parse_question(json.dumps(question).encode())
+        fields, _ = answer(asked, runner, PlacedBlocks() if placed is None else placed)
         found: dict[str, object] = json.loads(json.dumps(fields))
         return found
 
@@ -101,6 +105,26 @@ def test_the_places_of_a_plan_hold_the_bytes_of_the_stream(tmp_path: Path, kind:
         part |= {"segment_name": SEGMENT, "start": 8, "end": ends[0], "content": "raw"}
         again = ask("resolve", options, range=part)
         assert content_of(again) == content_of({"places": plan["places"], "ranges": ranges[:1]})
+
+
+def test_what_was_placed_before_is_placed_anew_when_more_is_published(tmp_path: Path) -> None:
+    with live_store(tmp_path) as live:
+        fill(live)
+        options = {"tier2": live.tier2, "stream": STREAM, "mode": "offline"}
+        placed = PlacedBlocks()
+        first = ask("plan", options, placed=placed)
+        assert content_of(first) == framed()
+        assert ask("plan", options, placed=placed) == first
+
+        async def append(store: Store) -> None:
+            async with store.stream(STREAM).writer() as writer:
+                await writer.write(b"one more", key="one")
+
+        live.do(append)
+        live.flush(SEGMENT)
+        again = ask("plan", options, placed=placed)
+        assert again == ask("plan", options)
+        assert content_of(again) == framed() + struct.pack(">ii", 0, 8) + b"one more"
 
 
 def test_filters_leave_out_ranges_and_offsets(tmp_path: Path) -> None:
@@ -174,7 +198,9 @@ def test_the_tail_comes_from_the_service(tmp_path: Path) -> None:
         assert plan["places"][tail["blocks"][-BLOCK_NUMBERS]] == "service:"  # type: ignore[index]  # of a list
         part = SegmentRange("plant", "readings", 0, SEGMENT, 0, tail["start"], tail["end"])
         with LoopRunner() as runner:
-            _, content = answer(Question(verb="tail", options=options, range=part), runner)
+            _, content = answer(
+                Question(verb="tail", options=options, range=part), runner, PlacedBlocks()
+            )
         assert content == struct.pack(">ii", 0, 4) + b"late"
 
 

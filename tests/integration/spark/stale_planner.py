@@ -11,14 +11,17 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from segmentstore.spark import plan_export
 from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark.placed_blocks import PlacedBlocks
 
 _answer = plan_export.answer
 _FOR_EVER = "for-ever" in sys.argv
 
 
-def answer(question: plan_export.Question, runner: LoopRunner) -> tuple[plan_export.Fields, bytes]:
+def answer(
+    question: plan_export.Question, runner: LoopRunner, placed: PlacedBlocks
+) -> tuple[plan_export.Fields, bytes]:
     """The true answer, with the files of its places moved away."""
-    fields, content = _answer(question, runner)
+    fields, content = _answer(question, runner, placed)
     places = fields.get("places")
     if isinstance(places, list) and (question.verb == "plan" or _FOR_EVER):
         fields["places"] = [name + ".gone" if name.startswith("/") else name for name in places]
