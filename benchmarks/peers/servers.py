@@ -82,6 +82,7 @@ class PravegaServer:
     name = PRAVEGA
 
     def __init__(self, directory: Path) -> None:
+        directory = directory.resolve()
         ports = free_ports(4)
         self.controller = f"127.0.0.1:{ports[0]}"
         (directory / "tmp").mkdir(parents=True)
@@ -95,7 +96,10 @@ class PravegaServer:
         command += ["peers.PravegaServer", str(directory / "data"), *map(str, ports)]
         with (directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, str(CONTAINERS)], stdout=log, stderr=subprocess.STDOUT
+                [*command, str(CONTAINERS)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=directory,  # its own log files go wherever it stands
             )
 
     @property
