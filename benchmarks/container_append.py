@@ -87,11 +87,8 @@ async def latency(
     begin = loop.time()
     for number in range(int(seconds / tick)):
         due = begin + number * tick
-        pause = due - loop.time()
-        while punctual and loop.time() < due:
-            await asyncio.sleep(0)
-        if pause > 0 and not punctual:
-            await asyncio.sleep(pause)
+        while (pause := due - loop.time()) > 0:
+            await asyncio.sleep(0 if punctual else pause)
         for _ in range(each):
             # Counted from when it was due: a late loop is late for its callers too.
             handle.append(SMALL).add_done_callback(partial(note, due))

@@ -91,12 +91,7 @@ class StatsJob:
         started = time.perf_counter()
         self._resume()
         layouts = {_segment_of(layout): layout for layout in self._look()}
-        self._summary.chunks_known = sum(
-            len(stretch.entries)
-            for layout in layouts.values()
-            for stretch in self._stretches(layout)
-            if stretch.name in self._facts
-        )
+        known = frozenset(self._facts)
         for _ in range(_ROUNDS_MAX):
             stretches = {key: self._stretches(layout) for key, layout in layouts.items()}
             missing = [
@@ -107,6 +102,12 @@ class StatsJob:
             ]
             if not missing:
                 self._put_together(layouts, stretches)
+                self._summary.chunks_known = sum(
+                    len(one.entries)
+                    for some in stretches.values()
+                    for one in some
+                    if one.name in known
+                )
                 break
             self._read(missing)
             moved = {
