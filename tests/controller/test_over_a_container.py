@@ -3,30 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 
 from segmentstore.codec.stream_records.stream_configuration_record import (
     ScalingPolicy,
     StreamConfigurationRecord,
 )
-from segmentstore.controller.api.endpoints import Endpoint
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.runtime.clock import SystemWallClock
 from tests.containers.node import MemoryTiers, running
+from tests.controller.over_container import make_controller
 
 
 @asynccontextmanager
 async def controller_over(tiers: MemoryTiers) -> AsyncIterator[Controller]:
     async with running(tiers) as container:
-        controller = Controller(
-            segments=container,
-            tables=container,
-            wall_clock=SystemWallClock(),
-            random=Random(5),
-            locate=lambda name: Endpoint("127.0.0.1", 12345),
-            settings=ControllerSettings(),
-        )
+        controller = make_controller(container)
         await controller.start()
         working = asyncio.create_task(controller.run())
         try:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -15,13 +14,11 @@ from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.codec.stream_records.stream_configuration_record import StreamConfigurationRecord
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import EVENT_COUNT
-from segmentstore.controller.api.endpoints import Endpoint
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.runtime.clock import SystemWallClock
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FailingLog
 from tests.containers.test_segment_container import read_all
+from tests.controller.over_container import make_controller
 from tests.controller.transactions.feature_cluster import events_in, framed
 
 NAME = segment_name("s", "a", 0)
@@ -38,17 +35,6 @@ async def started(
         controller = make_controller(container)
         await controller.start()
         yield container, controller
-
-
-def make_controller(container: StreamSegmentContainer) -> Controller:
-    return Controller(
-        segments=container,
-        tables=container,
-        wall_clock=SystemWallClock(),
-        random=Random(5),
-        locate=lambda name: Endpoint("127.0.0.1", 12345),
-        settings=ControllerSettings(),
-    )
 
 
 async def staged(container: StreamSegmentContainer, controller: Controller, number: int) -> bytes:
