@@ -17,7 +17,7 @@ codec (None), which reads all shapes and says what is wrong. The bytes are those
 import struct
 from typing import Final, NamedTuple
 
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES
 from segmentstore.codec.wire_protocol.modified_utf8 import decode_text
 from segmentstore.codec.wire_protocol.tables import (
     NO_TABLE_OFFSET,
@@ -41,6 +41,22 @@ KEY_AT: Final = _COUNT_AND_KEY.size
 """Where a single key begins, counted from the count of keys."""
 _KEY_OVERHEAD_BYTES: Final = 12
 """What the outer length of a key counts beyond the key."""
+RUN_FRAMES: Final = 64
+"""Neighbouring frames that are taken at once at most: then it is time to look at how much is under way."""
+
+
+def payload_of_next(
+    view: memoryview, position: int, limit: int, *, kind: int
+) -> tuple[bytes, int] | None:
+    """The payload of the frame at `position` and where it ends, if it is of that kind and whole before `limit`."""
+    begin = position + FRAME_HEADER_BYTES
+    if begin > limit:
+        return None
+    found, length = FRAME_HEADER.unpack_from(view, position)
+    end = begin + length
+    if found != kind or end > limit:
+        return None
+    return bytes(view[begin:end]), end
 
 
 class NamedTable(NamedTuple):

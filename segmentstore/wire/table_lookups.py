@@ -5,7 +5,7 @@ once, so nothing of them is kept: they are read one behind the other, and their 
 
 - Taken are neighbours of one table in their usual shape. The first that is anything else, or asks for what is not in
   memory, ends the run, and takes the way of all commands.
-- A run ends after `_RUN_FRAMES`, or when its answers have `_RUN_BYTES`: then it is time to look at how much is under
+- A run ends after `RUN_FRAMES`, or when its answers have `_RUN_BYTES`: then it is time to look at how much is under
   way.
 """
 
@@ -20,15 +20,16 @@ from segmentstore.wire.outgoing import Outgoing
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_frames import (
     KEY_AT,
+    RUN_FRAMES,
     NamedTable,
     encode_single_read,
+    payload_of_next,
     read_named_table,
     read_single_key,
 )
 
 _READ_TABLE: Final = ReadTable.type
 _REQUEST_ID_BYTES: Final = 8
-_RUN_FRAMES: Final = 64
 _RUN_BYTES: Final = 64 * 1024
 
 
@@ -71,15 +72,11 @@ class TableLookUps:
         parts: list[bytes] = []
         count = byte_count = 0
         keys_begin = named.end
-        while count < _RUN_FRAMES and byte_count < _RUN_BYTES:
-            begin = position + FRAME_HEADER_BYTES
-            if begin > limit:
+        while count < RUN_FRAMES and byte_count < _RUN_BYTES:
+            frame = payload_of_next(view, position, limit, kind=_READ_TABLE)
+            if frame is None:
                 break
-            kind, length = FRAME_HEADER.unpack_from(view, position)
-            end = begin + length
-            if kind != _READ_TABLE or end > limit:
-                break
-            payload = bytes(view[begin:end])
+            payload, end = frame
             if not named.begins(payload):
                 break
             key_end = read_single_key(payload, keys_begin)
@@ -95,7 +92,7 @@ class TableLookUps:
             parts += encode_single_read(
                 payload[:_REQUEST_ID_BYTES], named.name, payload[keys_begin:key_end], entry
             )
-            byte_count += end - begin + (0 if entry is None else len(entry.value))
+            byte_count += len(payload) + (0 if entry is None else len(entry.value))
             count += 1
             position = end
         if count:

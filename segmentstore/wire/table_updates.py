@@ -13,7 +13,7 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES, Command
+from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.tables import UpdateTableEntries
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.contracts.tables import ENTRY_BYTES_MAX, KEY_BYTES_MAX, Table, TableEntry
@@ -21,15 +21,16 @@ from segmentstore.wire.error_replies import is_stale
 from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_frames import (
+    RUN_FRAMES,
     NamedTable,
     encode_single_update,
+    payload_of_next,
     read_named_table,
     read_request_id,
     read_single_update,
 )
 
 _UPDATE_TABLE: Final = UpdateTableEntries.type
-_RUN_FRAMES: Final = 64
 _GROUP_BYTES: Final = 64 * 1024
 """A group with so many bytes of keys and values is submitted at once."""
 
@@ -87,21 +88,17 @@ class GatheredUpdates:
         """Gather the UpdateTableEntries from `position` on; `limit` is where the received bytes end.
 
         (where it stopped, how many were gathered). It stops before one that takes the way of all commands, behind one
-        that made the group full, and after `_RUN_FRAMES`: then it is time to look at how much is under way. Raises
+        that made the group full, and after `RUN_FRAMES`: then it is time to look at how much is under way. Raises
         ProtocolError for a name that is no text.
         """
         count = 0
-        while position + FRAME_HEADER_BYTES <= limit:
-            kind, length = FRAME_HEADER.unpack_from(view, position)
-            begin = position + FRAME_HEADER_BYTES
-            end = begin + length
-            if kind != _UPDATE_TABLE or end > limit:
-                break
-            if not self._add(bytes(view[begin:end])):
+        while frame := payload_of_next(view, position, limit, kind=_UPDATE_TABLE):
+            payload, end = frame
+            if not self._add(payload):
                 break
             position = end
             count += 1
-            if self._group is None or count == _RUN_FRAMES:
+            if self._group is None or count == RUN_FRAMES:
                 break
         return position, count
 
