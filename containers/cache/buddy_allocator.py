@@ -18,12 +18,13 @@ ORDER_MAX = 8
 class BuddyAllocator:
     """Free lists of one order each; the block freed last is taken first, while it is warm."""
 
-    __slots__ = ("_free", "_slab_count", "_taken", "taken_units")
+    __slots__ = ("_free", "_orders", "_slab_count", "taken_units")
 
     def __init__(self) -> None:
         # Dicts as ordered sets: joining takes a buddy out of the middle in O(1).
         self._free: list[dict[int, None]] = [{} for _ in range(ORDER_MAX + 1)]
-        self._taken: dict[int, int] = {}
+        self._orders = bytearray()
+        """For each unit: 1 + the order of the taken block that begins there, or 0."""
         self._slab_count = 0
         self.taken_units = 0
 
@@ -32,6 +33,7 @@ class BuddyAllocator:
         number = self._slab_count
         self._slab_count += 1
         self._free[ORDER_MAX][number * UNITS_PER_SLAB] = None
+        self._orders += bytes(UNITS_PER_SLAB)
         return number
 
     def largest_free_order(self) -> int:
@@ -52,27 +54,33 @@ class BuddyAllocator:
         while split > order:
             split -= 1
             self._free[split][unit + (1 << split)] = None
-        self._taken[unit] = order
+        self._orders[unit] = order + 1
         self.taken_units += 1 << order
         return unit
 
     def free(self, unit: int) -> None:
         """Give a block back; joins it with its free buddies."""
-        order = self._taken.pop(unit, -1)
+        order = self._orders[unit] - 1
         assert order >= 0, f"unit {unit} is freed but not taken"
-        self.taken_units -= 1 << order
-        while order < ORDER_MAX:
-            buddy = unit ^ (1 << order)
-            if buddy not in self._free[order]:
-                break
-            del self._free[order][buddy]
-            unit &= ~(1 << order)
+        self._orders[unit] = 0
+        size = 1 << order
+        self.taken_units -= size
+        free = self._free[order]
+        while order < ORDER_MAX and unit ^ size in free:
+            del free[unit ^ size]
+            unit &= ~size
+            size += size
             order += 1
-        self._free[order][unit] = None
+            free = self._free[order]
+        free[unit] = None
+
+    def _taken(self) -> list[tuple[int, int]]:
+        """First unit and order of every taken block."""
+        return [(unit, order - 1) for unit, order in enumerate(self._orders) if order]
 
     def check(self) -> None:
         """Prove the invariants; O(blocks log blocks)."""
-        blocks = [(unit, order) for unit, order in self._taken.items()]
+        blocks = self._taken()
         for order, units in enumerate(self._free):
             for unit in units:
                 blocks.append((unit, order))
@@ -84,5 +92,5 @@ class BuddyAllocator:
             assert unit % (1 << order) == 0, f"block at {unit} is not aligned to order {order}"
             covered = unit + (1 << order)
         assert covered == self._slab_count * UNITS_PER_SLAB, f"units from {covered} are lost"
-        taken = sum(1 << order for order in self._taken.values())
+        taken = sum(1 << order for _, order in self._taken())
         assert taken == self.taken_units, f"counted {self.taken_units} units, taken are {taken}"

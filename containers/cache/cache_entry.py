@@ -39,11 +39,12 @@ class CacheEntry(_Growing):
 
     __slots__ = ("block", "generation", "offset", "owner")
 
-    def __init__(self, *, owner: EntryOwner, offset: int, end: int, block: CacheBlock) -> None:
+    def __init__(self, owner: EntryOwner, offset: int, block: CacheBlock) -> None:
+        """Of no bytes yet."""
         self.owner: EntryOwner | None = owner
         """None once its index has let go of it and it only waits to be released."""
         self.offset = offset
-        self.end = end
+        self.end = offset
         self.limit = offset + block.size_bytes
         """Where its block ends; NO_ROOM when it has none."""
         self.shift = block.start - offset
@@ -81,6 +82,11 @@ class CacheEntry(_Growing):
             self.end = end
             return end
         return NO_ROOM
+
+    def view(self, begin: int, end: int) -> memoryview:
+        """Bytes of it, by their offsets."""
+        shift = self.shift
+        return self.slab[begin + shift : end + shift]
 
     def __repr__(self) -> str:
         size_bytes = self.block.size_bytes if self.block is not None else 0

@@ -163,6 +163,9 @@ class CacheManager:
         taken = self._storage.occupied_bytes + self.shares.charged_bytes + size_bytes
         excess = taken - self._high_mark_bytes
         if excess > 0:
+            block = self._oldest_of_size(size_bytes) if excess <= size_bytes else None
+            if block is not None:
+                return block
             # Some more at a time: one by one costs a search for the oldest each.
             self._evict(excess + self._eviction_bytes, self._settings.eviction_batch)
         over = excess + self._high_mark_bytes - self._storage.budget_bytes
@@ -175,6 +178,28 @@ class CacheManager:
         self._evict(2 * size_bytes)
         largest = self._storage.largest_free_bytes()
         return self._storage.allocate(min(size_bytes, max(largest, BLOCK_BYTES_MIN)))
+
+    def _oldest_of_size(self, size_bytes: int) -> CacheBlock | None:
+        """The block of the entry that is evicted next, if it is just what is asked for.
+
+        It changes hands without being joined with its buddies and split again.
+        """
+        for generation, entries in self._generations.items():
+            entry = next(iter(entries))
+            block = entry.block
+            assert block is not None, f"{entry!r} was released and is still in a generation"
+            if block.size_bytes != size_bytes:
+                return None
+            del entries[entry]
+            if not entries:
+                del self._generations[generation]
+            if entry.owner is not None:
+                entry.owner.evicted(entry)
+            entry.forget_block()
+            self._evictable_bytes -= size_bytes
+            self._evicted_bytes += size_bytes
+            return block
+        return None
 
     def _evict_for_charges(self, size_bytes: int) -> None:
         """Blocks end at the budget by themselves; blocks and charges together have to be told."""
@@ -241,18 +266,22 @@ class CacheManager:
     def _evict(self, bytes_needed: int, entry_count_max: int | None = None) -> int:
         freed = 0
         count = 0
-        while freed < bytes_needed and count != entry_count_max and self._generations:
-            generation, entries = next(iter(self._generations.items()))
-            entry, _ = entries.popitem(last=False)
+        generations = self._generations
+        while freed < bytes_needed and count != entry_count_max and generations:
+            generation, entries = next(iter(generations.items()))
+            while entries and freed < bytes_needed and count != entry_count_max:
+                entry, _ = entries.popitem(last=False)
+                block = entry.block
+                owner = entry.owner
+                assert block is not None, f"{entry!r} was released and is still in a generation"
+                freed += block.size_bytes
+                count += 1
+                if owner is not None:
+                    owner.evicted(entry)
+                entry.forget_block()
+                self._storage.free(block)
             if not entries:
-                del self._generations[generation]
-            block = entry.block
-            assert block is not None, f"{entry!r} was released and is still in a generation"
-            freed += block.size_bytes
-            count += 1
-            if entry.owner is not None:
-                entry.owner.evicted(entry)
-            self._free(entry, block)
+                del generations[generation]
         self._evictable_bytes -= freed
         self._evicted_bytes += freed
         return freed

@@ -98,9 +98,11 @@ class CacheShare:
 
     def _use(self, byte_difference: int) -> None:
         shares = self._shares
-        before, self.used_bytes = self.used_bytes, self.used_bytes + byte_difference
+        before = self.used_bytes
+        used = self.used_bytes = before + byte_difference
         guaranteed = shares.guaranteed_bytes
-        shares.claimed_bytes += max(self.used_bytes, guaranteed) - max(before, guaranteed)
+        if used > guaranteed or before > guaranteed:
+            shares.claimed_bytes += max(used, guaranteed) - max(before, guaranteed)
 
     def room_bytes(self, *, spare_bytes: int = 0) -> int:
         """What it may still take: the rest of its part, and what is left for all and `spare_bytes` beyond."""

@@ -39,16 +39,20 @@ _ZEROS = "/dev/zero"
 class CacheBlock:
     """A stretch of cache memory, owned by whoever allocated it until it is freed."""
 
-    __slots__ = ("size_bytes", "slab", "start", "unit", "view")
+    __slots__ = ("size_bytes", "slab", "start", "unit")
 
-    def __init__(self, *, unit: int, slab: memoryview, start: int, size_bytes: int) -> None:
+    def __init__(self, unit: int, slab: memoryview, start: int, size_bytes: int) -> None:
         self.unit = unit
         self.slab = slab
         """What it is cut from: one object for the blocks of many segments."""
         self.start = start
         """Where in the slab it begins."""
-        self.view = slab[start : start + size_bytes]
         self.size_bytes = size_bytes
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes."""
+        return self.slab[self.start : self.start + self.size_bytes]
 
 
 def new_arena(size_bytes: int) -> mmap.mmap:
@@ -148,11 +152,11 @@ class CacheStorage:
             self._next_is_due.set()
         start = unit % UNITS_PER_SLAB * BLOCK_BYTES_MIN
         slab = self._slabs[unit // UNITS_PER_SLAB]
-        return CacheBlock(unit=unit, slab=slab, start=start, size_bytes=_BLOCK_SIZES[order])
+        return CacheBlock(unit, slab, start, _BLOCK_SIZES[order])
 
     def free(self, block: CacheBlock) -> None:
         """Give the block back. Nobody may hold a view of it that is still to be read."""
-        block.view = block.slab = _NO_BYTES
+        block.slab = _NO_BYTES
         self._allocator.free(block.unit)
 
     def check(self) -> None:

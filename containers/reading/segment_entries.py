@@ -99,7 +99,7 @@ class SegmentEntries:
                 break
             assert item.block is not None, f"{item!r} was released"
             stop = min(item.end, end)
-            views.append(item.block.view[offset - item.offset : stop - item.offset])
+            views.append(item.view(offset, stop))
             if item.generation != cache.generation:
                 cache.touch(item)
             offset = stop

@@ -226,10 +226,9 @@ class SegmentReadIndex(SegmentTail):
         Raises ServiceHaltError if any are missing: acknowledged bytes would be lost.
         """
         entry = self.metadata.open_entry
-        position = offset - entry.offset
         end = offset + length
-        if position >= 0 and end <= entry.end and entry.block is not None:
-            return [entry.block.view[position : position + length]]
+        if entry.offset <= offset and end <= entry.end and entry.block is not None:
+            return [entry.view(offset, end)]
         views: list[memoryview] = []
         reached = self._gather(offset, end, views)
         if reached != end:
@@ -271,8 +270,8 @@ class SegmentReadIndex(SegmentTail):
                 return
             # The allocation may have evicted entries of ours: the gap is at least what it was.
             gap_end = min(gap_end, begin + block.size_bytes)
-            block.view[: gap_end - begin] = content[begin - offset : gap_end - offset]
-            entry = CacheEntry(owner=self, offset=begin, end=gap_end, block=block)
+            entry = CacheEntry(self, begin, block)
+            entry.add(begin, content[begin - offset : gap_end - offset])
             if self._entries is None:
                 self._entries = SegmentEntries()
             self._entries.insert(entry)

@@ -124,7 +124,7 @@ class SegmentStaging:
         if self._entries is None:
             self._entries = SegmentEntries()
         self._staged_end = self.staged_end
-        entry = CacheEntry(owner=self, offset=offset, end=offset, block=block)
+        entry = CacheEntry(self, offset, block)
         entry.add(offset, first_bytes)
         self.metadata.open_entry = entry
         self._entries.append(entry)

@@ -3,7 +3,7 @@ import pytest
 from containers.cache.cache_entry import NO_ROOM, PINNED, CacheEntry
 from containers.cache.cache_manager import CacheManager, CacheManagerSettings
 from containers.cache.cache_shares import CacheShare
-from containers.cache.cache_storage import CacheStorage
+from containers.cache.cache_storage import CacheBlock, CacheStorage
 from segmentstore.contracts.errors import CacheFullError
 
 MIB = 1024 * 1024
@@ -33,6 +33,12 @@ def manager_of(
     return manager, manager.shares.open()
 
 
+def written(owner: EvictionLog, offset: int, block: CacheBlock) -> CacheEntry:
+    entry = CacheEntry(owner, offset, block)
+    entry.add(offset, b"\0")
+    return entry
+
+
 def unflushed_entry(
     manager: CacheManager,
     share: CacheShare,
@@ -41,7 +47,7 @@ def unflushed_entry(
     size: int = KIB64,
 ) -> CacheEntry:
     block = manager.allocate_unflushed(size, share=share)
-    return CacheEntry(owner=owner, offset=offset, end=offset + 1, block=block)
+    return written(owner, offset, block)
 
 
 def test_the_oldest_generation_leaves_first_and_use_makes_young() -> None:
@@ -132,6 +138,42 @@ def test_above_the_high_mark_every_allocation_evicts_down_to_it() -> None:
         manager.make_evictable(unflushed_entry(manager, share, log, offset), share=share)
         assert manager.statistics().occupied_bytes <= MIB // 2
     assert log.offsets == list(range(32))
+    manager.check()
+
+
+def test_at_the_high_mark_the_oldest_block_changes_hands_if_it_has_the_size() -> None:
+    manager = CacheManager(
+        storage=CacheStorage(budget_bytes=MIB),
+        settings=CacheManagerSettings(high_mark_share=0.5),
+    )
+    share = manager.shares.open()
+    log = EvictionLog()
+    entries = [unflushed_entry(manager, share, log, offset) for offset in range(8)]
+    for entry in entries:
+        manager.make_evictable(entry, share=share)
+    oldest = entries[0].block
+    assert manager.allocate_unflushed(KIB64, share=share) is oldest
+    assert log.offsets == [0]
+    assert not entries[0].view(0, 1), "the evicted entry still sees memory that is another's now"
+    assert manager.statistics().evictable_bytes == 7 * KIB64
+    assert manager.statistics().evicted_bytes == KIB64
+    assert manager.allocate_unflushed(2 * KIB64, share=share) is not entries[1].block
+    assert manager.statistics().occupied_bytes <= MIB // 2
+
+
+def test_h34_a_block_does_not_change_hands_while_charges_leave_no_room_for_it() -> None:
+    manager = CacheManager(
+        storage=CacheStorage(budget_bytes=MIB),
+        settings=CacheManagerSettings(high_mark_share=0.5),
+    )
+    share = manager.shares.open()
+    log = EvictionLog()
+    for offset in range(8):
+        manager.make_evictable(unflushed_entry(manager, share, log, offset), share=share)
+    share.charge(4 * KIB64)
+    unflushed_entry(manager, share, log, 100)
+    statistics = manager.statistics()
+    assert statistics.occupied_bytes + statistics.charged_bytes <= MIB // 2
     manager.check()
 
 

@@ -79,7 +79,7 @@ def test_h34_what_is_charged_takes_room_from_bytes_and_from_what_was_read() -> N
     for _ in range(16):
         block = manager.allocate_fetched(KIB64)
         assert block is not None
-        manager.add_fetched(CacheEntry(owner=Forgetful(), offset=0, end=1, block=block))
+        manager.add_fetched(CacheEntry(Forgetful(), 0, block))
     assert manager.allocate_fetched(KIB64) is not None  # for one that left
     assert manager.statistics().occupied_bytes <= MIB
     assert share.charge(0)
