@@ -1,14 +1,15 @@
 """How fast work in the background goes on: as fast as it may while nobody notices, slower while the loop comes late.
 
-While a piece of work is done, a timer says how late the loop is. What comes late waits for work that somebody waits
-for, whether for a core or for the interpreter, and the work in the background shares the blame: it halves its share of
-the time. A piece beside which nothing was late raises the share again, step by step.
+While work goes on, piece by piece, a timer says how late the loop is. What comes late waits for work that somebody
+waits for, whether for a core or for the interpreter, and the work in the background shares the blame: it halves its
+share of the time. A while in which nothing was late raises the share again, step by step.
 
 Invariants:
 
 - The share stays between its two bounds: work goes on at the lower one however late the loop is.
 - In a hurry it is the upper one.
 - Time is the loop's alone, so that a simulation, whose timers come when they are due, runs at the upper bound.
+- Pieces may be as short as they like: the loop is watched from one to the next, but not through a long rest.
 - No timer is left behind when nothing is worked on.
 """
 
@@ -20,8 +21,10 @@ from math import inf
 _LOOK_SECONDS = 0.002
 _LATE_SECONDS = 0.003
 """Timers of the loop have a millisecond, and a thread that computes keeps the interpreter for half of one."""
+_JUDGED_SECONDS = 0.02
+"""From one change of the share to the next, at least."""
 _STEP_SHARE = 0.02
-"""Of the upper bound: so much more after a piece beside which nothing was late."""
+"""Of the upper bound: so much more after a while in which nothing was late."""
 
 
 class BackgroundPace:
@@ -36,12 +39,15 @@ class BackgroundPace:
         self.hurried = False
         """Set by its user: more is at stake than lateness."""
         self._timer: asyncio.TimerHandle | None = None
+        self._resting = False
         self._began = 0.0
+        self._judged = 0.0
         self._latest = 0.0
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Around all pieces and rests."""
+        self._judged = asyncio.get_running_loop().time()
         self._begin()
         try:
             yield
@@ -50,39 +56,47 @@ class BackgroundPace:
 
     async def rest(self, *, at_least: float = 0.0, at_most: float = inf) -> None:
         """After a piece: for as long as its share demands, in seconds, within the two bounds."""
-        worked = asyncio.get_running_loop().time() - self._began
-        self._end()
-        self._adapt()
+        now = asyncio.get_running_loop().time()
+        self._note(now)
+        self._adapt(now)
         share = self._share_max if self.hurried else self.busy_share
-        await asyncio.sleep(min(max(worked * (1 / share - 1), at_least), at_most))
+        seconds = min(max((now - self._began) * (1 / share - 1), at_least), at_most)
+        self._resting = True
+        await asyncio.sleep(seconds)
         self._begin()
 
-    def _adapt(self) -> None:
+    def _adapt(self, now: float) -> None:
+        if now - self._judged < _JUDGED_SECONDS:
+            return
         if self._latest > _LATE_SECONDS:
             self.busy_share = max(self._share_min, self.busy_share / 2)
         else:
             self.busy_share = min(self._share_max, self.busy_share + _STEP_SHARE * self._share_max)
+        self._judged = now
+        self._latest = 0.0
 
     def _begin(self) -> None:
+        self._resting = False
         self._began = asyncio.get_running_loop().time()
-        self._latest = 0.0
-        self._look_later()
+        if self._timer is None:
+            self._look_later()
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_at(loop.time() + _LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        self._note()
-        self._look_later()
+        self._note(asyncio.get_running_loop().time())
+        if self._resting:
+            self._timer = None
+        else:
+            self._look_later()
 
-    def _note(self) -> None:
-        assert self._timer is not None, "nothing is worked on"
-        late = asyncio.get_running_loop().time() - self._timer.when()
-        self._latest = max(self._latest, late)
+    def _note(self, now: float) -> None:
+        if self._timer is not None:
+            self._latest = max(self._latest, now - self._timer.when())
 
     def _end(self) -> None:
         if self._timer is not None:
-            self._note()
             self._timer.cancel()
             self._timer = None

@@ -45,6 +45,15 @@ async def test_in_a_hurry_a_late_loop_changes_nothing() -> None:
     assert pace.busy_share == LOW
 
 
+async def test_a_loop_that_is_late_is_noticed_however_short_the_pieces_are() -> None:
+    pace, loop = new_pace(), asyncio.get_running_loop()
+    with pace.working():
+        for _ in range(20):
+            loop.call_soon(time.sleep, 0.01)
+            await pace.rest(at_most=0.001)
+    assert pace.busy_share == LOW
+
+
 def test_while_nothing_is_late_the_share_comes_back() -> None:
     async def main(loop: SimLoop) -> None:
         pace = new_pace()

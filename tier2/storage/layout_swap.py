@@ -23,7 +23,9 @@ from tier2.storage.run_view import RunView
 from tier2.storage.upload import Uploader
 
 _SLICE = 32
-"""Replacements handled between two turns of the loop."""
+"""Replacements whose entries are looked up at once."""
+_ENTRIES_PER_TURN = 128
+"""Handled between two turns of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,11 @@ async def _attempt(
     uploader: Uploader,
 ) -> Attempt:
     changes: dict[bytes, bytes | None] = {}
-    for number, one in enumerate(swapped):
-        if number % _SLICE == _SLICE - 1:
+    handled = 0
+    for one in swapped:
+        handled += len(one.old) + len(one.new)
+        if handled > _ENTRIES_PER_TURN:
+            handled = 0
             await sleep(0)
         for entry in one.old:
             changes[layout_key(one.segment_id, entry.end_offset)] = None

@@ -38,6 +38,7 @@ _CHECKED = struct.Struct(">IQIQBBHIQ")
 _FRONT = struct.Struct(">4sI")
 RECORD_LAYOUT = struct.Struct(">4sII8xIQHHIQ")
 """The whole fixed part without its timestamp, `is_deleted` and `kind` as one number."""
+_PADDINGS = [bytes(length) for length in range(ALIGNMENT)]
 
 
 class RecordKind(IntEnum):
@@ -108,24 +109,26 @@ def encode_record(
     group_left: int = 0,
 ) -> list[BufferView]:
     """Buffers to write one behind the other; the blob's are passed on as they are."""
+    body = key + index_record
     seed = seed_of(secret)
-    crc = crc32_of(index_record, crc32_of(key, seed))
+    crc = crc32_of(body, seed)
     blob_length = 0
     for buffer in blob:
         crc = crc32_of(buffer, crc)
         blob_length += len(buffer)
-    header = RecordHeader(
-        crc=crc,
-        timestamp_ms=timestamp_ms,
-        key_length=len(key),
-        blob_length=blob_length,
-        kind=kind,
-        index_record_length=len(index_record),
-        sequence=sequence,
-        group_left=group_left,
+    checked = _CHECKED.pack(
+        crc,
+        timestamp_ms,
+        len(key),
+        blob_length,
+        kind is RecordKind.TOMBSTONE,
+        kind,
+        group_left,
+        len(index_record),
+        sequence,
     )
-    padding = bytes(header.total_length - RECORD_HEADER_BYTES - header.body_length)
-    front = encode_record_header(header, secret) + key + index_record
+    front = _FRONT.pack(MARK, crc32_of(checked, seed)) + checked + body
+    padding = _PADDINGS[-(len(front) + blob_length) % ALIGNMENT]
     if not blob:
         return [front + padding]
     return [front, *blob, padding] if padding else [front, *blob]

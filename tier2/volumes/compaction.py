@@ -1,6 +1,7 @@
 """Gives back the space of what was deleted: copies what is needed of a volume, points to the copies, removes it.
 
-    choose a closed volume -> copy slice by slice (record_copy) -> sync -> drop the cache, read back, verify
+    choose a closed volume -> copy slice by slice (plain_copy; record_copy what is not plain)
+    -> sync -> drop the cache, read back, verify
     -> through the commit line: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
 
 Invariants:
@@ -18,7 +19,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,23 +32,22 @@ from tier2.background_pace import BackgroundPace
 from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction_alarm import CompactionAlarm
 from tier2.volumes.compaction_choice import Candidate, CompactionChoice
+from tier2.volumes.copy_batch import CopyBatch
 from tier2.volumes.disk_reserve import DiskReserve
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_rows import SEQUENCE_MAX, decode_volume_row, volume_key
-from tier2.volumes.mutations import IndexSynced, Relocation, VolumeRemoved, VolumeWritten
-from tier2.volumes.record_copy import Copied, RecordCopier, verify_copy
+from tier2.volumes.index_rows import decode_volume_row, volume_key
+from tier2.volumes.mutations import IndexSynced, VolumeRemoved
+from tier2.volumes.plain_copy import PlainCopier
+from tier2.volumes.record_copy import RecordCopier
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import OpenVolume, VolumeFiles
-from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
+from tier2.volumes.volume_scan import VolumeScan
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _LOGGER = logging.getLogger(__name__)
-_SLICE_BYTES = 8 << 20
-_SLICE_RECORDS = 200
-_MOVES_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -63,14 +63,6 @@ class CompactionSummary:
     records_copied: int = 0
     kept: list[int] = field(default_factory=list)
     """Volumes that should have gone and could not: they are damaged, or something of them is live after all."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Copies that are not yet published."""
-
-    copies: list[Copied] = field(default_factory=list)
-    bytes: int = 0
 
 
 class Compactor:
@@ -107,6 +99,8 @@ class Compactor:
         self._task: asyncio.Task[None] | None = None
         self._target: OpenVolume | None = None
         self._published_end = 0
+        self._unlimited = False
+        """Of the round under way."""
 
     def start(self) -> None:
         assert self._task is None, "the compactor is started already"
@@ -134,9 +128,10 @@ class Compactor:
                 self._pace.hurried = (
                     self._choice.garbage_share > self._settings.compaction_garbage_share_max
                 )
+                self._unlimited = unlimited
                 with self._pace.working():
                     for candidate in candidates:
-                        await self._compact_one(candidate, summary, unlimited=unlimited)
+                        await self._compact_one(candidate, summary)
             finally:
                 await self._close_target()
                 self._reserve.take_back()
@@ -163,9 +158,7 @@ class Compactor:
 
     # --- one volume ------------------------------------------------------------------------------
 
-    async def _compact_one(
-        self, candidate: Candidate, summary: CompactionSummary, *, unlimited: bool
-    ) -> None:
+    async def _compact_one(self, candidate: Candidate, summary: CompactionSummary) -> None:
         # The volumes before it may have gone meanwhile, and with them what its tombstones are there for.
         keeps = await self._step(self._choice.tombstone_rule, candidate.number)
         if not candidate.needs_copying:
@@ -173,7 +166,7 @@ class Compactor:
             return
         source = await self._step(self._volumes.open, candidate.number)
         try:
-            await self._copy_all(candidate, source, keeps, summary, unlimited=unlimited)
+            await self._copy_all(candidate, source, keeps, summary)
         except CorruptedDataError as error:
             _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
             self._choice.refuse(candidate.number)
@@ -189,17 +182,21 @@ class Compactor:
         source: File,
         keeps: Callable[[int, int], bool],
         summary: CompactionSummary,
-        *,
-        unlimited: bool,
     ) -> None:
         scan = VolumeScan(source, secret=candidate.secret, size=candidate.size, offset=0)
-        items = iter(scan)
-        batch = _Batch()
+        plain = PlainCopier(
+            index=self._index,
+            scan=scan,
+            number=candidate.number,
+            secret=candidate.secret,
+            keeps_tombstone=keeps,
+        )
+        batch: CopyBatch | None = None
         copier: RecordCopier | None = None
         more = True
         while more:
+            target = await self._open_target(summary)
             if copier is None:
-                target = await self._open_target(summary)
                 copier = RecordCopier(
                     index=self._index,
                     source=source,
@@ -208,85 +205,33 @@ class Compactor:
                     target=target,
                     keeps_tombstone=keeps,
                 )
-            before = scan.offset + batch.bytes + summary.bytes_written
-            more = await self._step(self._copy_slice, scan, items, copier, batch)
-            if batch.copies and (
-                not more
-                or batch.bytes >= self._settings.compaction_batch_bytes
-                or len(batch.copies) >= _MOVES_MAX
-            ):
-                await self._publish(batch, summary)
-                batch = _Batch()
-                if self._target is not None and (
-                    self._target.end >= self._settings.volume_bytes_max
-                ):
+            batch = batch or CopyBatch(source=candidate.number, target=target)
+            before = plain.offset + target.end
+            more = await self._step(batch.take, plain, copier)
+            moved = plain.offset + target.end - before
+            await self._rest(at_least=moved / self._settings.compaction_bytes_per_second)
+            if batch.count and (not more or batch.is_full(self._settings.compaction_batch_bytes)):
+                await self._publish(batch, target)
+                summary.records_copied += batch.count
+                summary.bytes_written += batch.bytes
+                batch = None
+                if target.end >= self._settings.volume_bytes_max:
                     await self._close_target()
                     copier = None
-            if not unlimited:
-                moved = scan.offset + batch.bytes + summary.bytes_written - before
-                seconds = moved / self._settings.compaction_bytes_per_second
-                await self._pace.rest(at_least=seconds)
 
-    def _copy_slice(
-        self,
-        scan: VolumeScan,
-        items: Iterator[ScannedRecord | DamagedStretch],
-        copier: RecordCopier,
-        batch: _Batch,
-    ) -> bool:
-        """Whether there is more. In the executor."""
-        start = scan.offset
-        for records, one in enumerate(items, start=1):
-            if isinstance(one, DamagedStretch):
-                raise CorruptedDataError(
-                    f"no good record offset={one.offset} length={one.length}: {one.why}"
-                )
-            copied = copier.copy(one)
-            if copied is not None:
-                batch.copies.append(copied)
-                batch.bytes += copied.header.total_length
-            if (
-                scan.offset - start >= _SLICE_BYTES
-                or records >= _SLICE_RECORDS
-                or len(batch.copies) >= _MOVES_MAX
-            ):
-                return True
-        return False
-
-    async def _publish(self, batch: _Batch, summary: CompactionSummary) -> None:
+    async def _publish(self, batch: CopyBatch, target: OpenVolume) -> None:
         """From here on the copies are what counts."""
-        target = self._target
-        assert target is not None, "copies without a volume"
-        await self._step(self._verify, target, batch)
-        tombstones = [one for one in batch.copies if one.move is None]
-        numbered = [one.header.sequence for one in batch.copies if one.move is None or one.move.new]
-        written = VolumeWritten(
-            volume=target.number,
-            end=target.end,
-            sequence_lowest=min(numbered, default=SEQUENCE_MAX),
-            sequence_highest=max(numbered, default=0),
-            tombstone_bytes=sum(one.header.blob_offset for one in tombstones),
-            tombstone_oldest=min(
-                (one.tombstone_oldest for one in tombstones), default=SEQUENCE_MAX
-            ),
-        )
-        moves: list[Relocation] = [one.move for one in batch.copies if one.move is not None]
+        for verify in batch.verification():
+            await self._step(verify)
+            await self._rest()
         self._published_end = target.end
         try:
-            await self._line.submit_all([written, *moves])
+            for changes in batch.changes():
+                await self._line.submit_all(changes)
+                await self._rest()
         except BaseException:
             self._choice.distrust(target.number)
             raise
-        summary.records_copied += len(batch.copies)
-        summary.bytes_written += batch.bytes
-
-    @staticmethod
-    def _verify(target: OpenVolume, batch: _Batch) -> None:
-        """What the disk itself says: not the pages that were just written. In the executor."""
-        target.sync()
-        target.file.forget_cached()
-        for copied in batch.copies:
-            verify_copy(target.file, copied, target.secret)
 
     async def _remove(self, candidate: Candidate, summary: CompactionSummary) -> None:
         number = candidate.number
@@ -335,6 +280,10 @@ class Compactor:
             self._choice.distrust(target.number)
         finally:
             self._volumes.release(target)
+
+    async def _rest(self, *, at_least: float = 0.0) -> None:
+        if not self._unlimited:
+            await self._pace.rest(at_least=at_least)
 
     async def _step(
         self,

@@ -15,9 +15,9 @@ _TEXTS_UNCHECKED = 4096
 _DATE_MS_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Description:
-    """Of one version."""
+    """Of one version. Never changed once made; not frozen, since making it would cost seven times as much."""
 
     content_type: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -34,12 +34,15 @@ def draft_of(
     found: ContentDigest, description: Description, *, now_ms: int, settings: VolumeSettings
 ) -> IndexRecord:
     """The record of a put before it has a number. Raises InvalidRequestError."""
-    mode, until_ms = description.retention or (None, 0)
-    check_date(until_ms)
-    if description.version_id == "":
-        raise InvalidRequestError("a version id is not empty")
-    metadata = dict(description.metadata)
-    check_texts(description.version_id or "")
+    mode: RetentionMode | None = None
+    until_ms = 0
+    if description.retention is not None:
+        mode, until_ms = description.retention
+        check_date(until_ms)
+    if description.version_id is not None:
+        if not description.version_id:
+            raise InvalidRequestError("a version id is not empty")
+        check_texts(description.version_id)
     draft = IndexRecord(
         size=found.size,
         sequence=0,
@@ -49,7 +52,7 @@ def draft_of(
         piece_bytes=settings.piece_bytes,
         pieces=found.pieces,
         content_type=description.content_type,
-        metadata=metadata,
+        metadata=dict(description.metadata),
         version_id=description.version_id or "",
         versioned=description.version_id is not None,
         inline=found.size <= settings.inline_bytes_max,
@@ -57,16 +60,21 @@ def draft_of(
         retain_until_ms=until_ms,
         legal_hold=description.legal_hold,
     )
-    texts = [draft.etag, draft.content_type, *metadata, *metadata.values()]
-    if all(map(str.isascii, texts)) and sum(map(len, texts)) <= _TEXTS_UNCHECKED:
-        return draft
+    texts = draft.etag + draft.content_type
+    if draft.metadata:
+        texts += "".join(draft.metadata) + "".join(draft.metadata.values())
+    if not texts.isascii() or len(texts) > _TEXTS_UNCHECKED:
+        _check_length(draft)
+    return draft
+
+
+def _check_length(draft: IndexRecord) -> None:
     try:
         length = len(encode_index_record(draft))
     except UnicodeEncodeError as error:
         raise InvalidRequestError("a text of an object cannot be encoded") from error
     if length > INDEX_RECORD_BYTES_MAX:
         raise InvalidRequestError(f"the description of an object is too long bytes={length}")
-    return draft
 
 
 def check_key(key: bytes) -> None:

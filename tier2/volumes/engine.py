@@ -26,6 +26,7 @@ from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
 from tier2.volumes.content import ContentDigest, digest, digest_by_name, digest_piece
 from tier2.volumes.description import Description, check_date, check_key, check_texts, draft_of
+from tier2.volumes.digest_line import DigestLine
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import (
@@ -71,6 +72,7 @@ class VolumeEngine:
         self._readers = readers
         self._wall_clock = wall_clock
         self._settings = settings
+        self._digests = DigestLine(executor=executor, piece_bytes=settings.piece_bytes)
 
     @property
     def index(self) -> IndexDatabase:
@@ -110,15 +112,15 @@ class VolumeEngine:
             retention=retention,
             legal_hold=legal_hold,
         )
-        size = sum(len(buffer) for buffer in content)
-        look = partial(digest_by_name, key) if unique else digest
+        size = sum(map(len, content))
         if size <= min(_HASH_ON_LOOP_BYTES_MAX, self._settings.piece_bytes):
             whole = b"".join(content)
             content, found = [whole], digest_piece(whole)
         elif size <= _AWAITED_BYTES_MAX:
             with self._line.expect_one():
-                found = await self._run(look, content, self._settings.piece_bytes)
+                found = await self._digests.digest(content, unique_key=key if unique else None)
         else:
+            look = partial(digest_by_name, key) if unique else digest
             found = await self._run(look, content, self._settings.piece_bytes)
         return await self.put_digested(
             key,

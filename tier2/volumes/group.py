@@ -32,6 +32,7 @@ from tier2.volumes.mutations import (
     Delete,
     IndexSynced,
     Mutation,
+    PlainRelocation,
     Put,
     Relocation,
     VolumeRemoved,
@@ -100,10 +101,13 @@ class Group:
         return buffers
 
     def look_ahead(self, mutations: Sequence[Mutation]) -> None:
-        """What the puts among them will ask the index for is read in one go."""
+        """What puts and plain relocations among them will ask the index for is read in one go."""
         puts = [one for one in mutations if type(one) is Put]
         wanted = [current_key(put.key) for put in puts]
         wanted += [blob_key(put.draft.content_hash) for put in puts if not put.draft.inline]
+        for one in mutations:
+            if type(one) is PlainRelocation:
+                wanted += [row_key for row_key, _, _ in one.moves]
         self.changes.look_ahead(wanted)
 
     def judge(self, mutation: Mutation) -> Outcome:
@@ -131,6 +135,8 @@ class Group:
                 return self._change_lock(mutation)
             case Relocation():
                 self._relocate(mutation)
+            case PlainRelocation():
+                self.changes.move_rows(mutation.source, mutation.target, mutation.moves)
             case VolumeWritten():
                 self.changes.note_written(
                     mutation.volume,
@@ -154,8 +160,13 @@ class Group:
 
     def _put(self, put: Put) -> IndexRecord:
         changes, key, draft = self.changes, put.key, put.draft
-        _require(put.condition, key, changes.current(key))
-        replaced = self._replaceable(key, draft.version_id, bypass_governance=put.bypass_governance)
+        current = changes.current(key)
+        _require(put.condition, key, current)
+        replaced = None
+        if current is not None:
+            replaced = self._replaceable(
+                key, draft.version_id, bypass_governance=put.bypass_governance
+            )
         known = None if draft.inline else changes.blob(draft.content_hash)
         brings_blob = draft.size > 0 and known is None and put.stored is None
         oldest = self.sequence if replaced is None else replaced.record.oldest
@@ -318,7 +329,7 @@ class Group:
             self._volume = self._open_volume()
         offset = self._volume.end + self.length
         front = RECORD_HEADER_BYTES + len(key) + len(encoded)
-        length = front + sum(len(buffer) for buffer in blob)
+        length = front + sum(map(len, blob))
         self._records.append(_Record(kind, self.sequence, key, encoded, blob))
         self.length += length + -length % ALIGNMENT
         self.sequence += 1

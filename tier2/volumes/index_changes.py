@@ -15,10 +15,12 @@ from dataclasses import replace
 from segmentstore.contracts.errors import CorruptedDataError
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_rows import (
+    CURRENT,
     NEW_VOLUME_ROW,
     VERSION,
     BlobRow,
     ObjectRow,
+    RowMove,
     VolumeRow,
     blob_key,
     current_key,
@@ -28,8 +30,10 @@ from tier2.volumes.index_rows import (
     decode_volume_row,
     encode_blob_row,
     encode_object_row,
+    encode_place,
     encode_sequence,
     encode_volume_row,
+    plain_row_volume_and_length,
     version_id_key,
     version_key,
     versions_end,
@@ -123,11 +127,12 @@ class IndexChanges:
         if row.has_blob_row:
             self._change_references(row.record.content_hash, 1)
         current = self.current(key)
-        replaced = self.version(key, row.record.version_id)
-        if replaced is not None:
-            self._remove_object(key, *replaced)
-        if current is not None and (replaced is None or replaced[0] != current_key(key)):
-            self._keep_as_earlier(key, current)
+        if current is not None:
+            replaced = self.version(key, row.record.version_id)
+            if replaced is not None:
+                self._remove_object(key, *replaced)
+            if replaced is None or replaced[0] != current_key(key):
+                self._keep_as_earlier(key, current)
         self.put(current_key(key), encode_object_row(row, index_record))
         self._add_live(row.volume, row.record_length)
 
@@ -156,6 +161,27 @@ class IndexChanges:
         self._add_live(old.volume, -old.record_length)
         self._add_live(new.volume, new.record_length)
         self.put(row_key, encode_object_row(new))
+
+    def move_rows(self, source: int, target: int, moves: Sequence[RowMove]) -> None:
+        """Rows of records that were copied from one volume to another, each if it names the original still."""
+        length = 0
+        for row_key, place, row in moves:
+            found = self.get(row_key)
+            if found is None:
+                continue
+            if found.startswith(place):
+                self.put(row_key, row)
+                length += plain_row_volume_and_length(row)[1]
+            else:
+                self._move_earlier(row_key[len(CURRENT) :], place, row)
+        self._add_live(source, -length)
+        self._add_live(target, length)
+
+    def _move_earlier(self, key: bytes, place: bytes, row: bytes) -> None:
+        """The version without an id may be behind one that was put meanwhile."""
+        found = self.version(key, "")
+        if found is not None and place == encode_place(found[1].volume, found[1].record_offset):
+            self.replace_object(*found, decode_object_row(row))
 
     def _remove_object(self, key: bytes, row_key: bytes, row: ObjectRow) -> None:
         """One version is gone; its blob with it if nobody else names it."""

@@ -28,15 +28,20 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
 
-_FIXED = struct.Struct(">BBHQQQQQI32s")
+_FIXED_FORMAT = ">BBHQQQQQI32s"
+_FIXED = struct.Struct(_FIXED_FORMAT)
 RECORD_FRONT = struct.Struct(">IQQ60xH")
 """Version with flags and reserved bytes as one number, size, sequence, length of the version id."""
+RECORD_OLDEST = struct.Struct(">20xQ")
+"""What stands behind the sequence."""
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
+_NO_METADATA = _SHORT.pack(0)
 _FORMAT_VERSION = 1
 
 _DELETE_MARKER, _GOVERNANCE, _COMPLIANCE, _LEGAL_HOLD, _VERSIONED, _INLINE = (
@@ -130,39 +135,52 @@ def encode_index_record(record: IndexRecord) -> bytes:
         | _VERSIONED * record.versioned
         | _INLINE * record.inline
     )
-    parts = [
-        _FIXED.pack(
-            _FORMAT_VERSION,
-            flags,
-            0,
-            record.size,
-            record.sequence,
-            record.oldest,
-            record.created_ms,
-            record.retain_until_ms,
-            record.piece_bytes,
-            record.content_hash,
-        )
-    ]
-    for text in (record.version_id, record.etag, record.content_type):
-        parts += _text(text)
-    if len(record.metadata) > _TEXT_BYTES_MAX:
-        raise InvalidRequestError(f"too many metadata entries count={len(record.metadata)}")
-    parts.append(_SHORT.pack(len(record.metadata)))
-    for name, value in record.metadata.items():
-        parts += _text(name)
-        encoded = value.encode()
-        parts += (_LONG.pack(len(encoded)), encoded)
-    parts.append(_LONG.pack(len(record.pieces)))
-    parts.append(struct.pack(f">{len(record.pieces)}I", *record.pieces))
+    version_id, etag = _encoded(record.version_id), _encoded(record.etag)
+    content_type = _encoded(record.content_type)
+    front = _front(len(version_id), len(etag), len(content_type)).pack(
+        _FORMAT_VERSION,
+        flags,
+        0,
+        record.size,
+        record.sequence,
+        record.oldest,
+        record.created_ms,
+        record.retain_until_ms,
+        record.piece_bytes,
+        record.content_hash,
+        len(version_id),
+        version_id,
+        len(etag),
+        etag,
+        len(content_type),
+        content_type,
+    )
+    pieces = record.pieces
+    end = struct.pack(f">I{len(pieces)}I", len(pieces), *pieces)
+    return front + (_metadata(record.metadata) if record.metadata else _NO_METADATA) + end
+
+
+@lru_cache(maxsize=256)
+def _front(version_id: int, etag: int, content_type: int) -> struct.Struct:
+    """The fixed part and the three texts, by the bytes that they have: most objects have the same."""
+    return struct.Struct(f"{_FIXED_FORMAT}H{version_id}sH{etag}sH{content_type}s")
+
+
+def _metadata(metadata: Mapping[str, str]) -> bytes:
+    if len(metadata) > _TEXT_BYTES_MAX:
+        raise InvalidRequestError(f"too many metadata entries count={len(metadata)}")
+    parts = [_SHORT.pack(len(metadata))]
+    for name, value in metadata.items():
+        encoded_name, encoded = _encoded(name), value.encode()
+        parts += (_SHORT.pack(len(encoded_name)), encoded_name, _LONG.pack(len(encoded)), encoded)
     return b"".join(parts)
 
 
-def _text(text: str) -> tuple[bytes, bytes]:
+def _encoded(text: str) -> bytes:
     encoded = text.encode()
     if len(encoded) > _TEXT_BYTES_MAX:
         raise InvalidRequestError(f"text of an object is too long bytes={len(encoded)}")
-    return _SHORT.pack(len(encoded)), encoded
+    return encoded
 
 
 def _text_at(content: bytes, position: int, layout: struct.Struct = _SHORT) -> tuple[str, int]:

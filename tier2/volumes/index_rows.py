@@ -24,6 +24,7 @@ some object row names its hash and has no inline bytes; `live bytes` of a volume
 
 import struct
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
@@ -35,6 +36,8 @@ from tier2.volumes.index_record import (
 )
 
 OBJECT_LAYOUT = struct.Struct(">IQQI")
+_PLACE = struct.Struct(">IQ")
+"""What OBJECT_LAYOUT begins with."""
 _BLOB = struct.Struct(">IQQQI")
 _VOLUME = struct.Struct(">QQQQQQ")
 _SEQUENCE = struct.Struct(">Q")
@@ -152,6 +155,26 @@ def decode_object_row(content: bytes) -> ObjectRow:
         record=record,
         inline=content[end:] if record.inline else None,
     )
+
+
+RowMove: TypeAlias = tuple[bytes, bytes, bytes]
+"""The key of a current version's row, the place that it names (`encode_place`), and the row with another place."""
+
+
+def encode_place(volume: int, record_offset: int) -> bytes:
+    """What the row of a record at that place begins with, and no other row."""
+    return _PLACE.pack(volume, record_offset)
+
+
+def row_at_place(content: bytes, volume: int, record_offset: int) -> bytes:
+    """The same row of a record that was copied there."""
+    return _PLACE.pack(volume, record_offset) + content[_PLACE.size :]
+
+
+def has_version_id(content: BufferView) -> bool:
+    """Whether the version of an object row has an id, without taking the row apart."""
+    length: int = RECORD_FRONT.unpack_from(content, OBJECT_LAYOUT.size)[3]
+    return length > 0
 
 
 def plain_row_sequence(content: BufferView) -> int:

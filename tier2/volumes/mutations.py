@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.index_record import IndexRecord, RetentionMode
-from tier2.volumes.index_rows import BlobRow, ObjectRow
+from tier2.volumes.index_rows import BlobRow, ObjectRow, RowMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,12 @@ class Condition:
 ALWAYS = Condition()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Put:
-    """A new version of an object. `draft` is its record without a sequence number."""
+    """A new version of an object. `draft` is its record without a sequence number.
+
+    Never changed once made; not frozen, since making it would cost seven times as much.
+    """
 
     key: bytes
     draft: IndexRecord
@@ -91,6 +94,16 @@ class Relocation:
 
 
 @dataclass(frozen=True, slots=True)
+class PlainRelocation:
+    """The same of many plain records (plain_copy) of one volume: each is judged for itself."""
+
+    source: int
+    target: int
+    moves: Sequence[RowMove]
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class VolumeWritten:
     """A volume that compaction, or a large upload, has written and synced up to `end`."""
 
@@ -119,11 +132,18 @@ class IndexSynced:
 
 
 Mutation: TypeAlias = (
-    Put | Delete | ChangeLock | Relocation | VolumeWritten | VolumeRemoved | IndexSynced
+    Put
+    | Delete
+    | ChangeLock
+    | Relocation
+    | PlainRelocation
+    | VolumeWritten
+    | VolumeRemoved
+    | IndexSynced
 )
-FREES_SPACE = (Delete, Relocation, VolumeWritten, VolumeRemoved, IndexSynced)
+FREES_SPACE = (Delete, Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, IndexSynced)
 """What goes on when the disk is full."""
-OF_COMPACTION = (Relocation, VolumeWritten, VolumeRemoved, IndexSynced)
+OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, IndexSynced)
 
 
 class Waiting:

@@ -32,9 +32,10 @@ CACHED_BYTES_MAX = 256 << 20
 """As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
 PAST_CACHE_BYTES_MIN = 1 << 20
 """So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
-EARLY_BYTES_MIN = 8 << 20
+EARLY_BYTES_MIN = 1 << 20
 """Longer groups are written in pieces, and each begins to go to the disk at once."""
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES_MIN = 512 << 10
+_PIECES_MAX = 8
 _FORGOTTEN_BYTES_MIN = 8 << 20
 """What is asked of the system at once."""
 
@@ -75,15 +76,15 @@ class OpenVolume:
         elif length < EARLY_BYTES_MIN:
             self.file.write_synced(self.end, buffers)
         else:
-            self._write_early(buffers)
+            self._write_early(buffers, max(_PIECE_BYTES_MIN, -(-length // _PIECES_MAX)))
             self.file.sync_data()
         self.end += length
         self._forget_until(self.end - self._cached_bytes_max)
 
-    def _write_early(self, buffers: Sequence[BufferView]) -> None:
+    def _write_early(self, buffers: Sequence[BufferView], piece_bytes: int) -> None:
         """The disk is busy with the first pieces while the next ones are copied."""
         offset = self.end
-        for piece, length in _pieces(buffers, _PIECE_BYTES):
+        for piece, length in _pieces(buffers, piece_bytes):
             self.file.write_at(offset, piece)
             # Advice: the sync behind it is what counts.
             with suppress(OSError):

@@ -85,17 +85,24 @@ def test_a_system_that_does_not_take_the_advice_fails_no_write(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "piece_bytes"),
+    [
+        ([100, 9 * MIB, 0, 3 * MIB + 3, 1, 4 * MIB], 2 * MIB + 13),
+        ([16, MIB, 0, 1, 700_000], MIB // 2),
+    ],
+    ids=["long", "a MB"],
+)
 def test_the_disk_begins_with_a_long_group_while_the_rest_is_copied(
-    tmp_path: Path, *, failing: bool
+    tmp_path: Path, lengths: list[int], piece_bytes: int, *, failing: bool
 ) -> None:
     volume, file, log = opened(tmp_path, cached_bytes_max=1 << 30)
     if failing:
         log.fail_verb = "start_writing"
     begin, random = volume.end, Random(1)
-    lengths = [100, 9 * MIB, 0, 3 * MIB + 7, 1, 2 * MIB]
     buffers = [random.randbytes(length) for length in lengths]
     volume.write([memoryview(buffer) for buffer in buffers], sum(lengths))
-    assert file.begun == list(range(begin, volume.end, 4 * MIB))
+    assert file.begun == list(range(begin, volume.end, piece_bytes))
     assert file.synced_end == volume.end == begin + sum(lengths)
     assert file.read_at(begin, sum(lengths)) == b"".join(buffers)
     volume.write([b"short"], 5)
