@@ -2,7 +2,8 @@
 much less it takes to read offsets alone.
 
 What does not grow with the data (planning, starting a job) is in it, and makes the smallest one the dearest per
-gigabyte; it is told apart by an empty query.
+gigabyte; what a query of Spark's own takes that reads nothing (`SparkSession.range(0)`) is told apart. The smallest
+stream is read a few times before, since a young JVM spends more on compiling Spark's planner than on reading it.
 
     python -m benchmarks.spark_scale [--gigabytes 0.1,1,5]
 """
@@ -23,7 +24,9 @@ from tests.spark.live_store import live_store
 GIGABYTES = (0.1, 1.0, 5.0)
 ROUNDS = 3
 WARM_UPS = 2
+WARM_UPS_SMALLEST = 15
 PROJECTION_TARGET = 2.0
+NOTHING = "nothing"
 READERS = {"Java reader": "segmentstore-jvm", "Python reader": "segmentstore"}
 
 
@@ -57,8 +60,13 @@ def measure(directory: Path, gigabytes: Sequence[float]) -> list[Row]:
             cases |= {
                 _offsets(name): partial(scan_offsets, *place, name) for name in names.values()
             }
+            cases[NOTHING] = partial(_nothing, spark)
+            smallest = names[min(names)]
+            young = {name: cases[name] for name in (smallest, _offsets(smallest), NOTHING)}
+            spark.measure(young, warm_ups=WARM_UPS_SMALLEST, rounds=0)
             costs = spark.measure(cases, warm_ups=WARM_UPS, rounds=ROUNDS)
-            rows += _rows(reader, {size: costs[name] for size, name in names.items()})
+            sizes = {size: costs[name] for size, name in names.items()}
+            rows += _rows(reader, sizes, costs[NOTHING])
             rows += [
                 row(
                     f"{reader}, {size} GB, offset alone, times the scan",
@@ -71,17 +79,28 @@ def measure(directory: Path, gigabytes: Sequence[float]) -> list[Row]:
     return rows
 
 
+def _nothing(spark: BenchSpark) -> None:
+    drain(spark.session.range(0).toDF("offset"))
+
+
 def _offsets(name: str) -> str:
     return f"{name}, offset"
 
 
-def _rows(reader: str, costs: dict[float, Costs]) -> list[Row]:
+def _rows(reader: str, costs: dict[float, Costs], nothing: Costs) -> list[Row]:
     """Each size beside the largest: flat is 1."""
     largest = max(costs)
+    above = {size: (one.cpu - nothing.cpu) / size for size, one in costs.items()}
     rows: list[Row] = []
     for size, one in costs.items():
         rows += [
             row(f"{reader}, {size} GB", one.cpu / size, "CPUs/GB", costs[largest].cpu / largest),
+            row(
+                f"{reader}, {size} GB, above a query that reads nothing",
+                above[size],
+                "CPUs/GB",
+                above[largest],
+            ),
             row(
                 f"{reader}, {size} GB, by the clock",
                 one.wall / size,

@@ -49,6 +49,7 @@ READ_OPTIONS: Final = (
     "maxBytesPerPartition",
     "minPartitions",
     "failOnDataLoss",
+    "verifyChecksums",
     "metadata",
     "maxBytesPerTrigger",
     "maxRowsPerTrigger",
@@ -81,6 +82,16 @@ class Content(StrEnum):
     """No events: blocks of bytes at offsets. Only of a single segment."""
 
 
+class ChecksumCheck(StrEnum):
+    """Of which blocks the sum is compared. The Python reader fetches whole blocks and compares it of all of them."""
+
+    NEEDED = "needed"
+    """Of those with contents that a column shows. Positions may be believed where the events' headers lead through the
+    block as the index says: from its first event to that of the next block in so many steps."""
+    ALL = "all"
+    """Of all that are read."""
+
+
 RECORD_TAG: Final = "segmentstore.content=record"
 """A stream with this tag holds records."""
 
@@ -110,6 +121,7 @@ class SourceOptions:
     max_bytes_per_partition: int = _PARTITION_BYTES
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    verify_checksums: ChecksumCheck = ChecksumCheck.NEEDED
     metadata: str = ""
     """Name of a metadata table; empty for the data."""
     max_bytes_per_trigger: int | None = None
@@ -167,6 +179,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_bytes_per_partition=bytes_value(words, "maxBytesPerPartition") or _PARTITION_BYTES,
         min_partitions=count_value(words, "minPartitions") or 1,
         fail_on_data_loss=flag_value(words, "failOnDataLoss", default=True),
+        verify_checksums=word_value(words, "verifyChecksums", ChecksumCheck, ChecksumCheck.NEEDED),
         metadata=words.get("metadata", ""),
         max_bytes_per_trigger=bytes_value(words, "maxBytesPerTrigger"),
         max_rows_per_trigger=count_value(words, "maxRowsPerTrigger"),

@@ -70,3 +70,15 @@ def test_work_that_is_done_inline_needs_no_thread_and_brings_its_errors() -> Non
     with LoopRunner(executor=InlineExecutor()) as runner:
         there, here = runner.run(work())
         assert there == here
+
+
+def test_work_that_is_done_inline_is_there_without_a_turn_of_the_loop() -> None:
+    async def work() -> tuple[str, ...]:
+        loop = asyncio.get_running_loop()
+        order: list[str] = []
+        loop.call_soon(order.append, "turn")
+        order.append(await loop.run_in_executor(runner.executor, str, "work"))
+        return tuple(order)
+
+    with LoopRunner(executor=InlineExecutor()) as runner:
+        assert runner.run(work()) == ("work",)

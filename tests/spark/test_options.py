@@ -85,6 +85,7 @@ def test_the_service_is_asked_only_with_a_controller_and_not_offline() -> None:
         ({"tier2": "/d", "stream": "a/t", "content": "bytes"}, "single segment"),
         ({"tier2": "/d", "stream": "a/t", "content": "text"}, "content is one of auto, raw"),
         ({"tier2": "/d", "stream": "a/t", "columns": "offset,offset"}, "at most once"),
+        ({"tier2": "/d", "stream": "a/t", "verifyChecksums": "no"}, "one of needed, all"),
         ({"tier2": "/d", "stream": "a/t", "minPartitions": "0"}, "minPartitions"),
         ({"tier2": "/d", "stream": "a/t", "maxBytesPerPartition": "1 parsec"}, "is a size"),
         ({"tier2": "/d", "stream": "a/t", "startingTimestamp": "noon"}, "Unix milliseconds"),

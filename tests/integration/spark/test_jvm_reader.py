@@ -73,8 +73,12 @@ def test_raw_events_are_those_of_the_python_reader(
         with_tail = both(spark, live, options | {"controller": live.controller})
         assert sorted(row[1] for row in with_tail) == sorted(given.events)
         assert len(both(spark, live, options)) == len(given.events) - 300
-        # Columns that need no bytes, in ranges that begin and end inside chunks.
-        for columns in (["segment_id", "event_number"], ["timestamp", "stream"]):
+        # Columns that need no bytes, or the headers of events, in ranges that begin and end inside chunks.
+        for columns in (
+            ["segment_id", "event_number"],
+            ["timestamp", "stream"],
+            ["segment_id", "offset", "event_number", "timestamp"],
+        ):
             small = options | {"maxBytesPerPartition": "128k"}
             ours = frame_of(spark, "segmentstore-jvm", live, small).select(columns)
             theirs = frame_of(spark, "segmentstore", live, small).select(columns)
@@ -305,38 +309,81 @@ def test_a_damaged_block_is_an_error_and_never_a_row(spark: SparkSession, tmp_pa
             rows_of(damaged)
 
 
+def three_chunks(live: LiveStore) -> Sequence[bytes]:
+    """Fill the stream with 300 events of 1000 bytes, 100 in each chunk; the events. The store ends."""
+    events = [Random(number).randbytes(1000) for number in range(300)]
+
+    async def create(store: Store) -> None:
+        await store.scope("plant").create()
+        await store.stream(STREAM).create(StreamConfig(ScalingPolicy.fixed(1)))
+
+    async def write(store: Store, some: Sequence[bytes]) -> None:
+        async with store.stream(STREAM).writer() as writer:
+            for event in some:
+                await writer.write(event, key="one")
+
+    live.do(create)
+    for first in range(0, len(events), 100):
+        live.do(partial(write, some=events[first : first + 100]))
+        live.flush_stream(STREAM, [0])
+    live.server.kill()
+    return events
+
+
+def damage(live: LiveStore, event: bytes, place: int, mask: bytes = b"\1") -> None:
+    """Turn over the bits of the mask in a stored event; place 0 is the first byte behind its header."""
+    (path,) = (path for path in Path(live.tier2).rglob("chunks/*") if event in path.read_bytes())
+    content = bytearray(path.read_bytes())
+    for byte, bits in enumerate(mask, content.index(event) + place):
+        content[byte] ^= bits
+    path.chmod(0o644)
+    path.write_bytes(content)
+
+
 def test_rows_are_counted_by_the_index_without_their_bytes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    events = [Random(number).randbytes(1000) for number in range(300)]
     with live_store(tmp_path) as live:
-
-        async def create(store: Store) -> None:
-            await store.scope("plant").create()
-            await store.stream(STREAM).create(StreamConfig(ScalingPolicy.fixed(1)))
-
-        async def write(store: Store, some: Sequence[bytes]) -> None:
-            async with store.stream(STREAM).writer() as writer:
-                for event in some:
-                    await writer.write(event, key="one")
-
-        live.do(create)
-        for first in range(0, len(events), 100):
-            live.do(partial(write, some=events[first : first + 100]))
-            live.flush_stream(STREAM, [0])
-        live.server.kill()
-        found = [
-            path for path in Path(live.tier2).rglob("chunks/*") if events[150] in path.read_bytes()
-        ]
-        assert len(found) == 1
-        content = bytearray(found[0].read_bytes())
-        content[content.index(events[150])] ^= 1
-        found[0].chmod(0o644)
-        found[0].write_bytes(content)
+        events = three_chunks(live)
+        damage(live, events[150], 0)
         frame = frame_of(spark, "segmentstore-jvm", live, {"mode": "offline"})
         assert frame.count() == len(events)
         assert frame.where("segment_id = 0").limit(150).count() == 150
         numbers = frame.select("event_number", "segment_id").collect()
         assert sorted(tuple(row) for row in numbers) == [(each, 0) for each in range(len(events))]
+        with pytest.raises(Py4JJavaError, match="block fails its checksum"):
+            frame.select("value").collect()
+
+
+def test_positions_come_from_headers_that_agree_with_the_index(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with live_store(tmp_path) as live:
+        events = three_chunks(live)
+        damage(live, events[150], 0)
+        frame = frame_of(spark, "segmentstore-jvm", live, {"mode": "offline"})
+        places = [tuple(row) for row in frame.select("offset", "event_number").collect()]
+        assert places == [(number * 1008, number) for number in range(len(events))]
+        checked = frame_of(spark, "segmentstore-jvm", live, {"verifyChecksums": " ALL"})
+        with pytest.raises(Py4JJavaError, match="block fails its checksum"):
+            checked.select("offset").collect()
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "mask"),
+    [
+        pytest.param(150, -8, b"\1", id="a type"),
+        pytest.param(150, -4, b"\x80", id="a negative length"),
+        pytest.param(150, -1, b"\1", id="a length that leads between events"),
+        pytest.param(150, -2, b"\x04\x30", id="a length that takes in the next event"),
+        pytest.param(199, -1, b"\1", id="a length that leads out of the block"),
+    ],
+)
+def test_a_damaged_header_is_found_where_only_positions_are_asked_for(
+    spark: SparkSession, tmp_path: Path, number: int, place: int, mask: bytes
+) -> None:
+    with live_store(tmp_path) as live:
+        damage(live, three_chunks(live)[number], place, mask)
+        frame = frame_of(spark, "segmentstore-jvm", live, {"mode": "offline"})
         with pytest.raises(Py4JJavaError, match="block fails its checksum"):
             frame.select("offset").collect()

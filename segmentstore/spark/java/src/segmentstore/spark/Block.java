@@ -31,6 +31,11 @@ record Block(
     return offset + length;
   }
 
+  /** Whether its bytes lie in a file as they are in the segment. */
+  boolean isPlainFile() {
+    return compression == BlockDecoder.NONE && storedLength == length && Places.isFile(place);
+  }
+
   boolean isAtTheSamePlaceAs(Block other) {
     return place.equals(other.place) && position == other.position;
   }

@@ -14,8 +14,8 @@ import net.jpountz.lz4.LZ4SafeDecompressor;
  */
 final class BlockDecoder {
   static final int CHECKSUM_BYTES = 4;
+  static final int NONE = 0;
 
-  private static final int NONE = 0;
   private static final int LZ4 = 1;
   private static final int ZSTD = 2;
   private static final LZ4SafeDecompressor LZ4_DECOMPRESSOR =

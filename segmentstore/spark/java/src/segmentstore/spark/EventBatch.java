@@ -20,6 +20,7 @@ final class EventBatch {
   private final boolean needsNumbers;
   private final boolean needsTimes;
   private final boolean needsHeaders;
+  private final boolean needsContents;
   private final boolean needsBytes;
   private final LongList offsets = new LongList();
   private final LongList numbers = new LongList();
@@ -47,11 +48,9 @@ final class EventBatch {
     needsValues = asked.contains("value") || asked.contains("bytes");
     parsesRecords =
         holdsRecords && (needsValues || needsTimes || needsHeaders || asked.contains("key"));
-    needsBytes =
-        parsesRecords
-            || needsValues
-            || asked.contains("offset")
-            || range.content() == SegmentRange.Content.BYTES;
+    needsContents =
+        parsesRecords || needsValues || range.content() == SegmentRange.Content.BYTES;
+    needsBytes = needsContents || asked.contains("offset");
     batch = new ColumnarBatch(vectors);
   }
 
@@ -81,6 +80,11 @@ final class EventBatch {
   /** Whether a column is asked for that only the bytes of a block tell. */
   boolean needsBytes() {
     return needsBytes;
+  }
+
+  /** Whether a column is asked for that bytes inside of events tell. */
+  boolean needsContents() {
+    return needsContents;
   }
 
   /** A new batch over this content; the one before is gone. */

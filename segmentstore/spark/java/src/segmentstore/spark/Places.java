@@ -26,9 +26,13 @@ final class Places implements Closeable {
 
   private final Map<String, StoredFile> files = new HashMap<>();
 
+  static boolean isFile(String place) {
+    return place.startsWith("/");
+  }
+
   /** So many bytes from position 0 on; valid until the next call. */
   ByteBuffer read(String place, long position, int length) throws IOException {
-    if (place.startsWith("/")) {
+    if (isFile(place)) {
       StoredFile file = files.get(place);
       if (file == null) {
         file = StoredFile.open(place);

@@ -66,6 +66,11 @@ final class Planner implements Serializable {
     return Map.of("range", place);
   }
 
+  /** Whether every block's sum is to be compared, even if nothing of its contents is given out. */
+  boolean checksAll() {
+    return options.getOrDefault("verifychecksums", "").strip().equalsIgnoreCase("all");
+  }
+
   private PlanningProcess.Answer ask(String verb, Map<String, ?> arguments) {
     Map<String, Object> question = new HashMap<>(arguments);
     question.put("verb", verb);

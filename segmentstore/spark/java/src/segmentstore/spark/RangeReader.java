@@ -24,10 +24,14 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  *       may be; one whose end is nowhere is no event yet, and is left out.
  *   <li>Bytes that no column needs are not read: how many events begin in a block follows from the numbers of its first
  *       one and of the next block's, where the index knows both.
+ *   <li>A block's sum is compared before any of its contents is given out. Where only positions are asked for, the index
+ *       may stand in for it: the events' headers have to lead from the first event of the block to that of the next one
+ *       in as many steps as the index counts. Where they do not, the block is read as any other.
  * </ul>
  */
 final class RangeReader implements PartitionReader<ColumnarBatch> {
   private static final int HEADER_BYTES = 8;
+  private static final long UNCOUNTED = -1;
   private static final ByteBuffer NOTHING = ByteBuffer.allocate(0);
 
   private final Planner planner;
@@ -35,6 +39,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   private final Places places = new Places();
   private final BlockDecoder decoder = new BlockDecoder();
   private final long rowsMax;
+  private final boolean checksAll;
 
   private SegmentRange range;
   private int nextBlock;
@@ -57,6 +62,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   RangeReader(SegmentRange range, Planner planner, StructType columns, long rowsMax) {
     this.planner = planner;
     this.rowsMax = rowsMax;
+    checksAll = planner.checksAll();
     batch = new EventBatch(range, columns);
     this.range = range;
     nextOffset = range.start();
@@ -92,6 +98,10 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
       }
       ByteBuffer content;
       try {
+        if (walksByHeaders(block)) {
+          rows += batch.size();
+          return true;
+        }
         content = contentOf(block);
       } catch (Places.VanishedException | BlockDecoder.DamagedException error) {
         refuseTwice(block, error);
@@ -122,9 +132,61 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   /** Make the rows of a block of which the index says everything that is asked for; false if it must be read. */
   private boolean countsWithoutBytes(Block block) throws IOException {
-    boolean isWanted = !batch.needsBytes() && nextBlock + 1 < range.blocks().size();
-    if (!isWanted || nextOffset != block.firstEventOffset() || nextOffset < start) {
+    long count = batch.needsBytes() ? UNCOUNTED : countOf(block);
+    if (count == UNCOUNTED) {
       return false;
+    }
+    enter(block);
+    batch.begin(NOTHING);
+    for (long each = 0; each < count; each++) {
+      batch.add(0, 0, nextOffset, nextNumber++, timeMicros);
+    }
+    nextOffset = range.blocks().get(++nextBlock).firstEventOffset();
+    return true;
+  }
+
+  /** Make the rows of a block by the headers in it, if they agree with the index; false if it must be read as a whole. */
+  private boolean walksByHeaders(Block block) throws IOException {
+    boolean isWanted = !batch.needsContents() && !checksAll && block.isPlainFile();
+    long count = isWanted ? countOf(block) : UNCOUNTED;
+    if (count == UNCOUNTED) {
+      return false;
+    }
+    ByteBuffer content = places.read(block.place(), block.position(), block.length());
+    enter(block);
+    batch.begin(NOTHING);
+    long position = nextOffset - block.offset();
+    long last = 0;
+    for (long each = 0; each < count && position <= block.length() - HEADER_BYTES; each++) {
+      // Type and length. Guessing that it is as the one before, the processor need not wait for it to look at the next.
+      long header = content.getLong((int) position);
+      if (header != last) {
+        if (header >>> 31 != 0) {
+          break; // a type that is not 0, or a negative length
+        }
+        last = header;
+      }
+      batch.add(0, 0, block.offset() + position, nextNumber + each, timeMicros);
+      position += HEADER_BYTES + last;
+    }
+    Block following = range.blocks().get(nextBlock + 1);
+    if (batch.size() != count || block.offset() + position != following.firstEventOffset()) {
+      begun = null;
+      return false;
+    }
+    nextNumber += count;
+    nextOffset = following.firstEventOffset();
+    nextBlock++;
+    blocksRead++;
+    storedBytes += count * HEADER_BYTES;
+    return true;
+  }
+
+  /** How many events begin in the block that is next, if all of them are to be given and the index knows it. */
+  private long countOf(Block block) {
+    boolean isWhole = nextOffset == block.firstEventOffset() && nextOffset >= start;
+    if (!isWhole || nextBlock + 1 == range.blocks().size()) {
+      return UNCOUNTED;
     }
     Block following = range.blocks().get(nextBlock + 1);
     boolean isKnown =
@@ -134,17 +196,8 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
             && following.offset() == block.endOffset();
     long count = following.eventNumber() - block.eventNumber();
     // Of a block at the end of the range, or of the limit, only some events are ours.
-    if (!isKnown || following.firstEventOffset() > end || count <= 0 || count > rowsMax - rows) {
-      return false;
-    }
-    enter(block);
-    batch.begin(NOTHING);
-    for (long each = 0; each < count; each++) {
-      batch.add(0, 0, nextOffset, nextNumber++, timeMicros);
-    }
-    nextOffset = following.firstEventOffset();
-    nextBlock++;
-    return true;
+    boolean isOurs = following.firstEventOffset() <= end && 0 < count && count <= rowsMax - rows;
+    return isKnown && isOurs ? count : UNCOUNTED;
   }
 
   /** Make a row of the last event, of which the blocks have only the beginning; false if its end is nowhere. */
