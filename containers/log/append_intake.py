@@ -18,6 +18,7 @@ from containers.log.frame_pipeline import FramePipeline
 from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.log.operation_metadata_updater import OperationMetadataUpdater
 from containers.log.processor_settings import OperationProcessorSettings
+from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.throttler import NO_THROTTLE, Throttle, Throttler
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -26,6 +27,7 @@ from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
     CacheFullError,
+    ContainerStoppedError,
     LogFullError,
     SegmentStoreError,
 )
@@ -259,6 +261,9 @@ def fail_unless_done(future: "Future[int]", error: Exception) -> None:
     """End a submission that may have been cancelled."""
     if not future.done():
         future.set_exception(error)
+        if isinstance(error, ContainerStoppedError):
+            # Whoever waited for it may have left.
+            reported_elsewhere(future)
 
 
 def log_full_error() -> LogFullError:

@@ -257,6 +257,8 @@ class FramePipeline:
         for operation in stopped:
             if operation.future is not None and not operation.future.done():
                 operation.future.set_exception(self.stop_error())
+                # Whoever waited for it may have left.
+                reported_elsewhere(operation.future)
         self._on_failure(stopped)
         self.failed.set()
         self._idle.set()

@@ -8,6 +8,7 @@ processor halts the container before any further future completes. Because the b
 from collections.abc import Sequence
 
 from containers.log.memory_log import MemoryLog
+from containers.log.reported_elsewhere import reported_elsewhere
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import (
@@ -155,6 +156,8 @@ def _complete_barrier(operation: Operation) -> None:
     assert operation.future is not None, "a barrier without a future"
     if operation.error is not None:
         operation.future.set_exception(operation.error)
+        # Whoever waited for it may have left.
+        reported_elsewhere(operation.future)
     else:
         segment = operation.segment
         operation.future.set_result(segment.length if segment is not None else 0)

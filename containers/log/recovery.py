@@ -191,8 +191,8 @@ class Recovery:
         if self._claimed is not None and not self._claimed.created:
             wanted = _mapped_ids(records)
             for record in records:
-                if record.type is OperationType.METADATA_CHECKPOINT and not replay.checkpoint_seen:
-                    wanted += self._ids_of_checkpoint(record)
+                if record.type is OperationType.METADATA_CHECKPOINT:
+                    wanted += replay.prepare_checkpoint(record)
             wanted = sorted({key for key in wanted if key not in replay.records})
             if wanted:
                 replay.learn(await self._storage.load(wanted))
@@ -200,9 +200,6 @@ class Recovery:
             replay.apply(record)
             if record.type is OperationType.METADATA_CHECKPOINT:
                 self._markers.add_truncation_point(record.sequence_number)
-
-    def _ids_of_checkpoint(self, record: Record) -> list[SegmentId]:
-        return [segment.segment_id for segment in self._metadata.decode_checkpoint(record.snapshot)]
 
 
 def _too_little_memory(but: str, full: CacheFullError) -> SegmentStoreError:

@@ -159,8 +159,17 @@ class Replay(ReplayedAppends):
         operation.attributes = record.attributes
         self._applied(operation, record, segment)
 
-    def _checkpoint(self, record: Record) -> None:
+    def prepare_checkpoint(self, record: Record) -> list[SegmentId]:
+        """Ids that Tier 2 should be asked about before this checkpoint is applied."""
         segments = self._metadata.decode_checkpoint(record.snapshot)
+        self._prepared[record.sequence_number] = segments
+        by_id = self._metadata.by_id
+        return [each.segment_id for each in segments if each.segment_id not in by_id]
+
+    def _checkpoint(self, record: Record) -> None:
+        segments = self._prepared.pop(record.sequence_number, None)
+        if segments is None:
+            segments = self._metadata.decode_checkpoint(record.snapshot)
         if not self.checkpoint_seen:
             self.checkpoint_seen = True
             for segment in segments:
@@ -178,16 +187,26 @@ class Replay(ReplayedAppends):
             if present is None:
                 if segment.is_gone() or not self._storage_known:
                     continue
-                if segment.segment_id not in self._forgotten:
-                    raise DataCorruptionError(f"checkpoint names an unknown segment {segment!r}")
-                # A life without Tier 2 cannot tell what an earlier one evicted, and takes it along (H41).
-                segment.last_sequence_number = record.sequence_number
-                self._activate(segment)
+                self._take_along(segment, record.sequence_number)
                 continue
             compare_with_checkpoint(present, segment, record.sequence_number)
         if self._storage_known:
             for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:
                 self.forget(segment)
+
+    def _take_along(self, segment: SegmentMetadata, sequence_number: SequenceNumber) -> None:
+        """A life without Tier 2 cannot tell what an earlier one evicted, and names it again (H41).
+
+        The log may have let go of the eviction. What was evicted was in Tier 2, to the last byte: it still is, or the
+        segment ends further down in the log.
+        """
+        stored = self.records.get(segment.segment_id)
+        if segment.segment_id not in self._forgotten:
+            if stored is not None and stored.length < segment.length:
+                raise DataCorruptionError(f"checkpoint names an unknown segment {segment!r}")
+            segment.storage_length = segment.length
+        segment.last_sequence_number = sequence_number
+        self._activate(segment)
 
     def finish(self) -> None:
         """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""

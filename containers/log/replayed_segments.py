@@ -39,6 +39,8 @@ class ReplayedSegments:
         self.highest_sequence_number = 0
         self.records: dict[SegmentId, SegmentRecord] = {}
         """What Tier 2 has of every segment that was met."""
+        self._prepared: dict[int, list[SegmentMetadata]] = {}
+        """Segments of checkpoints that are about to be applied, by sequence number."""
         self._forgotten: dict[SegmentId, int] = {}
         """Up to which sequence number; the same id may be active again behind it."""
         self._missing_in_storage: dict[SegmentId, int] = {}

@@ -16,61 +16,58 @@ from containers.reading.sorted_index import SortedIndex
 IndexItem: TypeAlias = CacheEntry | MergeRedirect
 
 
-class SegmentEntries:
+class SegmentEntries(SortedIndex[IndexItem]):
     """The ordered items of one segment. An open entry's end grows in place, without touching the order."""
 
-    __slots__ = ("_index",)
-
-    def __init__(self) -> None:
-        self._index: SortedIndex[IndexItem] = SortedIndex()
-
-    def __len__(self) -> int:
-        return len(self._index)
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[IndexItem]:
-        return iter(self._index.items)
+        return iter(self._items)
 
-    def append(self, entry: CacheEntry) -> None:
+    def add_last(self, entry: CacheEntry) -> None:
         """Add an entry behind all others."""
-        self._index.append(entry.offset, entry)
+        self.append(entry.offset, entry)
 
-    def insert(self, item: IndexItem) -> None:
+    def add(self, item: IndexItem) -> None:
         """Add an item into a gap."""
-        self._index.insert(item.offset, item)
+        self.insert(item.offset, item)
 
-    def remove(self, item: IndexItem) -> None:
-        """Take out an item that is in."""
-        removed = self._index.remove(item.offset)
+    def take_out(self, item: IndexItem) -> None:
+        """Take out an item that is in; eviction takes the first most of the time."""
+        if self._items[0] is item:
+            del self._items[0], self._offsets[0]
+            return
+        removed = self.remove(item.offset)
         assert removed is item, f"{removed!r} stands where {item!r} should be"
 
     def remove_below(self, limit: int) -> list[CacheEntry]:
         """Take out, from the front, the cache entries that end at or below `limit`; stops at a redirect."""
         removed: list[CacheEntry] = []
-        for item in self._index.items:
+        for item in self._items:
             if item.end > limit or isinstance(item, MergeRedirect):
                 break
             removed.append(item)
-        self._index.remove_first(len(removed))
+        self.remove_first(len(removed))
         return removed
 
     def item_at(self, offset: int) -> IndexItem | None:
         """The item that has the byte at `offset`."""
-        position = self._index.position_at_or_below(offset)
+        position = self.position_at_or_below(offset)
         if position < 0:
             return None
-        item = self._index.items[position]
+        item = self._items[position]
         return item if offset < item.end else None
 
     def next_start(self, offset: int) -> int | None:
         """Where the first item behind `offset` begins."""
-        position = self._index.position_at_or_below(offset) + 1
-        return self._index.items[position].offset if position < len(self._index) else None
+        position = self.position_at_or_below(offset) + 1
+        return self._items[position].offset if position < len(self._items) else None
 
     def cached_between(self, begin: int, end: int) -> list[CacheEntry]:
         """Cache entries with a byte at or above `begin` that end at or below `end`."""
-        items = self._index.items
+        items = self._items
         entries: list[CacheEntry] = []
-        for position in range(max(0, self._index.position_at_or_below(begin)), len(items)):
+        for position in range(max(0, self.position_at_or_below(begin)), len(items)):
             item = items[position]
             if item.end > end:
                 break
@@ -89,8 +86,8 @@ class SegmentEntries:
 
     def gather(self, offset: int, end: int, cache: CacheManager, views: list[memoryview]) -> int:
         """Add views of the cached bytes of [offset, end), up to the first that is missing or redirected: its offset."""
-        items = self._index.items
-        first = self._index.position_at_or_below(offset)
+        items = self._items
+        first = self.position_at_or_below(offset)
         if first < 0:
             return offset
         for position in range(first, len(items)):
@@ -109,9 +106,9 @@ class SegmentEntries:
 
     def check(self) -> None:
         """Prove the invariants; O(items)."""
-        self._index.check()
+        super().check()
         end = 0
-        for item in self._index.items:
+        for item in self._items:
             assert end <= item.offset < item.end, f"{item!r} overlaps or is empty, behind {end}"
             end = item.end
             if isinstance(item, CacheEntry):

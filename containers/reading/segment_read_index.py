@@ -117,7 +117,7 @@ class SegmentReadIndex(SegmentTail):
         if self.staged_end <= offset:
             self._close_open_block()
             self._staged_end = self._run_start = end
-        self._entries.insert(redirect)
+        self._entries.add(redirect)
         self._redirect_count += 1
         source._redirect = redirect
 
@@ -135,7 +135,7 @@ class SegmentReadIndex(SegmentTail):
             )
             return
         assert self._entries is not None, f"{redirect!r} is not in an empty index"
-        self._entries.remove(redirect)
+        self._entries.take_out(redirect)
         self._redirect_count -= 1
         self._forget_empty_entries()
         source.discard_all()
@@ -274,7 +274,7 @@ class SegmentReadIndex(SegmentTail):
             entry.add(begin, content[begin - offset : gap_end - offset])
             if self._entries is None:
                 self._entries = SegmentEntries()
-            self._entries.insert(entry)
+            self._entries.add(entry)
             self._container.cache.add_fetched(entry)
             begin = gap_end
 

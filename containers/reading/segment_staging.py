@@ -127,7 +127,7 @@ class SegmentStaging:
         entry = CacheEntry(self, offset, block)
         entry.add(offset, first_bytes)
         self.metadata.open_entry = entry
-        self._entries.append(entry)
+        self._entries.add_last(entry)
 
     def _close_open_block(self) -> None:
         """The last entry grows no more; the next bytes go to a block of their own."""
@@ -145,7 +145,7 @@ class SegmentStaging:
         assert entry.end <= self.metadata.storage_length, (
             f"{entry!r} is evicted above the storage length of {self.metadata!r}"
         )
-        self._entries.remove(entry)
+        self._entries.take_out(entry)
         self._forget_empty_entries()
 
     def _forget_empty_entries(self) -> None:

@@ -57,6 +57,33 @@ async def test_h41_a_life_without_tier_2_takes_along_what_an_earlier_one_had_evi
         container.check()
 
 
+async def test_h41_the_log_may_have_let_go_of_an_eviction_that_such_a_life_undid() -> None:
+    """Then nothing before the checkpoint of that life speaks of the segment: Tier 2 alone knows it."""
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with abandoned(tiers, store) as container:
+        await container.create("a")
+        await append(container, "a", b"flushed")
+        await container.create("b")
+        await container.flush()
+        assert container._mapper.evict(1) == 1
+        await container._processor.checkpoint()
+        without_it = container._state.markers._points[-1]
+        await append(container, "b", b"pending")
+    store.down = True
+    async with abandoned(tiers, store) as container:
+        assert (await container.info("a")).length == 7
+    store.down = False
+    async with abandoned(tiers, store) as container:
+        # As its storage writer does when nothing before that checkpoint is missing in Tier 2.
+        address = container._state.markers.address_before(without_it)
+        assert address is not None
+        await container._log.truncate(address)
+    async with abandoned(tiers, store) as container:
+        assert await read_all(container, "a") == b"flushed"
+        assert await read_all(container, "b") == b"pending"
+        container.check()
+
+
 async def test_h41_bytes_of_a_merged_source_that_only_tier_2_has_are_missed_by_nobody() -> None:
     """The source never was in Tier 2 by itself: its bytes went there as its target's, and the log let go of some."""
     tiers, store = MemoryTiers(), FlakyObjectStore()
