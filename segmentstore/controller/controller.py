@@ -96,6 +96,9 @@ class Controller:
             async with asyncio.TaskGroup() as group:
                 for work in (
                     rooms.streams.operations.run,
+                    rooms.scopes.run,
+                    rooms.reader_groups.run,
+                    rooms.key_value_tables.run,
                     rooms.transactions.run,
                     rooms.retention.run,
                     rooms.auto_scale.run,

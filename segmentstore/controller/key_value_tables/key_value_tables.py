@@ -30,6 +30,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.tables import KEY_BYTES_MAX, TableApi
 from segmentstore.controller.errors import IndexClosedError, ScopeNotFoundError
+from segmentstore.controller.interruptions import Interruptions, Place
 from segmentstore.controller.key_value_tables.settings import KeyValueTableSettings
 from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch
@@ -55,6 +56,7 @@ class KeyValueTables:
         self._tables = tables
         self._settings = settings
         self._locks = KeyedLocks(waiters_max=settings.waiters_per_table_max)
+        self._interruptions = Interruptions(resume=self._resume)
 
     async def create(self, config: api.KeyValueTableConfig) -> api.CreateKeyValueTableStatus:
         """Raises InvalidRequestError for sizes that no table can have."""
@@ -144,7 +146,8 @@ class KeyValueTables:
         except ScopeNotFoundError:
             return DeleteStatus(status=DeleteStatus.Status.TABLE_NOT_FOUND)
         async with self._locks.held(f"{scope}/{name}"):
-            deleted = await self._delete(table, scope, name)
+            with self._interruptions.noting(scope, name):
+                deleted = await self._delete(table, scope, name)
         return DeleteStatus(
             status=DeleteStatus.Status.SUCCESS if deleted else DeleteStatus.Status.TABLE_NOT_FOUND
         )
@@ -156,6 +159,10 @@ class KeyValueTables:
     async def resume(self, scope: str) -> None:
         """Finish what a controller that is gone began in the scope. Raises ScopeNotFoundError."""
         await self._each(scope, UNFINISHED_TABLES_INDEX, self._finish)
+
+    async def run(self) -> None:
+        """Finish what was broken off, until cancelled."""
+        await self._interruptions.run()
 
     # --- creating and deleting -----------------------------------------------------------------
 
@@ -192,8 +199,9 @@ class KeyValueTables:
             batch.put(_key(name), wanted, versioned)
             batch.list_name(TABLES_INDEX, name)
             batch.list_name(UNFINISHED_TABLES_INDEX, name)
-            await table.commit(batch)
-            await self._finish_creating(table, scope, name, wanted)
+            with self._interruptions.noting(scope, name):
+                await table.commit(batch)
+                await self._finish_creating(table, scope, name, wanted)
             return True
 
     async def _each(
@@ -226,6 +234,14 @@ class KeyValueTables:
             await table.commit(batch)
         await self._finish_deleting(table, scope, name, record)
         return True
+
+    async def _resume(self, place: Place) -> None:
+        scope, name = place
+        table = await self._store.scope_table(scope)
+        async with self._locks.held(f"{scope}/{name}"):
+            # What was broken off may be the intent itself, still on its way.
+            table.require_settled()
+            await self._finish(table, scope, name)
 
     async def _finish(self, table: MetadataTable, scope: str, name: str) -> bool:
         """Whether there was something to finish. The caller holds the name."""

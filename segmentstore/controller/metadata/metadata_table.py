@@ -6,15 +6,18 @@ Invariants:
 - A conflict on a record is the caller's to resolve (MetadataConflictError); a conflict on an index alone is resolved
   here by reading it again, because adding and removing names commute.
 - Batches that change the same index follow one another: they would only refuse each other.
-- The log owns its futures: a caller that gives up does not take back what it submitted.
+- The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
+  the next look at the records: whoever finishes what was broken off asks `require_settled` first.
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
 """
 
 import asyncio
 import logging
+from asyncio import Future
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 from segmentstore.codec.stream_records.name_index_records import IndexPage, IndexRoot
 from segmentstore.codec.stream_records.record_places import REMOVED
@@ -44,6 +47,8 @@ from segmentstore.controller.metadata.record_key import RecordKey, RecordType, V
 
 _LOG = logging.getLogger(__name__)
 
+Outcome = TypeVar("Outcome")
+
 INDEX_ATTEMPTS_MAX = 16
 """Only another controller can get between us and an index: it gives up or takes over long before."""
 INDEX_WAITERS_MAX = 1000
@@ -69,10 +74,17 @@ class MetadataTable:
         self._tables = tables
         self._name = name
         self._index_locks = KeyedLocks(waiters_max=INDEX_WAITERS_MAX)
+        self._abandoned: dict[Future[Sequence[int]], None] = {}
+        """Batches on their way into the log whose callers have left."""
 
     @property
     def name(self) -> str:
         return self._name
+
+    def require_settled(self) -> None:
+        """Raises RetryLaterError while a batch is under way that nobody waits for any more."""
+        if self._abandoned:
+            raise RetryLaterError(f"an earlier batch is on its way table={self._name!r}")
 
     async def read(self, key: RecordKey[RecordType]) -> Versioned[RecordType]:
         """One record with its version. Raises CorruptedDataError."""
@@ -129,7 +141,7 @@ class MetadataTable:
             TableEntry(change.key, change.value, change.expected_version) for change in changes
         ]
         try:
-            versions = await asyncio.shield(table.update(entries))
+            versions = await self._submitted(_in_the_log(table.update(entries)))
         except (TableVersionError, TableKeyNotFoundError) as error:
             if any(change.key == error.key for change in batch.changes):
                 raise MetadataConflictError(
@@ -146,14 +158,29 @@ class MetadataTable:
         )
         return True
 
+    async def _submitted(self, batch: "Future[Sequence[int]]") -> Sequence[int]:
+        try:
+            return await asyncio.shield(batch)
+        except asyncio.CancelledError:
+            if not batch.done():
+                self._abandoned[batch] = None
+                batch.add_done_callback(self._abandoned.pop)
+            raise
+
     async def _take_out(self, table: Table, keys: Sequence[TableKey]) -> None:
         if not keys:
             return
         try:
-            await asyncio.shield(table.remove(keys))
+            await asyncio.shield(_in_the_log(table.remove(keys)))
         except SegmentStoreError as error:
             # The batch itself is durable. An empty value that stays reads as absent and is written over by the next.
             _LOG.info("empty records stay table=%r count=%d why=%s", self._name, len(keys), error)
+
+
+def _in_the_log(future: "Future[Outcome]") -> "Future[Outcome]":
+    """What was submitted takes place also if the caller leaves: then its refusal has nobody who would look."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
 
 
 async def _read(

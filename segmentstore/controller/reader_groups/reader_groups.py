@@ -32,6 +32,7 @@ from segmentstore.controller.errors import (
     StreamExistsError,
     StreamNotFoundError,
 )
+from segmentstore.controller.interruptions import Interruptions, Place
 from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import MetadataStore
@@ -70,6 +71,7 @@ class ReaderGroups:
         self._subscribers = subscribers
         self._settings = settings
         self._locks = KeyedLocks(waiters_max=settings.waiters_per_group_max)
+        self._interruptions = Interruptions(resume=self._resume)
 
     async def create(self, config: api.ReaderGroupConfiguration) -> api.CreateReaderGroupResponse:
         """Raises InvalidRequestError."""
@@ -134,7 +136,8 @@ class ReaderGroups:
             record = (await table.read(group_key(group))).record
             if record is None or record.group_id != info.readerGroupId:
                 return DeleteStatus(status=status.RG_NOT_FOUND)
-            await self._delete(table, scope, group)
+            with self._interruptions.noting(scope, group):
+                await self._delete(table, scope, group)
         return DeleteStatus(status=status.SUCCESS)
 
     async def delete_all(self, scope: str) -> None:
@@ -144,6 +147,10 @@ class ReaderGroups:
     async def resume(self, scope: str) -> None:
         """Finish what a controller that is gone began in the scope. Raises ScopeNotFoundError."""
         await self._each(scope, UNFINISHED_GROUPS_INDEX, delete=False)
+
+    async def run(self) -> None:
+        """Finish what was broken off, until cancelled."""
+        await self._interruptions.run()
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -166,8 +173,17 @@ class ReaderGroups:
             batch.put(group_key(group), wanted, known)
             batch.list_name(GROUPS_INDEX, group)
             batch.list_name(UNFINISHED_GROUPS_INDEX, group)
-            await table.commit(batch)
-            return await self._finish_creating(table, scope, group, wanted)
+            with self._interruptions.noting(scope, group):
+                await table.commit(batch)
+                return await self._finish_creating(table, scope, group, wanted)
+
+    async def _resume(self, place: Place) -> None:
+        scope, group = place
+        table = await self._store.scope_table(scope)
+        async with self._locks.held(f"{scope}/{group}"):
+            # What was broken off may be the intent itself, still on its way.
+            table.require_settled()
+            await self._finish(table, scope, group)
 
     async def _finish(self, table: MetadataTable, scope: str, group: str) -> None:
         record = (await table.read(group_key(group))).record

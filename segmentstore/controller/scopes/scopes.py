@@ -25,6 +25,7 @@ from segmentstore.controller.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
 )
+from segmentstore.controller.interruptions import Interruptions, Place
 from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import (
@@ -67,6 +68,7 @@ class Scopes:
         self._locks = KeyedLocks(waiters_max=settings.waiters_per_stream_max)
         self._indexes = [STREAMS_INDEX, PENDING_INDEX]
         self._emptyings: list[Emptying] = []
+        self._interruptions = Interruptions(resume=self._resume)
 
     def register(self, index: str, emptying: Emptying) -> None:
         """A scope is not empty while `index` holds names; deleting it with all it holds calls `emptying` first."""
@@ -94,18 +96,8 @@ class Scopes:
     async def delete(self, scope: str) -> None:
         """Raises ScopeNotEmptyError, ScopeNotFoundError."""
         async with self._locks.held(scope):
-            known = await self._settled(scope)
-            if known.record is None or known.record.state is ScopeState.DELETED:
-                raise ScopeNotFoundError(scope)
-            if not await self._is_empty(scope, known.record.incarnation):
-                raise ScopeNotEmptyError(scope)
-            batch = Batch()
-            batch.put(scope_key(scope), replace(known.record, state=ScopeState.DELETING), known)
-            batch.list_name(PENDING_INDEX, scope)
-            await self._metadata.scopes.commit(batch)
-            settled = await self._settled(scope)
-            if settled.record is not None and settled.record.state is ScopeState.ACTIVE:
-                raise ScopeNotEmptyError(scope)
+            with self._interruptions.noting(scope):
+                await self._delete(scope)
 
     async def delete_with_content(self, scope: str) -> None:
         """Delete all that the scope holds, then the scope. Raises ScopeNotFoundError, RetryLaterError."""
@@ -117,6 +109,10 @@ class Scopes:
             await self.delete(scope)
         except ScopeNotEmptyError as error:
             raise RetryLaterError(f"scope is being filled meanwhile scope={scope!r}") from error
+
+    async def run(self) -> None:
+        """Finish deletions that were broken off, until cancelled."""
+        await self._interruptions.run()
 
     async def exists(self, scope: str) -> bool:
         """Whether there is a scope of that name."""
@@ -152,6 +148,27 @@ class Scopes:
                     await self._settled(scope)
             if not pending.more:
                 return
+
+    async def _delete(self, scope: str) -> None:
+        known = await self._settled(scope)
+        if known.record is None or known.record.state is ScopeState.DELETED:
+            raise ScopeNotFoundError(scope)
+        if not await self._is_empty(scope, known.record.incarnation):
+            raise ScopeNotEmptyError(scope)
+        batch = Batch()
+        batch.put(scope_key(scope), replace(known.record, state=ScopeState.DELETING), known)
+        batch.list_name(PENDING_INDEX, scope)
+        await self._metadata.scopes.commit(batch)
+        settled = await self._settled(scope)
+        if settled.record is not None and settled.record.state is ScopeState.ACTIVE:
+            raise ScopeNotEmptyError(scope)
+
+    async def _resume(self, place: Place) -> None:
+        (scope,) = place
+        async with self._locks.held(scope):
+            # What was broken off may be the intent itself, still on its way.
+            self._metadata.scopes.require_settled()
+            await self._settled(scope)
 
     async def _is_empty(self, scope: str, incarnation: int) -> bool:
         table = self._metadata.table_of(scope, incarnation)

@@ -157,11 +157,15 @@ class StreamOperations:
     async def _resume_one(self, scope: str, stream: str) -> None:
         self._unfinished.pop((scope, stream), None)
         try:
-            async with self.exclusive(scope, stream):
-                return
+            async with self.exclusive(scope, stream) as history:
+                # What was broken off may be the intent itself, still on its way.
+                history.table.require_settled()
         except ScopeNotFoundError:
             return
         except SegmentStoreError as error:
+            # Also if it was not even looked at, because its scope's table does not answer.
+            self._unfinished[(scope, stream)] = None
+            self._interrupted.set()
             _LOG.warning("stream=%s/%s an operation stays unfinished: %s", scope, stream, error)
 
     def _note_interruption(self, stream: tuple[str, str], error: BaseException) -> None:

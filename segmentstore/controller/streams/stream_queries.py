@@ -92,7 +92,8 @@ class StreamQueries:
         """Those of one epoch; of the current one for None. Raises EpochNotFoundError."""
         history, state = await self._existing(scope, stream)
         number = state.current_epoch if epoch is None else epoch
-        if not 0 <= number <= state.last_epoch:
+        # Epochs behind the current one are on their way: their segments may not be there yet.
+        if not 0 <= number <= state.current_epoch:
             raise EpochNotFoundError(f"epoch does not exist stream={history.name!r} epoch={number}")
         return (await history.epoch(number)).segments
 

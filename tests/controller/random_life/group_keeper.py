@@ -1,0 +1,158 @@
+"""Keepers of reader groups."""
+
+from collections.abc import Sequence
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from tests.controller.random_life.life_world import REQUEST_ERRORS, says_nothing
+from tests.controller.random_life.stream_life import Stage
+from tests.controller.random_life.theatre import SCOPE, Actor, Theatre
+
+
+class GroupKeeper(Actor):
+    """One reader group that subscribes to streams: created, changed, deleted."""
+
+    def __init__(self, theatre: Theatre, group: str, streams: Sequence[str]) -> None:
+        super().__init__(theatre, f"keeper of group {group}")
+        self.group = group
+        self._streams = streams
+        self._count = 0
+        self._stage = Stage.ABSENT
+        self._config = api.ReaderGroupConfiguration()
+        self._asked = api.ReaderGroupConfiguration()
+        self._unsure = False
+        """An update was not answered: it may be done, now or later, unless another one is."""
+
+    async def step(self) -> None:
+        if self._stage in (Stage.ABSENT, Stage.CREATING):
+            await self._create()
+        elif self._stage is Stage.DELETING:
+            await self.delete()
+        elif self.random.random() < 0.5:
+            await self._look()
+        elif self.random.random() < 0.7:
+            await self._update()
+        elif not self.theatre.calm:
+            await self.delete()
+
+    def owes(self) -> bool:
+        return self._stage in (Stage.CREATING, Stage.DELETING)
+
+    async def _create(self) -> None:
+        if self._stage is Stage.ABSENT:
+            self._count += 1
+            self._asked = self._draw(f"{self.group}-{self._count}", 0)
+        self._stage = Stage.CREATING
+        self.theatre.groups.of(self.group).say(None, self.ledger.tick())
+        answer = await self.world.call(
+            "createReaderGroup", self._asked, api.CreateReaderGroupResponse
+        )
+        if answer.status != api.CreateReaderGroupResponse.Status.SUCCESS:
+            raise self.breach(f"create: {answer}")
+        self._check_config(answer.config, self._asked)
+        self._config = self._asked
+        self._stage = Stage.ACTIVE
+        self.theatre.groups.of(self.group).say(True, self.ledger.tick())
+
+    async def _update(self) -> None:
+        asked = self._draw(self._config.readerGroupId, self._config.generation)
+        unsure = self._unsure
+        if not unsure:
+            self._asked, self._unsure = asked, True
+        answer = await self.world.call("updateReaderGroup", asked, api.UpdateReaderGroupResponse)
+        status = api.UpdateReaderGroupResponse.Status
+        if unsure and answer.status == status.INVALID_CONFIG:
+            # The one that was not answered is done.
+            if answer.generation != self._config.generation + 1:
+                raise self.breach(f"update: {answer} {self._config}")
+            self._adopt(self._asked)
+            return
+        if answer.status != status.SUCCESS or answer.generation != self._config.generation + 1:
+            raise self.breach(f"update: {answer} {self._config}")
+        self._adopt(asked)
+
+    def _adopt(self, config: api.ReaderGroupConfiguration) -> None:
+        generation = self._config.generation + 1
+        self._config = config
+        self._config.generation = generation
+        self._unsure = False
+
+    async def _look(self) -> None:
+        info = self._info()
+        answer = await self.world.call("getReaderGroupConfig", info, api.ReaderGroupConfigResponse)
+        if answer.status != api.ReaderGroupConfigResponse.Status.SUCCESS:
+            raise self.breach(f"the group is lost: {answer}")
+        if self._unsure and answer.config.generation == self._config.generation + 1:
+            self._adopt(self._asked)
+        self._check_config(answer.config, self._config)
+        if not self._unsure:
+            await self._check_subscriptions()
+
+    async def _check_subscriptions(self) -> None:
+        for stream in self._streams:
+            life = self.theatre.lives[stream]
+            if not life.is_open:
+                continue
+            answer = await self.world.call("listSubscribers", life.info, api.SubscribersResponse)
+            subscribes = self._config.retentionType and any(
+                cut.streamInfo.stream == stream for cut in self._config.startingStreamCuts
+            )
+            listed = f"{SCOPE}/{self.group}" in answer.subscribers
+            # A stream that is created again has forgotten who subscribed to the one before.
+            if listed and not subscribes and life is self.theatre.lives[stream]:
+                raise self.breach(f"{life} has a subscriber that does not subscribe {self._config}")
+
+    async def come_to_an_end(self) -> None:
+        """Nothing is left of it afterwards."""
+        while self._stage is not Stage.ABSENT:
+            try:
+                await self.delete()
+            except REQUEST_ERRORS as error:
+                if not says_nothing(error):
+                    raise
+                await self.be_patient()
+
+    async def delete(self) -> None:
+        self._stage = Stage.DELETING
+        again = self.theatre.groups.of(self.group).there is None
+        self.theatre.groups.of(self.group).say(None, self.ledger.tick())
+        answer = await self.world.call(
+            "deleteReaderGroup", self._info(), api.DeleteReaderGroupStatus
+        )
+        status = api.DeleteReaderGroupStatus.Status
+        if answer.status != status.SUCCESS and not again:
+            raise self.breach(f"delete: {answer}")
+        told = await self.world.call(
+            "getReaderGroupConfig", self._info(), api.ReaderGroupConfigResponse
+        )
+        if told.status != api.ReaderGroupConfigResponse.Status.RG_NOT_FOUND:
+            raise self.breach(f"the group is still there {told}")
+        self._stage = Stage.ABSENT
+        self.theatre.groups.of(self.group).say(False, self.ledger.tick())
+
+    def _info(self) -> api.ReaderGroupInfo:
+        return api.ReaderGroupInfo(
+            scope=SCOPE, readerGroup=self.group, readerGroupId=self._asked.readerGroupId
+        )
+
+    def _draw(self, group_id: str, generation: int) -> api.ReaderGroupConfiguration:
+        config = api.ReaderGroupConfiguration(
+            scope=SCOPE,
+            readerGroupName=self.group,
+            readerGroupId=group_id,
+            generation=generation,
+            groupRefreshTimeMillis=self.random.randrange(1000),
+            retentionType=self.random.choice((0, 1, 2)),
+        )
+        for stream in self._streams:
+            if self.random.random() < 0.7:
+                info = api.StreamInfo(scope=SCOPE, stream=stream)
+                config.startingStreamCuts.append(api.StreamCut(streamInfo=info))
+        return config
+
+    def _check_config(
+        self, told: api.ReaderGroupConfiguration, known: api.ReaderGroupConfiguration
+    ) -> None:
+        fields = ("readerGroupId", "generation", "groupRefreshTimeMillis", "retentionType")
+        for each in fields:
+            if getattr(told, each) != getattr(known, each):
+                raise self.breach(f"the configuration differs in {each}: {told} {known}")

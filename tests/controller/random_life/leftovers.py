@@ -1,0 +1,85 @@
+"""What is left in the store that nobody asked to keep."""
+
+from contextlib import suppress
+
+from segmentstore.codec.stream_names import (
+    mark_stream,
+    parse_segment,
+    reader_group_stream,
+    table_stream,
+)
+from segmentstore.codec.stream_records.record_places import SCOPES_TABLE
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.contracts.segments import SegmentProperties
+from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
+from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
+from tests.controller.random_life.life_world import LifeHost
+from tests.controller.random_life.stream_life import Stage
+from tests.controller.random_life.theatre import SCOPE, Theatre
+
+_PAGE = 100
+_UNFINISHED = (PENDING_INDEX, "unfinished-groups", "unfinished-tables")
+
+
+async def leftovers(theatre: Theatre) -> list[str]:
+    """Sentences; empty once the controller has had its time. Raises REQUEST_ERRORS."""
+    scopes = await theatre.listing.scopes()
+    segments = await theatre.world.ask(_all_segments, seconds=60.0)
+    return [
+        *await theatre.world.ask(lambda host: _unfinished(host, scopes), seconds=60.0),
+        *_strange(theatre, scopes, segments),
+    ]
+
+
+def _strange(theatre: Theatre, scopes: list[str], segments: list[SegmentProperties]) -> list[str]:
+    lives = [theatre.lives[name] for name in theatre.lives]
+    alive = [life for life in lives if Stage.ACTIVE.value <= life.stage.value <= Stage.SEALED.value]
+    known = {life.name(segment_id) for life in alive for segment_id in life.ranges}
+    internal = {mark_stream(life.stream) for life in alive}
+    internal |= {reader_group_stream(name) for name in theatre.groups.present()}
+    internal |= {table_stream(name) for name in theatre.tables.present()}
+    found: list[str] = []
+    for info in segments:
+        name = info.name
+        if name in known or name in (SCOPES_TABLE, TRANSACTIONS_TABLE):
+            continue
+        if any(name.startswith(f"_system/_tables/{scope}/") for scope in scopes):
+            continue
+        with suppress(InvalidRequestError):
+            parsed = parse_segment(name)
+            ours = parsed.scope != SCOPE or parsed.stream in internal
+            if parsed.scope in scopes and ours and parsed == parsed.parent:
+                continue
+        found.append(f"segment {name}")
+    return found
+
+
+async def _all_segments(host: LifeHost) -> list[SegmentProperties]:
+    segments: list[SegmentProperties] = []
+    while True:
+        after = segments[-1].name if segments else ""
+        page = await host.segments.list_segments("", after, _PAGE)
+        segments += page
+        if len(page) < _PAGE:
+            return segments
+
+
+async def _unfinished(host: LifeHost, scopes: list[str]) -> list[str]:
+    rooms = host.controller.rooms
+    found = [f"complaint {why}" for why in rooms.transactions.complaints().items()]
+    pending = await rooms.metadata.scopes.names(PENDING_INDEX, count=_PAGE)
+    found += [f"scope {name} is pending" for name in pending.names]
+    for scope in scopes:
+        try:
+            table = await rooms.metadata.scope_table(scope)
+            for index in _UNFINISHED:
+                names = (await table.names(index, count=_PAGE)).names
+                found += [f"{scope}: {name} is in {index}" for name in names]
+        except SegmentStoreError as error:
+            found.append(f"scope {scope}: {error}")
+    for book in rooms.transactions.book.all():
+        if book.unfinished_count or book.unforgotten or book.doubtful or book.announced:
+            found.append(f"transactions of {book.scope}/{book.stream}: {book}")
+    rooms.transactions.book.check()
+    rooms.streams.operations.check()
+    return found

@@ -1,0 +1,93 @@
+"""Actors that scale and truncate."""
+
+import itertools
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.contracts.errors import SegmentStoreError
+from tests.controller.random_life.life_world import says_nothing
+from tests.controller.random_life.stream_life import Stage, StreamLife
+from tests.controller.random_life.theatre import Actor, Theatre
+
+_SEGMENTS_MAX = 5
+_SEGMENTS_EVER_MAX = 30
+
+
+class Reshaper(Actor):
+    """Scales and truncates one stream."""
+
+    def __init__(self, theatre: Theatre, stream: str) -> None:
+        super().__init__(theatre, f"reshaper of {stream}")
+        self._stream = stream
+
+    async def step(self) -> None:
+        life = self.theatre.lives[self._stream]
+        if not life.is_open:
+            return
+        if self.random.random() < 0.7 and len(life.ranges) < _SEGMENTS_EVER_MAX:
+            await self._scale(life)
+        else:
+            await self._truncate(life)
+
+    async def _scale(self, life: StreamLife) -> None:
+        try:
+            answer = await self.world.call("getCurrentSegments", life.info, api.SegmentRanges)
+        except SegmentStoreError as error:
+            self._judge_refusal(life, error)
+            return
+        if not answer.segmentRanges or not life.is_open:
+            return
+        active = sorted(life.learn_ranges(answer.segmentRanges).items(), key=lambda each: each[1])
+        start = self.random.randrange(len(active))
+        chosen = active[start : start + self.random.randint(1, 3)]
+        low, high = chosen[0][1][0], chosen[-1][1][1]
+        parts = self.random.randint(1, 3) if len(active) < _SEGMENTS_MAX else 1
+        inner = sorted(self.random.uniform(low, high) for _ in range(parts - 1))
+        bounds = [low, *inner, high]
+        request = api.ScaleRequest(
+            streamInfo=life.info,
+            sealedSegments=[segment_id for segment_id, _ in chosen],
+            newKeyRanges=[
+                api.ScaleRequest.KeyRangeEntry(start=left, end=right)
+                for left, right in itertools.pairwise(bounds)
+            ],
+        )
+        try:
+            scaled = await self.world.call("scale", request, api.ScaleResponse)
+        except SegmentStoreError as error:
+            self._judge_refusal(life, error)
+            return
+        self.trace(
+            "scale", scaled.epoch, scaled.status, [e.segmentId.segmentId for e in scaled.segments]
+        )
+        if scaled.status == api.ScaleResponse.ScaleStreamStatus.STARTED:
+            for each in scaled.segments:
+                life.ranges.setdefault(each.segmentId.segmentId, (each.minKey, each.maxKey))
+
+    async def _truncate(self, life: StreamLife) -> None:
+        await self.theatre.reading.learn_epochs(life)
+        head = await self.theatre.reading.learn_head(life)
+        if not life.is_open or not life.epochs or not head:
+            return
+        number = self.random.choice(list(life.epochs))
+        cut: dict[int, int] = {}
+        for segment_id in life.epochs[number]:
+            events = life.segment(segment_id).events
+            floor = max(head.get(segment_id, 0), 0)
+            offsets = [at for at in events if at >= floor]
+            cut[segment_id] = self.random.choice([floor, *offsets]) if offsets else floor
+        life.cut_asked(cut)
+        request = api.StreamCut(streamInfo=life.info, cut=cut)
+        try:
+            answer = await self.world.call("truncateStream", request, api.UpdateStreamStatus)
+        except SegmentStoreError as error:
+            self._judge_refusal(life, error)
+            return
+        status = api.UpdateStreamStatus.Status
+        self.trace("truncate", cut, status.Name(answer.status))
+        if answer.status == status.SUCCESS and life.stage.value < Stage.DELETING.value:
+            life.cut_answered(cut)
+
+    def _judge_refusal(self, life: StreamLife, error: SegmentStoreError) -> None:
+        """Raises it if it says nothing, or says something of a stream that is open."""
+        if says_nothing(error) or life.is_open:
+            raise error

@@ -1,0 +1,108 @@
+"""What a seed decides about a life: the machine, the controller over it, and who uses it. Values only."""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from segmentstore.controller.autoscale.settings import AutoScaleSettings
+from segmentstore.controller.key_value_tables.settings import KeyValueTableSettings
+from segmentstore.controller.reader_groups.settings import ReaderGroupSettings
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.watermarks.settings import WatermarkSettings
+from tests.sim.settings import Swarm, draw_swarm
+
+LEASE_MS_MAX = 20_000
+"""The longest lease that a client of these worlds asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSettings:
+    """One world. Times in seconds."""
+
+    swarm: Swarm
+    controller: ControllerSettings
+    stream_count: int
+    """Streams with a keeper each, in one scope."""
+    writers_per_stream: int
+    transactors_per_stream: int
+    think_seconds_mean: float
+    life_seconds_mean: float
+    """How long a stream lives until its keeper seals it."""
+    steps_max: int
+    """Of each actor; a step is one call or a few."""
+    event_bytes_max: int
+    burst_max: int
+    """Events that a writer has under way."""
+    container_stop: float
+    """How often, among the troubles, one container is stopped and starts again."""
+
+
+def draw_life(random: Random) -> LifeSettings:
+    """The world of a seed."""
+    swarm = draw_swarm(random)
+    mine = Random(f"a life over {swarm}")
+    slow = 1 + 100 * swarm.trouble.job_seconds_mean
+    swarm = replace(
+        swarm,
+        node=replace(
+            swarm.node,
+            active_segments_max=mine.choice((40, 100, 1000)),
+            frame_operations_max=max(2, swarm.node.frame_operations_max),
+        ),
+        trouble=replace(
+            swarm.trouble,
+            seconds=swarm.trouble.seconds * slow,
+            event_seconds_mean=swarm.trouble.event_seconds_mean * slow,
+            # Longer ones only cost time here: tests/sim has them.
+            pause_seconds_max=min(10.0, swarm.trouble.pause_seconds_max),
+            store_down_seconds_max=min(30.0, swarm.trouble.store_down_seconds_max),
+        ),
+    )
+    return LifeSettings(
+        swarm=swarm,
+        controller=_draw_controller(mine),
+        stream_count=mine.choice((1, 2, 3)),
+        writers_per_stream=mine.choice((1, 2)),
+        transactors_per_stream=mine.choice((1, 2)),
+        think_seconds_mean=mine.choice((0.005, 0.02, 0.1)) * slow,
+        life_seconds_mean=mine.choice((0.5, 2.0, 100.0)) * slow,
+        steps_max=mine.choice((20, 40)),
+        event_bytes_max=mine.choice((10, 60, 500)),
+        burst_max=mine.choice((1, 4, 10)),
+        container_stop=mine.choice((0.0, 0.3)),
+    )
+
+
+def _draw_controller(random: Random) -> ControllerSettings:
+    return ControllerSettings(
+        streams=StreamSettings(
+            names_per_page=random.choice((1, 2, 100)),
+            segment_steps_at_once_max=random.choice((1, 2, 32)),
+            records_per_batch_max=random.choice((1, 3, 500)),
+        ),
+        transactions=TransactionSettings(
+            lease_ms_min=random.choice((100, 1_000)),
+            lease_ms_max=LEASE_MS_MAX,
+            completed_seconds=random.choice((0.02, 5.0, 3_600.0)),
+            completed_sweep_seconds=random.choice((0.1, 2.0)),
+            commits_together_max=random.choice((1, 2, 64)),
+            forget_seconds=random.choice((0.01, 1.0)),
+            forget_together_max=random.choice((2, 64)),
+            load_page_entries=random.choice((1, 3, 1_000)),
+        ),
+        reader_groups=ReaderGroupSettings(names_per_read=random.choice((1, 100))),
+        key_value_tables=KeyValueTableSettings(listed_per_page=random.choice((1, 2, 100))),
+        auto_scale=AutoScaleSettings(
+            interval_seconds=0.5,
+            windows_seconds=(1.0, 2.0),
+            hot_factors=(1.0,),
+            cool_down_seconds=1.0,
+            refresh_seconds=2.0,
+        ),
+        watermarks=WatermarkSettings(
+            interval_seconds=random.choice((0.5, 10.0)),
+            silent_seconds_default=5.0,
+            watermarks_kept=3,
+        ),
+    )

@@ -1,0 +1,33 @@
+"""LIFE_SEEDS seeds of the random life of a controller, from LIFE_SEED on; and every seed that ever found something."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.controller.random_life.__main__ import run_life
+
+pytestmark = [pytest.mark.simulation, pytest.mark.slow]
+
+_FIRST = int(os.environ.get("LIFE_SEED", "201"))
+_COUNT = int(os.environ.get("LIFE_SEEDS", "12"))
+_REGRESSIONS = Path(__file__).with_name("regressions.txt")
+
+
+def _regressions() -> list[int]:
+    lines = _REGRESSIONS.read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("seed", range(_FIRST, _FIRST + _COUNT))
+def test_streams_transactions_and_names_are_what_clients_were_told(seed: int) -> None:
+    run_life(seed)
+
+
+def test_lives_that_once_found_something_find_nothing_now() -> None:
+    for seed in _regressions():
+        run_life(seed)
+
+
+def test_the_same_seed_leads_the_same_life() -> None:
+    assert run_life(2).fingerprint == run_life(2).fingerprint
