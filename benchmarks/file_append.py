@@ -68,57 +68,58 @@ def raw_rate(path: Path, *, count: int, group: int) -> float:
 
 
 async def measure(on: Tiers, *, count: int, rounds: int) -> list[Row]:
-    one: list[float] = []
-    many: list[float] = []
+    large: dict[int, list[float]] = {1: [], 1000: []}
+    small: dict[int, list[float]] = {1: [], 1000: []}
     raw: list[float] = []
-    small_one: list[float] = []
-    small_many: list[float] = []
-    group = 1
     async with running(on, cache_bytes=1 << 30, settings=without_flush()) as container:
         async with segments(container, 1) as single, segments(container, 1000) as thousand:
             await large_rate(single, count)
             for number in range(rounds):
-                # Who comes first finds the disk rested: each does in every other round.
-                for handles in (single, thousand) if number % 2 else (thousand, single):
+                group = 1
+                for handles in in_turn(single, thousand, number):
                     await container.flush()
                     syncs = on.log_files.syncs
-                    rate = await large_rate(handles, count)
+                    large[len(handles)].append(await large_rate(handles, count))
                     if handles is single:
-                        one.append(rate)
                         group = max(1, round(count / (on.log_files.syncs - syncs)))
-                    else:
-                        many.append(rate)
                 await container.flush()
                 raw.append(
                     await asyncio.to_thread(
                         raw_rate, Path(on.directory) / "raw", count=count, group=group
                     )
                 )
-                for handles in (single, thousand) if number % 2 else (thousand, single):
-                    rate = await append_rate(handles, SMALL, 50_000)
-                    (small_one if handles is single else small_many).append(rate)
+            for number in range(rounds):
+                for handles in in_turn(single, thousand, number):
+                    small[len(handles)].append(await append_rate(handles, SMALL, 50_000))
                     await container.flush()
     mega = 1e6
     return [
         row(
             "file log, 64 KB, 32 in flight, beside raw write+sync",
-            median(one) / mega,
+            median(large[1]) / mega,
             "MB/s",
             median(raw) / mega,
         ),
         row(
             "file log, 64 KB over 1,000 segments beside one",
-            median(many) / mega,
+            median(large[1000]) / mega,
             "MB/s",
-            median(one) / mega,
+            median(large[1]) / mega,
         ),
         row(
             "file log, 100 B over 1,000 segments beside one",
-            median(small_many),
+            median(small[1000]),
             "/s",
-            median(small_one),
+            median(small[1]),
         ),
     ]
+
+
+def in_turn(
+    first: list[SegmentHandle], second: list[SegmentHandle], number: int
+) -> list[list[SegmentHandle]]:
+    """Whoever goes first finds the disk rested: each does in every other round."""
+    return [second, first] if number % 2 else [first, second]
 
 
 async def run(*, count: int = 4000, rounds: int = 9) -> list[Row]:
