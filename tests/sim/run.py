@@ -9,6 +9,8 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 
 from tests.sim.loop import SimLoop
 from tests.sim.machine import NodeMachine
@@ -40,45 +42,48 @@ def run_seed(
     return run_simulation(seed, lambda loop: play(loop, make), verbose=verbose, shuffled=shuffled)
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim.run", description=__doc__)
+def seed_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """What every command line that runs seeds takes."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--seed", type=int, default=1, help="first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
     parser.add_argument("--step", type=int, default=1, help="distance between two seeds")
-    parser.add_argument("--machine", choices=sorted(MACHINES), default=DEFAULT_MACHINE)
     parser.add_argument("--shuffled", action="store_true", help="ready callbacks in random order")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     parser.add_argument("--verbose", action="store_true", help="print the whole trace")
-    arguments = parser.parse_args()
+    return parser
+
+
+def try_seeds(arguments: argparse.Namespace, run: Callable[[int], object], replay: str) -> int:
+    """The exit code. `replay`: the command that plays a seed again, in front of its number."""
     if not arguments.verbose:
         logging.disable(logging.CRITICAL)
     failures = 0
     began = time.process_time()
     seeds = range(arguments.seed, arguments.seed + arguments.count * arguments.step, arguments.step)
     for seed in seeds:
-        failures += not _try_seed(seed, arguments)
+        try:
+            found = run(seed)
+        except Exception as error:
+            print(f"\nseed {seed} failed, replay with: {replay}{seed}")
+            traceback.print_exception(error, file=sys.stdout)
+            failures += 1
+        else:
+            if arguments.count == 1:
+                print(f"seed {seed}: {found}")
         if failures >= arguments.failures:
             break
     print(f"{len(seeds)} seeds, {failures} failed, {time.process_time() - began:.1f} CPU seconds")
     return 1 if failures else 0
 
 
-def _try_seed(seed: int, arguments: argparse.Namespace) -> bool:
-    try:
-        run = run_seed(
-            seed,
-            machine=arguments.machine,
-            verbose=arguments.verbose,
-            shuffled=arguments.shuffled,
-        )
-    except Exception as error:
-        print(f"\nseed {seed} failed, replay with: make replay SEED={seed}")
-        traceback.print_exception(error, file=sys.stdout)
-        return False
-    if arguments.count == 1:
-        print(f"seed {seed}: {run}")
-    return True
+def main() -> int:
+    """The command line."""
+    parser = seed_parser("python -m tests.sim.run", __doc__)
+    parser.add_argument("--machine", choices=sorted(MACHINES), default=DEFAULT_MACHINE)
+    given = parser.parse_args()
+    run = partial(run_seed, machine=given.machine, verbose=given.verbose, shuffled=given.shuffled)
+    return try_seeds(given, run, "make replay SEED=")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from tests.controller.random_life.life_world import REQUEST_ERRORS, says_nothing
+from tests.controller.random_life.keeper import Keeper
 from tests.controller.random_life.stream_life import Stage
-from tests.controller.random_life.theatre import SCOPE, Actor, Theatre
+from tests.controller.random_life.theatre import SCOPE, Theatre
 
 
-class GroupKeeper(Actor):
+class GroupKeeper(Keeper):
     """One reader group that subscribes to streams: created, changed, deleted."""
 
     def __init__(self, theatre: Theatre, group: str, streams: Sequence[str]) -> None:
@@ -16,7 +16,6 @@ class GroupKeeper(Actor):
         self.group = group
         self._streams = streams
         self._count = 0
-        self._stage = Stage.ABSENT
         self._config = api.ReaderGroupConfiguration()
         self._asked = api.ReaderGroupConfiguration()
         self._unsure = False
@@ -33,9 +32,6 @@ class GroupKeeper(Actor):
             await self._update()
         elif not self.theatre.calm:
             await self.delete()
-
-    def owes(self) -> bool:
-        return self._stage in (Stage.CREATING, Stage.DELETING)
 
     async def _create(self) -> None:
         if self._stage is Stage.ABSENT:
@@ -100,16 +96,6 @@ class GroupKeeper(Actor):
             # A stream that is created again has forgotten who subscribed to the one before.
             if listed and not subscribes and life is self.theatre.lives[stream]:
                 raise self.breach(f"{life} has a subscriber that does not subscribe {self._config}")
-
-    async def come_to_an_end(self) -> None:
-        """Nothing is left of it afterwards."""
-        while self._stage is not Stage.ABSENT:
-            try:
-                await self.delete()
-            except REQUEST_ERRORS as error:
-                if not says_nothing(error):
-                    raise
-                await self.be_patient()
 
     async def delete(self) -> None:
         self._stage = Stage.DELETING

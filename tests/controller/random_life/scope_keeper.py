@@ -1,18 +1,17 @@
 """Keepers of scopes that come and go."""
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from tests.controller.random_life.life_world import REQUEST_ERRORS, says_nothing
+from tests.controller.random_life.keeper import Keeper
 from tests.controller.random_life.stream_life import Stage
-from tests.controller.random_life.theatre import Actor, Theatre
+from tests.controller.random_life.theatre import Theatre
 
 
-class ScopeKeeper(Actor):
+class ScopeKeeper(Keeper):
     """One scope: created, given a stream, and deleted, empty or with all it holds."""
 
     def __init__(self, theatre: Theatre, scope: str) -> None:
         super().__init__(theatre, f"keeper of scope {scope}")
         self.scope = scope
-        self._stage = Stage.ABSENT
         self._streams: dict[str, bool] = {}
         """Perhaps there; True: surely."""
         self._unsure = False
@@ -32,9 +31,6 @@ class ScopeKeeper(Actor):
             await self._delete_if_empty()
         elif not self.theatre.calm and self.random.random() < 0.5:
             await self.delete()
-
-    def owes(self) -> bool:
-        return self._stage in (Stage.CREATING, Stage.DELETING)
 
     async def _create(self) -> None:
         unsure = self._stage is Stage.CREATING
@@ -75,16 +71,6 @@ class ScopeKeeper(Actor):
         answer = await self.world.call("deleteScope", self._info, api.DeleteScopeStatus)
         if answer.status != api.DeleteScopeStatus.Status.SCOPE_NOT_EMPTY:
             raise self.breach(f"delete with {self._streams}: {answer}")
-
-    async def come_to_an_end(self) -> None:
-        """Nothing is left of it afterwards."""
-        while self._stage is not Stage.ABSENT:
-            try:
-                await self.delete()
-            except REQUEST_ERRORS as error:
-                if not says_nothing(error):
-                    raise
-                await self.be_patient()
 
     async def delete(self) -> None:
         again = self._stage is Stage.DELETING

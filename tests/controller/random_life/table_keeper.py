@@ -4,22 +4,18 @@ from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.stream_names import table_segment
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
-from tests.controller.random_life.life_world import (
-    REQUEST_ERRORS,
-    LifeHost,
-    says_nothing,
-)
+from tests.controller.random_life.keeper import Keeper
+from tests.controller.random_life.life_world import LifeHost
 from tests.controller.random_life.stream_life import Stage
-from tests.controller.random_life.theatre import SCOPE, Actor, Theatre
+from tests.controller.random_life.theatre import SCOPE, Theatre
 
 
-class TableKeeper(Actor):
+class TableKeeper(Keeper):
     """One key-value table: created, filled, read, deleted. Nobody else writes to it."""
 
     def __init__(self, theatre: Theatre, table: str) -> None:
         super().__init__(theatre, f"keeper of table {table}")
         self.table = table
-        self._stage = Stage.ABSENT
         self._partitions = 1
         self._rows: dict[bytes, set[bytes | None]] = {}
         """Key -> values that it may have."""
@@ -37,9 +33,6 @@ class TableKeeper(Actor):
             await self._put()
         elif not self.theatre.calm:
             await self.delete()
-
-    def owes(self) -> bool:
-        return self._stage in (Stage.CREATING, Stage.DELETING)
 
     async def _create(self) -> None:
         if self._stage is Stage.ABSENT:
@@ -90,16 +83,6 @@ class TableKeeper(Actor):
         for key in self._rows.keys() | found.keys():
             if found.get(key) not in self._rows.get(key, {None}):
                 raise self.breach(f"{key!r} is {found.get(key)!r}, not {self._rows.get(key)}")
-
-    async def come_to_an_end(self) -> None:
-        """Nothing is left of it afterwards."""
-        while self._stage is not Stage.ABSENT:
-            try:
-                await self.delete()
-            except REQUEST_ERRORS as error:
-                if not says_nothing(error):
-                    raise
-                await self.be_patient()
 
     async def delete(self) -> None:
         again = self._stage is Stage.DELETING
