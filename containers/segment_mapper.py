@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from containers.attributes.attribute_fetches import AttributeFetches
 from containers.attributes.judgement import judge_updates, validate_updates
 from containers.log.operation_processor import OperationProcessor
-from containers.log.reported_elsewhere import reported_elsewhere
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.reading.container_read_index import ContainerReadIndex
@@ -36,6 +35,7 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 _FLUSH_ATTEMPTS_MAX = 4
 

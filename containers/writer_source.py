@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.memory_log import MemoryLog
 from containers.log.operation_processor import OperationProcessor
-from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -18,6 +17,7 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
     SequenceNumber,
 )
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 
 class ContainerWriterSource:

@@ -18,7 +18,6 @@ from containers.log.frame_pipeline import FramePipeline
 from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.log.operation_metadata_updater import OperationMetadataUpdater
 from containers.log.processor_settings import OperationProcessorSettings
-from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.throttler import NO_THROTTLE, Throttle, Throttler
 from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -33,6 +32,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import AttributeKey, BufferView
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 
 class AppendIntake:

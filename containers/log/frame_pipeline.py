@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.data_frame_builder import DataFrameBuilder, FrameInFlight
 from containers.log.memory_state_updater import MemoryStateUpdater, complete_barriers
-from containers.log.reported_elsewhere import reported_elsewhere
 from containers.log.truncation_markers import TruncationMarkers
 from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import ContainerStoppedError, LogFullError, SegmentStoreError
 from segmentstore.contracts.identifiers import LogAddress
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 
 @dataclass(frozen=True, slots=True)

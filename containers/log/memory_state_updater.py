@@ -8,7 +8,6 @@ processor halts the container before any further future completes. Because the b
 from collections.abc import Sequence
 
 from containers.log.memory_log import MemoryLog
-from containers.log.reported_elsewhere import reported_elsewhere
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import (
@@ -25,6 +24,7 @@ from containers.operations.operation import (
 )
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.identifiers import SequenceNumber
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 
 class MemoryStateUpdater:

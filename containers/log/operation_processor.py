@@ -22,11 +22,11 @@ from containers.log.append_intake import (
     fail_unless_done,
     log_full_error,
 )
-from containers.log.reported_elsewhere import reported_elsewhere
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import AttributeChanges, Barrier, MergeOperation, Operation
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from asyncio import Future
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TypeVar
 
 from segmentstore.codec.stream_records.name_index_records import IndexPage, IndexRoot
 from segmentstore.codec.stream_records.record_places import REMOVED
@@ -44,10 +43,9 @@ from segmentstore.controller.metadata.name_index import (
     root_key,
 )
 from segmentstore.controller.metadata.record_key import RecordKey, RecordType, Versioned
+from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 _LOG = logging.getLogger(__name__)
-
-Outcome = TypeVar("Outcome")
 
 INDEX_ATTEMPTS_MAX = 16
 """Only another controller can get between us and an index: it gives up or takes over long before."""
@@ -141,7 +139,7 @@ class MetadataTable:
             TableEntry(change.key, change.value, change.expected_version) for change in changes
         ]
         try:
-            versions = await self._submitted(_in_the_log(table.update(entries)))
+            versions = await self._submitted(table.update(entries))
         except (TableVersionError, TableKeyNotFoundError) as error:
             if any(change.key == error.key for change in batch.changes):
                 raise MetadataConflictError(
@@ -159,6 +157,8 @@ class MetadataTable:
         return True
 
     async def _submitted(self, batch: "Future[Sequence[int]]") -> Sequence[int]:
+        # It takes place also if the caller leaves: then its refusal has nobody who would look.
+        batch.add_done_callback(reported_elsewhere)
         try:
             return await asyncio.shield(batch)
         except asyncio.CancelledError:
@@ -171,16 +171,12 @@ class MetadataTable:
         if not keys:
             return
         try:
-            await asyncio.shield(_in_the_log(table.remove(keys)))
+            removal = table.remove(keys)
+            removal.add_done_callback(reported_elsewhere)
+            await asyncio.shield(removal)
         except SegmentStoreError as error:
             # The batch itself is durable. An empty value that stays reads as absent and is written over by the next.
             _LOG.info("empty records stay table=%r count=%d why=%s", self._name, len(keys), error)
-
-
-def _in_the_log(future: "Future[Outcome]") -> "Future[Outcome]":
-    """What was submitted takes place also if the caller leaves: then its refusal has nobody who would look."""
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return future
 
 
 async def _read(

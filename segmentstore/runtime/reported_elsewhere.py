@@ -1,4 +1,4 @@
-"""For futures whose failure is somebody else's to report: the container ends, and says why itself."""
+"""For futures whose failure is somebody else's to report, or of which nobody is left who would look."""
 
 from asyncio import Future
 from typing import TypeVar
