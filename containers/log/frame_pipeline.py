@@ -124,6 +124,12 @@ class FramePipeline:
         self.scheduled = False
         if self.failure is not None or self._refused:
             return  # after a refusal the end comes when those before it are acknowledged
+        self._send_frames()
+        # A log may have written the frame before it returned: nobody waits for another turn of the loop then.
+        if self._in_flight and self._in_flight[0][1].done() and not self._completion_scheduled:
+            self._complete_frames()
+
+    def _send_frames(self) -> None:
         self._before_pump()
         outstanding_max = self._log.write_settings.outstanding_bytes_max
         end = self._loop.time() + self._settings.slice_seconds
@@ -171,7 +177,8 @@ class FramePipeline:
             self.fail(error)
             return False
         self._in_flight.append((frame, future))
-        future.add_done_callback(self._frame_done)
+        if not future.done():
+            future.add_done_callback(self._frame_done)
         return True
 
     def _release_barriers(self) -> None:

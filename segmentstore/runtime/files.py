@@ -259,7 +259,8 @@ class SystemFileSystem:
         return SystemFile(os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(path)
+        # Behind every sync of a log this is asked: stat would make an object, or an exception, only to be dropped.
+        return os.access(path, os.F_OK, follow_symlinks=False)
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -10,7 +10,8 @@
 | W bytes, int32 -1, int32 k, k zero bytes, W + 8 + k = n | empty | the W bytes |
 | no block at all | W bytes | the tail |
 
-The first row is what clients send nearly always, and has a short reader of its own, read_whole_block().
+The first row (Pravega's Java client) and the last (its Rust client, and what is built on it) are what clients send
+nearly always, and have a short reader of their own, read_whole_append().
 
 The bytes are copied once, out of the receive buffer, into the object that the segment keeps by reference.
 """
@@ -38,6 +39,9 @@ _BLOCK_END: Final = AppendBlockEnd.type
 _BLOCK_HEAD: Final = struct.Struct(">ii16s")
 """The header of an AppendBlock and its writer id."""
 _BLOCK_HEAD_BYTES: Final = _BLOCK_HEAD.size
+_END_HEAD: Final = struct.Struct(">ii16sii")
+"""The header of an AppendBlockEnd, its writer id, and the lengths of both kinds of data."""
+_END_HEAD_BYTES: Final = _END_HEAD.size
 _BARE_END: Final = struct.Struct(">ii16siiiqq")
 """A whole AppendBlockEnd without data."""
 _BARE_END_BYTES: Final = _BARE_END.size
@@ -83,15 +87,20 @@ class AppendUnit:
         """The number of the first of them, which is what a refusal names."""
 
 
-def read_whole_block(view: memoryview, position: int, limit: int) -> tuple[AppendUnit, int] | None:
-    """A block of whole events and its bare end, and where they end; `limit` is where the received bytes do.
+def read_whole_append(view: memoryview, position: int, limit: int) -> tuple[AppendUnit, int] | None:
+    """A block of whole events and its bare end, or an end with all data, and where it ends.
 
-    None for whatever else is there, also for what is wrong: that is read_append()'s to say.
+    `limit` is where the received bytes end. None for whatever else is there, also for what is wrong: that is
+    read_append()'s to say.
     """
-    if limit - position < _BLOCK_HEAD_BYTES + _BARE_END_BYTES:
+    if limit - position < _BARE_END_BYTES:
         return None
     kind, length, writer_id = _BLOCK_HEAD.unpack_from(view, position)
     end = position + FRAME_HEADER_BYTES + length
+    if kind == _BLOCK_END:
+        return _read_lone_end(view, position, end) if end <= limit else None
+    if limit - position < _BLOCK_HEAD_BYTES + _BARE_END_BYTES:
+        return None
     behind = end + _BARE_END_BYTES
     if kind != _BLOCK or length < _WRITER_BYTES or behind > limit:
         return None
@@ -111,6 +120,18 @@ def read_whole_block(view: memoryview, position: int, limit: int) -> tuple[Appen
     ):
         return None
     return AppendUnit(writer_id, bytes(view[begin:end]), event_count, number, request_id), behind
+
+
+def _read_lone_end(view: memoryview, position: int, end: int) -> tuple[AppendUnit, int] | None:
+    begin = position + _END_HEAD_BYTES
+    trailer = end - _TRAILER.size
+    if trailer <= begin or end - position > FRAME_BYTES_MAX:
+        return None
+    _, _, writer_id, whole_bytes, tail_bytes = _END_HEAD.unpack_from(view, position)
+    event_count, number, request_id = _TRAILER.unpack_from(view, trailer)
+    if whole_bytes != tail_bytes or tail_bytes != trailer - begin or event_count <= 0:
+        return None
+    return AppendUnit(writer_id, bytes(view[begin:trailer]), event_count, number, request_id), end
 
 
 def read_append(

@@ -32,7 +32,7 @@ from segmentstore.codec.wire_protocol.session import (
     KeepAlive,
 )
 from segmentstore.contracts.segments import Segment
-from segmentstore.wire.append_unit import read_whole_block
+from segmentstore.wire.append_unit import read_whole_append
 from segmentstore.wire.appends import ConnectionAppends
 from segmentstore.wire.handle_pins import HandlePins
 from segmentstore.wire.outgoing import Outgoing
@@ -177,7 +177,7 @@ class WireConnection(asyncio.BufferedProtocol):
         incoming = self._incoming
         if not self._greeted or self._paused or self._closing_since is not None:
             return False
-        whole = read_whole_block(incoming.view, incoming.start, incoming.end)
+        whole = read_whole_append(incoming.view, incoming.start, incoming.end)
         if whole is None or whole[1] != incoming.end:
             return False
         incoming.consume(incoming.end)
@@ -235,7 +235,7 @@ class WireConnection(asyncio.BufferedProtocol):
             # Nothing is received while there is too much: the first frame needs no look.
             if left < frames_max and self._is_saturated():
                 return True
-            whole = read_whole_block(incoming.view, start, incoming.end) if self._greeted else None
+            whole = read_whole_append(incoming.view, start, incoming.end) if self._greeted else None
             if whole is not None:
                 unit, end = whole
                 self._appends.gather(unit)

@@ -9,8 +9,9 @@
 
 Invariants:
 - An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
-- Epoch files are removed lowest first, and only below a claim that is durable. Hence the holder of epoch e is fenced
-  exactly when e + 1 exists or e is gone, and two lookups made after a sync decide whether it may be acknowledged.
+- Epoch files are removed only below a claim that is durable, and *before* the claimant reads anything. Hence whatever
+  the holder of epoch e has synced while its own epoch file was still there, every later owner reads: one lookup made
+  after a sync decides whether it may be acknowledged.
 - Journal names hold the creator's epoch: no process ever opens for writing what another one created (H46).
 
 All methods block; they run in an executor. OSError passes through.
@@ -94,7 +95,6 @@ class LogDirectory:
         self._lock: File | None = None
         self._epoch = 0
         self._own_epoch_path = ""
-        self._next_epoch_path = ""
 
     @property
     def ballast_path(self) -> str:
@@ -167,7 +167,10 @@ class LogDirectory:
     # --- epochs ------------------------------------------------------------------------------
 
     def claim_epoch(self, *, floor: int) -> int:
-        """Fence every earlier owner durably and return the new epoch, above `floor` and every epoch ever claimed."""
+        """Fence every earlier owner durably and return the new epoch, above `floor` and every epoch ever claimed.
+
+        Returns only when the names of all earlier epochs are gone: whoever holds one acknowledges nothing any more.
+        """
         claimed = max(floor, self._highest_epoch()) + 1
         try:
             self._files.open(self._epoch_path(claimed), create=True, exclusive=True).close()
@@ -183,23 +186,21 @@ class LogDirectory:
             )
         self._epoch = claimed
         self._own_epoch_path = self._epoch_path(claimed)
-        self._next_epoch_path = self._epoch_path(claimed + 1)
         for epoch in self._epochs():
             if epoch < claimed:
                 self._remove_if_present(self._epoch_path(epoch))
         return claimed
 
     def check_epoch(self) -> None:
-        """Raises LogNotPrimaryError if a higher epoch was claimed at any time before this call."""
+        """Raises LogNotPrimaryError if somebody claimed a higher epoch, and may have read the log, before this call."""
         if self._is_overtaken():
             raise LogNotPrimaryError(
                 f"another process has taken the log over epoch={self._epoch} path={self.path!r}"
             )
 
     def _is_overtaken(self) -> bool:
-        # Asked behind every sync: the paths are made once.
-        exists = self._files.exists
-        return exists(self._next_epoch_path) or not exists(self._own_epoch_path)
+        # Asked behind every sync: the path is made once.
+        return not self._files.exists(self._own_epoch_path)
 
     def _epoch_path(self, epoch: int) -> str:
         return self.join(f"epoch-{epoch:010d}")

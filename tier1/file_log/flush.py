@@ -51,6 +51,8 @@ class FrameFlush:
         self._next: deque[PlannedFrame] = deque()
         self._job: asyncio.Future[PlannedFrame] | None = None
         self._stopped = False
+        self.waited_seconds = 0.0
+        """How long the loop itself waited for the frame that is being reported: its clock stood still meanwhile."""
 
     @property
     def idle(self) -> bool:
@@ -63,14 +65,17 @@ class FrameFlush:
         return bool(self._next)
 
     def hand_over(self, planned: PlannedFrame) -> None:
-        """Write this frame after those before it. Not after stop() or a failure."""
+        """Write this frame after those before it. Not after stop() or a failure.
+
+        `on_written` or `on_failure` may come before this returns, and may hand over the next one.
+        """
         assert not self._stopped, f"a frame after the end number={planned.header.number}"
         if self._job is not None:
             self._next.append(planned)
         elif (
             self._pace is not None
             and planned.leaves is None
-            and self._pace.may_wait(planned.header.length)
+            and self._pace.may_wait(planned.length)
         ):
             self._write_on_loop(planned, self._pace)
         else:
@@ -116,17 +121,16 @@ class FrameFlush:
         self._ended(job)
 
     def _write_on_loop(self, planned: PlannedFrame, pace: SyncPace) -> None:
-        """Its end is told in a later turn, as that of a job: whoever hands a frame over is not called back."""
-        job: asyncio.Future[PlannedFrame] = asyncio.get_running_loop().create_future()
+        """Whoever hands the frame over is told of its end before that returns: a turn of the loop is spared."""
         try:
             self._write(planned, encode_frame(planned.header, planned.pending))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the job
-            job.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the log cannot go on
+            self._fail(error)
         else:
             pace.note(self._write_seconds, on_loop=True)
-            job.set_result(planned)
-        self._job = job
-        job.add_done_callback(self._ended)
+            self.waited_seconds = self._write_seconds
+            self._report(planned)
+            self.waited_seconds = 0.0
 
     def _ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
         self._job = None
@@ -179,7 +183,7 @@ class FrameFlush:
             planned.leaves.file.sync_data()
         file = planned.journal.file
         assert file is not None, f"only own journals are written path={planned.journal.path!r}"
-        offset = planned.header.offset
+        offset = planned.offset
         if not planned.sync:
             file.write_at(offset, buffers)
         else:

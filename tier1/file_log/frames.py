@@ -41,10 +41,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import crc32c
 
-from segmentstore.codec.vectored import join_small
+from segmentstore.codec.vectored import LARGE_BUFFER_BYTES, join_small
 from segmentstore.contracts.identifiers import BufferView
 
 PAGE_BYTES = 4096
@@ -71,9 +72,8 @@ class FrameKind(IntEnum):
 _KINDS = frozenset(int(kind) for kind in FrameKind)
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
-    """One frame's header, field by field as in the module's format table."""
+class FrameHeader(NamedTuple):
+    """One frame's header, field by field as in the module's format table. A tuple: each frame makes one."""
 
     kind: FrameKind
     log_id: bytes
@@ -155,21 +155,29 @@ def frame_bytes(entry_count: int, payload_bytes: int) -> int:
 
 def encode_frame(header: FrameHeader, entries: Sequence[FrameEntry]) -> list[BufferView]:
     """The buffers to write at the header's offset; large pieces are not copied. O(bytes): for an executor."""
-    table = b"".join([_TABLE_ROW.pack(entry.address, entry.length) for entry in entries])
-    body: list[BufferView] = join_small(piece for entry in entries for piece in entry.pieces)
-    body.insert(0, table)
-    padding = header.length - HEADER_BYTES - header.body_bytes
+    table = [_TABLE_ROW.pack(entry.address, entry.length) for entry in entries]
+    whole = header.length - HEADER_BYTES
+    padding = _ZEROS[: whole - header.body_bytes]
+    pieces = (piece for entry in entries for piece in entry.pieces)
+    if whole < LARGE_BUFFER_BYTES:
+        # One buffer: a lone small frame is in a hurry, and costs less than a list of its parts.
+        flat = b"".join([*table, *pieces, padding])
+        _require_length(len(flat), whole)
+        return [header.encode(crc32c.crc32c(flat)) + flat]
+    body: list[BufferView] = join_small(pieces)
+    body.insert(0, b"".join(table))
     if padding:
-        body.append(_ZEROS[:padding])
+        body.append(padding)
     checksum = 0
     for buffer in body:
         checksum = crc32c.crc32c(buffer, checksum)
-    written = sum(map(len, body))
-    assert written == header.length - HEADER_BYTES, (
-        f"frame body is {written} bytes, its header says {header.length - HEADER_BYTES}"
-    )
-    body[0] = header.encode(checksum) + table
+    _require_length(sum(map(len, body)), whole)
+    body[0] = header.encode(checksum) + body[0]
     return body
+
+
+def _require_length(written: int, whole: int) -> None:
+    assert written == whole, f"frame body is {written} bytes, its header says {whole}"
 
 
 def decode_header(raw: BufferView, *, log_id: bytes | None, page: int) -> FrameHeader | None:

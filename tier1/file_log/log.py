@@ -81,6 +81,10 @@ class FileDurableDataLog:
         self._executor = executor
         self._steps = BlockingSteps(executor)
         self._settings = settings or FileLogSettings()
+        self._write_settings = WriteSettings(
+            entry_bytes_max=self._settings.entry_bytes_max,
+            outstanding_bytes_max=self._settings.outstanding_bytes_max,
+        )
         self._epoch_floor = epoch_floor
         self._pace = pace
         self._rules = rules or DurabilityRules()
@@ -108,10 +112,7 @@ class FileDurableDataLog:
 
     @property
     def write_settings(self) -> WriteSettings:
-        return WriteSettings(
-            entry_bytes_max=self._settings.entry_bytes_max,
-            outstanding_bytes_max=self._settings.outstanding_bytes_max,
-        )
+        return self._write_settings
 
     # --- life cycle --------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind, body_bytes, frame_bytes
 from tier1.file_log.journal import Journal
@@ -19,11 +19,13 @@ from tier1.file_log.pool import JournalPool
 from tier1.file_log.settings import FileLogSettings
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFrame:
+class PlannedFrame(NamedTuple):
     """One write, decided on the loop and done in the executor."""
 
     header: FrameHeader
+    offset: int
+    """Of the frame in its file, and its length there: as the header says, without computing them anew."""
+    length: int
     journal: Journal
     leaves: Journal | None
     """The journal before, if it has un-synced marks: it is synced first."""
@@ -99,8 +101,12 @@ class FramePlanner:
             if spare is None:
                 return None
             room = spare.entry_capacity()
-        batch = self._pending.take(bytes_max=self._payload_bytes_max(), room=room)
-        payload = sum(pending.length for pending in batch)
+        batch = self._pending.take_lone()
+        if batch is None:
+            batch = self._pending.take(bytes_max=self._payload_bytes_max(), room=room)
+            payload = sum([pending.length for pending in batch])
+        else:
+            payload = batch[0].length
         return self._planned(
             FrameKind.ENTRIES,
             spare,
@@ -157,28 +163,33 @@ class FramePlanner:
             self._journals.append(spare)
         journal = self._journals[-1]
         settles_mark = sync and journal.unsynced
+        last = self._last
+        offset = journal.position
         header = FrameHeader(
             kind=kind,
-            log_id=self._last.log_id,
-            epoch=self._last.epoch,
+            log_id=last.log_id,
+            epoch=last.epoch,
             generation=journal.generation,
             number=number,
-            previous_epoch=self._last.epoch,
-            previous_number=self._last.number,
+            previous_epoch=last.epoch,
+            previous_number=last.number,
             synced_number=self._synced_number,
             oldest_number=self._oldest_needed().first_number,
             truncated_up_to=self._truncated_up_to,
             last_address=last_address,
-            page=journal.position // PAGE_BYTES,
+            page=offset // PAGE_BYTES,
             entry_count=len(pending),
             body_bytes=length,
         )
-        journal.advance(header.length, last_address=last_address, synced=sync)
+        frame_length = header.length
+        journal.advance(frame_length, last_address=last_address, synced=sync)
         self._last = header
         self._vouched_number = header.synced_number
         if sync:
             self._synced_number = number
-        return PlannedFrame(header, journal, leaves, pending, sync, settles_mark)
+        return PlannedFrame(
+            header, offset, frame_length, journal, leaves, pending, sync, settles_mark
+        )
 
     # --- truncation --------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class FrameWriter:
         settings: FileLogSettings,
         rules: DurabilityRules,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._log_path = log_path
         self._pool = pool
         self._settings = settings
@@ -110,7 +111,7 @@ class FrameWriter:
         self, pieces: Sequence[BufferView], *, length: int, internal: bool
     ) -> "asyncio.Future[LogAddress]":
         """Accept an entry, or refuse it with LogFullError in the future."""
-        future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[LogAddress] = self._loop.create_future()
         if self._failure is not None or self._stopping:
             fail_future(future, self._closed_error())
             return future
@@ -144,7 +145,7 @@ class FrameWriter:
         worth_it = self._planner.truncate(up_to)
         truncated_up_to = self._planner.truncated_up_to
         if truncated_up_to > self._durable_truncation and worth_it:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiter: asyncio.Future[None] = self._loop.create_future()
             self._truncation_waiters.append((truncated_up_to, waiter))
             self._work.set()
             await waiter
@@ -205,19 +206,22 @@ class FrameWriter:
         if not self._flush.idle:
             enough = self._pending.waiting_bytes >= self._settings.ahead_bytes_min
             return self._planner.plan_entries() if enough and not self._flush.has_next else None
-        planned = self._planner.plan_entries()
-        if planned is None and self._truncation_waiters:
-            return self._planner.plan_mark(truncation=True)
         vouch = self._mark_due or (self._stopping and self._planner.unvouched)
         self._mark_due = False
-        if planned is None and vouch:
-            return self._planner.plan_mark(truncation=False)
-        return planned
+        if self._pending.next_room_bytes and (planned := self._planner.plan_entries()) is not None:
+            return planned
+        if self._truncation_waiters:
+            return self._planner.plan_mark(truncation=True)
+        return self._planner.plan_mark(truncation=False) if vouch else None
 
     # --- doing -------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Begin what is due at once: by way of run() it would wait for another turn of the loop."""
+        """Begin what is due at once: by way of run() it would wait for another turn of the loop.
+
+        May be called back by the frame that it hands over, if that is written on the loop. The pace lets no second one
+        follow at once, and threads report in a later turn: calls are nested no deeper than that.
+        """
         planned = self._plan()
         if planned is not None:
             self._hand_over(planned)
@@ -226,17 +230,17 @@ class FrameWriter:
         if planned.pending and self._rules.acknowledges_before_sync():
             self._pending.acknowledge()
         if self._flush.idle:
-            self._flush_began = asyncio.get_running_loop().time()
+            self._flush_began = self._loop.time()
         self._flush.hand_over(planned)
 
     def _written(self, planned: PlannedFrame) -> None:
-        loop = asyncio.get_running_loop()
+        now = self._loop.time()
         if planned.sync:
             self._durable_truncation = planned.header.truncated_up_to
             self._durable_oldest_number = planned.header.oldest_number
-            seconds = loop.time() - self._flush_began
+            seconds = now - self._flush_began + self._flush.waited_seconds
             self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
-        self._flush_began = loop.time()
+        self._flush_began = now
         if planned.pending and not self._rules.acknowledges_before_sync():
             self._pending.acknowledge()
         while self._truncation_waiters and (
@@ -245,7 +249,7 @@ class FrameWriter:
             waiter = self._truncation_waiters.popleft()[1]
             if not waiter.done():
                 waiter.set_result(None)
-        self._arm_mark_timer(loop)
+        self._arm_mark_timer()
         if self._flush.idle and not self._stopping:
             self._go_on()
         else:
@@ -259,14 +263,16 @@ class FrameWriter:
         failure.__cause__ = error
         self.fail(failure)
 
-    def _arm_mark_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _arm_mark_timer(self) -> None:
         if self._mark_timer is None and self._planner.unvouched:
-            self._mark_timer = loop.call_later(self._settings.mark_delay_seconds, self._mark_idle)
+            self._mark_timer = self._loop.call_later(
+                self._settings.mark_delay_seconds, self._mark_idle
+            )
 
     def _mark_idle(self) -> None:
         self._mark_timer = None
         if self._pending.outstanding_entries:
-            self._arm_mark_timer(asyncio.get_running_loop())
+            self._arm_mark_timer()
             return
         self._mark_due = self._planner.unvouched
         self._work.set()

@@ -222,9 +222,7 @@ def test_frames_that_a_mark_vouches_for_stay_in_place() -> None:
 def test_h39_copies_of_an_epoch_that_was_never_synced_are_copied_again() -> None:
     second = frame(6, EPOCH, synced=2, page=0, epoch=2, previous=(1, 2), address=3, path="b")
     copies = FoundFrame(
-        FrameHeader(
-            **{**{f: getattr(second.header, f) for f in second.header.__slots__}, "entry_count": 1}
-        ),
+        second.header._replace(entry_count=1),
         "b",
     )
     made = plan(link(FIRST, frame(2, synced=1, page=1), frame(3, synced=2, page=2), copies))

@@ -116,7 +116,7 @@ def test_a_lone_append_does_not_wait_for_a_thread() -> None:
     run_simulation(1, main)
 
 
-def test_what_comes_while_the_end_of_a_frame_is_on_its_way_is_acknowledged_behind_it() -> None:
+def test_l1_what_comes_behind_a_frame_written_on_the_loop_is_acknowledged_behind_it() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedLogWorld(QUIET)
         log = await trusted(world, loop)
@@ -126,16 +126,23 @@ def test_what_comes_while_the_end_of_a_frame_is_on_its_way_is_acknowledged_behin
             await future
             done.append(number)
 
-        futures = [log.append([b"%d" % number]) for number in range(20)]
-        assert not any(future.done() for future in futures), "append() called its caller back"
+        futures = [log.append([b"%d" % number]) for number in range(19)]
+        assert futures[0].done(), "a frame on the loop took another turn"
+        futures.append(log.append([bytes(48 * KIB)]))  # goes through a thread
+        futures.append(log.append([b"behind"]))
+        assert not futures[-1].done(), "acknowledged before the one in front of it"
         await asyncio.gather(*(note(*pair) for pair in enumerate(futures)))
-        assert done == list(range(20))
+        assert done == list(range(21))
         log.check()
         await log.close()
         again = world.log()
         await again.initialize()
         found = [bytes(payload) for _, payload in await entries(again)]
-        assert found[-20:] == [b"%d" % number for number in range(20)]
+        assert found[-21:] == [
+            *(b"%d" % number for number in range(19)),
+            bytes(48 * KIB),
+            b"behind",
+        ]
         await again.close()
 
     run_simulation(1, main)

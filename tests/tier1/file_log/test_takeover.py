@@ -265,6 +265,35 @@ def test_h47_a_fenced_owner_notices_also_when_two_epochs_have_passed() -> None:
     third.check_epoch()
 
 
+def test_h47_whoever_claims_has_fenced_every_earlier_owner_before_it_reads() -> None:
+    """One look at its own name tells an owner that it may have been read: the name goes before the claim is given."""
+    world = SimulatedLogWorld()
+    first, second = (
+        LogDirectory(world.path, files=world.disk.mount(f"p{n}"), random=Random(n), owner="")
+        for n in range(2)
+    )
+    first.lock(takeover=True)
+    first.claim_epoch(floor=0)
+    alive: list[str] = []
+
+    def look(boundary: Boundary) -> None:
+        if boundary.kind in ("create", "remove"):
+            try:
+                first.check_epoch()
+            except LogNotPrimaryError:
+                alive.append("fenced")
+            else:
+                alive.append("owner")
+
+    world.disk.on_boundary = look
+    second.claim_epoch(floor=0)
+    world.disk.on_boundary = None
+    assert alive[0] == "owner", "a claim that has not begun fences nobody"
+    with pytest.raises(LogNotPrimaryError):
+        first.check_epoch()
+    second.check_epoch()
+
+
 def test_a_log_closed_while_it_opens_stays_closed_and_frees_the_lock() -> None:
     async def main(loop: SimLoop) -> None:
         for steps in range(1, 60):
