@@ -13,6 +13,8 @@ bytes, outside the cache, so that a flush never waits for cache room (H36).
 """
 
 import asyncio
+from asyncio import Future
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 
@@ -31,6 +33,9 @@ from segmentstore.contracts.storage import (
     Publication,
     SegmentPublication,
 )
+
+_CHECKS_MAX = 2
+"""Batches in the executor at a time."""
 
 
 class PublicationBuilder:
@@ -129,19 +134,30 @@ class PublicationBuilder:
             )
 
     async def _check_bytes(self, flushes: Iterable[SegmentFlush]) -> None:
+        """Two batches at a time: the way to the executor and back is as long as the check of one."""
         loop = asyncio.get_running_loop()
+        under_way: deque[Future[RunSlice | None]] = deque()
+        wrong: RunSlice | None = None
         for batch, batch_bytes in self._batches(flushes):
             if batch_bytes <= self._settings.inline_check_bytes_max:
                 wrong = check_and_join(batch)
                 await asyncio.sleep(0)
             else:
-                wrong = await loop.run_in_executor(self._executor, check_and_join, batch)
+                under_way.append(loop.run_in_executor(self._executor, check_and_join, batch))
+                if len(under_way) == _CHECKS_MAX:
+                    wrong = await under_way.popleft()
             if wrong is not None:
-                raise DataCorruptionError(
-                    f"bytes in memory are not those received segment_id={wrong.owner_id}"
-                    f" offset={wrong.owner_offset} length={wrong.length}"
-                    f" expected={wrong.checksum if wrong.checksum is not None else 'none'}"
-                )
+                break
+        # Also after a failure: nobody looks at the cache any more when this has returned.
+        while under_way:
+            found = await under_way.popleft()
+            wrong = wrong or found
+        if wrong is not None:
+            raise DataCorruptionError(
+                f"bytes in memory are not those received segment_id={wrong.owner_id}"
+                f" offset={wrong.owner_offset} length={wrong.length}"
+                f" expected={wrong.checksum if wrong.checksum is not None else 'none'}"
+            )
 
     def _batches(self, flushes: Iterable[SegmentFlush]) -> Iterator[tuple[list[RunSlice], int]]:
         batch: list[RunSlice] = []

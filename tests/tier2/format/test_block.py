@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+import tier2.format.block
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.block import encode_block
 from tier2.format.chunk_format import Compression
@@ -58,6 +59,45 @@ def test_a_large_block_with_text_at_one_place_is_compressed(
     whole = b"".join(thirds)
     block = encode_block([whole], length=len(whole), compression=compression)
     assert block.compression is compression
+
+
+def repeated_noise(period: int, length: int, run_bytes: int) -> list[BufferView]:
+    whole = (Random(2).randbytes(period) * (length // period + 1))[:length]
+    return [whole[start : start + run_bytes] for start in range(0, length, run_bytes)]
+
+
+@pytest.mark.parametrize("run_bytes", [4096, 1 << 16, 1 << 21])
+def test_noise_that_repeats_within_the_window_of_lz4_is_compressed(run_bytes: int) -> None:
+    runs = repeated_noise(4096, 1 << 20, run_bytes)
+    block = encode_block(runs, length=1 << 20, compression=Compression.LZ4)
+    assert block.compression is Compression.LZ4
+    assert block.stored_length < (1 << 20) / 10
+
+
+@pytest.mark.parametrize("run_bytes", [4096, 1 << 16, 1 << 21])
+def test_noise_that_repeats_beyond_the_window_of_lz4_is_not_compressed_in_vain(
+    run_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compressed: list[int] = []
+
+    def compress(content: BufferView, compression: Compression) -> bytes:
+        compressed.append(len(content))
+        return original(content, compression)
+
+    original = tier2.format.block._compress
+    monkeypatch.setattr(tier2.format.block, "_compress", compress)
+    # All three places that are looked at are alike.
+    runs = repeated_noise(1 << 16, (1 << 20) + 4096, run_bytes)
+    block = encode_block(runs, length=(1 << 20) + 4096, compression=Compression.LZ4)
+    assert block.compression is Compression.NONE
+    assert sum(compressed) < (1 << 20) / 4
+
+
+def test_zstandard_finds_what_repeats_beyond_the_window_of_lz4() -> None:
+    runs = repeated_noise(1 << 17, (1 << 20) + 4096, 1 << 21)
+    block = encode_block(runs, length=(1 << 20) + 4096, compression=Compression.ZSTD)
+    assert block.compression is Compression.ZSTD
+    assert block.stored_length < (1 << 20) / 4
 
 
 @pytest.mark.parametrize("compression", COMPRESSED)
