@@ -42,13 +42,27 @@ class BufferedIndex:
                 return rows.get(key)
         return self._database.get(key)
 
+    @property
+    def has_recent(self) -> bool:
+        """Whether memory has anything that the database may not have yet."""
+        return bool(self._fresh or self._leaving)
+
+    def recent(self, key: bytes) -> tuple[bytes | None] | None:
+        """What `get` gives, if memory has what was last said of a key; otherwise None. Never blocks."""
+        for rows in (self._fresh, self._leaving):
+            if key in rows:
+                return (rows[key],)
+        return None
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: dict[bytes, bytes | None] = {}
         # Newest first, and the database last, as in `get`.
         for rows in (self._fresh, self._leaving):
-            for key in keys:
+            for key in keys if rows else ():
                 if key in rows and key not in found:
                     found[key] = rows[key]
+        if not found:
+            return self._database.get_many(keys)
         missing = [key for key in keys if key not in found]
         found.update(zip(missing, self._database.get_many(missing), strict=True))
         return [found[key] for key in keys]

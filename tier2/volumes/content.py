@@ -76,7 +76,14 @@ def check_pieces(
     content: BufferView, first_piece: int, pieces: Sequence[int], piece_bytes: int
 ) -> None:
     """Bytes that begin with piece `first_piece` and end with a piece's end. Raises CorruptedDataError."""
+    if len(content) <= piece_bytes and content:
+        _check_piece(content, first_piece, pieces)
+        return
     view = memoryview(content)
     for number, start in enumerate(range(0, len(view), piece_bytes), start=first_piece):
-        if crc32_of(view[start : start + piece_bytes]) != pieces[number]:
-            raise CorruptedDataError(f"bytes of an object fail their checksum piece={number}")
+        _check_piece(view[start : start + piece_bytes], number, pieces)
+
+
+def _check_piece(content: BufferView, number: int, pieces: Sequence[int]) -> None:
+    if crc32_of(content) != pieces[number]:
+        raise CorruptedDataError(f"bytes of an object fail their checksum piece={number}")

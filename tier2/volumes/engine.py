@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
+from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
 from tier2.volumes.content import ContentDigest, digest, digest_by_name, digest_piece
@@ -32,7 +33,8 @@ from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import (
     BlobRow,
 )
-from tier2.volumes.lookups import ListedObject, Lookups, StoredObject
+from tier2.volumes.lookup_line import LookupLine
+from tier2.volumes.lookups import ListedObject, Lookups, StoredObject, Wanted
 from tier2.volumes.mutations import ALWAYS, ChangeLock, Condition, Delete, Put
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
@@ -53,7 +55,7 @@ class VolumeEngine:
     def __init__(
         self,
         *,
-        index: IndexDatabase,
+        index: BufferedIndex,
         volumes: VolumeFiles,
         line: CommitLine,
         compactor: Compactor | None,
@@ -66,10 +68,10 @@ class VolumeEngine:
         self._index = index
         self._volumes = volumes
         self._lookups = Lookups(index=index, volumes=volumes)
+        self._lookup_line = LookupLine(lookups=self._lookups, executor=readers)
         self._line = line
         self._compactor = compactor
         self._executor = executor
-        self._readers = readers
         self._wall_clock = wall_clock
         self._settings = settings
         self._digests = DigestLine(executor=executor, piece_bytes=settings.piece_bytes)
@@ -206,12 +208,12 @@ class VolumeEngine:
     async def head(self, key: bytes, *, version_id: str | None = None) -> IndexRecord:
         """Raises ObjectNotFoundError, also if the current version is a delete marker and none is named."""
         check_key(key)
-        return (await self._look(self._lookups.find, key, version_id)).record
+        return (await self._lookup_line.read(Wanted(key, version_id, 0, 0))).record
 
     async def get(self, key: bytes, *, version_id: str | None = None) -> StoredObject:
         """The whole object, checked. Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
         check_key(key)
-        return await self._look(self._lookups.read, key, version_id, 0, None)
+        return await self._lookup_line.read(Wanted(key, version_id))
 
     async def get_range(
         self,
@@ -229,7 +231,7 @@ class VolumeEngine:
         check_key(key)
         if start < 0 or length < 0:
             raise InvalidRequestError(f"bad range start={start} length={length}")
-        return await self._look(self._lookups.read, key, version_id, start, length, checked=checked)
+        return await self._lookup_line.read(Wanted(key, version_id, start, length, checked))
 
     async def list(
         self, prefix: bytes, *, start_after: bytes = b"", limit: int, markers: bool = False
@@ -238,12 +240,14 @@ class VolumeEngine:
 
         `start_after` need not be a key: a prefix followed by b"\\xff" passes over all that share it.
         """
-        return await self._look(self._lookups.list, prefix, start_after, limit, markers=markers)
+        return await self._lookup_line.call(
+            partial(self._lookups.list, prefix, start_after, limit, markers=markers)
+        )
 
     async def list_versions(self, key: bytes) -> Sequence[IndexRecord]:
         """All versions of a key, newest first, markers included."""
         check_key(key)
-        return await self._look(self._lookups.versions, key)
+        return await self._lookup_line.call(partial(self._lookups.versions, key))
 
     # --- care ------------------------------------------------------------------------------------
 
@@ -273,6 +277,7 @@ class VolumeEngine:
             await self._line.close()
             await self._run(self._index.sync)
         finally:
+            await self._lookup_line.close()
             await self._run(self._index.close)
 
     async def _run(
@@ -282,14 +287,6 @@ class VolumeEngine:
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
         return await _run_in(self._executor, partial(call, *args, **kwargs))
-
-    async def _look(
-        self,
-        call: Callable[_Arguments, _Result],
-        *args: _Arguments.args,
-        **kwargs: _Arguments.kwargs,
-    ) -> _Result:
-        return await _run_in(self._readers, partial(call, *args, **kwargs))
 
 
 async def _run_in(executor: Executor | None, call: Callable[[], _Result]) -> _Result:

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
@@ -51,6 +52,11 @@ _KNOWN_FLAGS = (1 << 6) - 1
 INLINE_ONLY = _FORMAT_VERSION << 24 | _INLINE << 16
 """The first number of RECORD_FRONT of an inline object that has no version id, no retention and no hold."""
 _TEXT_BYTES_MAX = 0xFFFF
+_USUAL_ETAG_BYTES = 32
+"""Sixteen bytes of a hash, in hexadecimal."""
+_USUAL_TYPE_BYTES_MAX = 100
+_USUAL_BYTES = _FIXED.size + 4 * _SHORT.size + 2 * _LONG.size + _USUAL_ETAG_BYTES
+"""What `_usual` reads, without the type: four lengths, the count of pieces, a piece, the etag."""
 
 
 class RetentionMode(Enum):
@@ -184,7 +190,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _text_at(content: bytes, position: int, layout: struct.Struct = _SHORT) -> tuple[str, int]:
-    """A text, and where it ends. Raises struct.error, CorruptedDataError."""
+    """A text, and where it ends. Raises struct.error, UnicodeDecodeError, CorruptedDataError."""
     (length,) = layout.unpack_from(content, position)
     position += layout.size
     if not length:
@@ -192,21 +198,71 @@ def _text_at(content: bytes, position: int, layout: struct.Struct = _SHORT) -> t
     end = position + length
     if end > len(content):
         raise CorruptedDataError(f"index record is cut off wanted={end} bytes={len(content)}")
-    try:
-        return content[position:end].decode(), end
-    except UnicodeDecodeError as error:
-        raise CorruptedDataError("text of an index record is not UTF-8") from error
+    return content[position:end].decode(), end
 
 
 def decode_index_record(content: BufferView) -> IndexRecord:
     """Raises CorruptedDataError."""
+    whole = bytes(content)
     try:
-        return _decoded(bytes(content))
+        return _usual(whole) or _decoded(whole)
     except struct.error as error:
-        raise CorruptedDataError(f"index record is cut off bytes={len(content)}") from error
+        raise CorruptedDataError(f"index record is cut off bytes={len(whole)}") from error
+    except UnicodeDecodeError as error:
+        raise CorruptedDataError("text of an index record is not UTF-8") from error
+
+
+def _usual(content: bytes) -> IndexRecord | None:
+    """By one look, if it is what most records are: of one piece, with an etag of the usual length, and a short type."""
+    type_length = len(content) - _USUAL_BYTES
+    if not 0 <= type_length <= _USUAL_TYPE_BYTES_MAX:
+        return None
+    parts = _usual_layout(type_length).unpack(content)
+    id_length, etag_length, etag, its_type_length, content_type, count, pieces = parts[10:17]
+    if (id_length, etag_length, its_type_length, count, pieces) != (
+        0,
+        _USUAL_ETAG_BYTES,
+        type_length,
+        0,
+        1,
+    ):
+        return None
+    return _record(parts[:10], "", etag.decode(), content_type.decode(), {}, parts[17:])
+
+
+@lru_cache(maxsize=_USUAL_TYPE_BYTES_MAX + 1)
+def _usual_layout(content_type: int) -> struct.Struct:
+    return struct.Struct(f"{_FIXED_FORMAT}HH{_USUAL_ETAG_BYTES}sH{content_type}sHII")
 
 
 def _decoded(content: bytes) -> IndexRecord:
+    metadata: dict[str, str] = {}
+    fixed = _FIXED.unpack_from(content)
+    version_id, position = _text_at(content, _FIXED.size)
+    etag, position = _text_at(content, position)
+    content_type, position = _text_at(content, position)
+    (count,) = _SHORT.unpack_from(content, position)
+    position += _SHORT.size
+    for _ in range(count):
+        name, position = _text_at(content, position)
+        metadata[name], position = _text_at(content, position, _LONG)
+    (count,) = _LONG.unpack_from(content, position)
+    position += _LONG.size
+    pieces: tuple[int, ...] = struct.unpack_from(f">{count}I", content, position)
+    position += _LONG.size * count
+    if position < len(content):
+        raise CorruptedDataError(f"bytes behind an index record bytes={len(content) - position}")
+    return _record(fixed, version_id, etag, content_type, metadata, pieces)
+
+
+def _record(
+    fixed: tuple[Any, ...],
+    version_id: str,
+    etag: str,
+    content_type: str,
+    metadata: dict[str, str],
+    pieces: tuple[int, ...],
+) -> IndexRecord:
     (
         version,
         flags,
@@ -218,45 +274,31 @@ def _decoded(content: bytes) -> IndexRecord:
         retain_until_ms,
         piece_bytes,
         content_hash,
-    ) = _FIXED.unpack_from(content)
+    ) = fixed
     if version != _FORMAT_VERSION or reserved or flags & ~_KNOWN_FLAGS:
         raise CorruptedDataError(f"not an index record {version=} {flags=:#x} {reserved=}")
-    if flags & _GOVERNANCE and flags & _COMPLIANCE:
-        raise CorruptedDataError("an index record has two retention modes")
-    version_id, position = _text_at(content, _FIXED.size)
-    etag, position = _text_at(content, position)
-    content_type, position = _text_at(content, position)
-    (count,) = _SHORT.unpack_from(content, position)
-    position += _SHORT.size
-    metadata = {}
-    for _ in range(count):
-        name, position = _text_at(content, position)
-        metadata[name], position = _text_at(content, position, _LONG)
-    (count,) = _LONG.unpack_from(content, position)
-    position += _LONG.size
-    pieces: tuple[int, ...] = struct.unpack_from(f">{count}I", content, position)
-    position += _LONG.size * count
-    if position < len(content):
-        raise CorruptedDataError(f"bytes behind an index record bytes={len(content) - position}")
     mode = None
     if flags & (_GOVERNANCE | _COMPLIANCE):
+        if flags & _GOVERNANCE and flags & _COMPLIANCE:
+            raise CorruptedDataError("an index record has two retention modes")
         mode = RetentionMode.GOVERNANCE if flags & _GOVERNANCE else RetentionMode.COMPLIANCE
+    # By position: names cost a third more.
     return IndexRecord(
-        size=size,
-        sequence=sequence,
-        oldest=oldest,
-        content_hash=content_hash,
-        etag=etag,
-        created_ms=created_ms,
-        piece_bytes=piece_bytes,
-        pieces=pieces,
-        content_type=content_type,
-        metadata=metadata,
-        version_id=version_id,
-        retention_mode=mode,
-        retain_until_ms=retain_until_ms,
-        legal_hold=bool(flags & _LEGAL_HOLD),
-        versioned=bool(flags & _VERSIONED),
-        delete_marker=bool(flags & _DELETE_MARKER),
-        inline=bool(flags & _INLINE),
+        size,
+        sequence,
+        content_hash,
+        etag,
+        created_ms,
+        piece_bytes,
+        pieces,
+        content_type,
+        metadata,
+        version_id,
+        mode,
+        retain_until_ms,
+        flags & _LEGAL_HOLD != 0,
+        flags & _VERSIONED != 0,
+        flags & _DELETE_MARKER != 0,
+        flags & _INLINE != 0,
+        oldest,
     )

@@ -147,14 +147,9 @@ def decode_object_row(content: bytes) -> ObjectRow:
     except struct.error as error:
         raise CorruptedDataError("object row is cut off") from error
     end = OBJECT_LAYOUT.size + length
-    record = decode_index_record(memoryview(content)[OBJECT_LAYOUT.size : end])
-    return ObjectRow(
-        volume=volume,
-        record_offset=record_offset,
-        record_length=record_length,
-        record=record,
-        inline=content[end:] if record.inline else None,
-    )
+    record = decode_index_record(content[OBJECT_LAYOUT.size : end])
+    inline = content[end:] if record.inline else None
+    return ObjectRow(volume, record_offset, record_length, record, inline)
 
 
 RowMove: TypeAlias = tuple[bytes, bytes, bytes]

@@ -66,7 +66,11 @@ class LmdbIndex:
             return _value_of(transaction.get(_stored(key)), key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
         with _translated(), self._environment.begin(buffers=False) as transaction:
+            if max(map(len, keys)) <= _SHORT_KEY_BYTES_MAX:
+                return [transaction.get(key) for key in keys]
             return [_value_of(transaction.get(_stored(key)), key) for key in keys]
 
     def scan(

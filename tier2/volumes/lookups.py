@@ -2,6 +2,7 @@
 
 Invariants:
 
+- Many look-ups at once fail one by one: what one of them meets is its own answer.
 - A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
   agree are taken again if it changed between them.
 - Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from tier2.volumes.blob_record import KEY_BYTES_MAX
+from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.content import check_pieces
 from tier2.volumes.index_changes import IndexChanges
-from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_record import IndexRecord
 from tier2.volumes.index_rows import (
     CURRENT,
@@ -29,9 +30,20 @@ from tier2.volumes.volume_files import VolumeFiles
 _LOOKUPS_MAX = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Wanted:
+    """What somebody asks for: of a version, the bytes from `start` on, at most `length`; none of them is its record."""
+
+    key: bytes
+    version_id: str | None
+    start: int = 0
+    length: int | None = None
+    checked: bool = True
+
+
+@dataclass(slots=True)
 class StoredObject:
-    """A version of an object with its bytes."""
+    """A version of an object with its bytes. Never changed; not frozen, since that makes it four times as dear."""
 
     record: IndexRecord
     content: bytes
@@ -48,41 +60,68 @@ class ListedObject:
 class Lookups:
     """Each verb in one call; see VolumeEngine for what they promise."""
 
-    def __init__(self, *, index: IndexDatabase, volumes: VolumeFiles) -> None:
+    def __init__(self, *, index: BufferedIndex, volumes: VolumeFiles) -> None:
         self._index = index
         self._volumes = volumes
 
-    def find(self, key: bytes, version_id: str | None) -> ObjectRow:
-        if version_id is None:
-            content = self._index.get(current_key(key))
-            row = None if content is None else decode_object_row(content)
-        else:
-            row = self._settled(key, lambda: IndexChanges(self._index).version(key, version_id))
-        if row is None or (row.record.delete_marker and version_id is None):
-            raise ObjectNotFoundError(f"object does not exist key={key!r}")
-        return row
+    @property
+    def has_recent(self) -> bool:
+        """Whether `recent` may know anything."""
+        return self._index.has_recent
 
-    def read(
-        self,
-        key: bytes,
-        version_id: str | None,
-        start: int,
-        length: int | None,
-        *,
-        checked: bool = True,
-    ) -> StoredObject:
+    def recent(self, wanted: Wanted) -> StoredObject | ObjectRow | None:
+        """As `look_up`, from memory alone, and never blocking: of what was changed a moment ago. None: ask the index.
+
+        Raises ObjectNotFoundError, CorruptedDataError.
+        """
+        if wanted.version_id is not None:
+            return None
+        recent = self._index.recent(current_key(wanted.key))
+        if recent is None:
+            return None
+        row = self._row(wanted, recent[0])
+        answer = _at_hand(row, wanted)
+        return row if answer is None else answer
+
+    def look_up(self, many: Sequence[Wanted]) -> list[StoredObject | ObjectRow | Exception]:
+        """The answer to each, or why there is none; the row of one whose bytes are still to be read (`read`).
+
+        One alone is read here.
+        """
+        if len(many) == 1:
+            try:
+                return [self.read(many[0])]
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                return [error]
+        found: list[StoredObject | ObjectRow | Exception] = []
+        for wanted, content in zip(many, self._contents(many), strict=True):
+            try:
+                row = self._row(wanted, content)
+                answer = _at_hand(row, wanted)
+            except Exception as error:  # noqa: BLE001 - as above
+                found.append(error)
+            else:
+                found.append(row if answer is None else answer)
+        return found
+
+    def read(self, wanted: Wanted, row: ObjectRow | None = None) -> StoredObject:
+        """`row`: what a look-up a moment ago found."""
         why: CorruptedDataError | None = None
         for _ in range(_LOOKUPS_MAX):
-            row = self.find(key, version_id)
-            record = row.record
-            end = record.size if length is None else min(record.size, start + length)
-            if start >= end:
-                return StoredObject(record, b"")
-            if row.inline is not None:
-                check_pieces(row.inline, 0, record.pieces, record.piece_bytes)
-                return StoredObject(record, row.inline[start:end])
+            if row is None:
+                content = None
+                if wanted.version_id is None:
+                    content = self._index.get(current_key(wanted.key))
+                row = self._row(wanted, content)
+            answer = _at_hand(row, wanted)
+            if answer is not None:
+                return answer
+            record, row = row.record, None
+            start, end = wanted.start, record.size
+            if wanted.length is not None:
+                end = min(end, start + wanted.length)
             try:
-                if checked or end - start == record.size:
+                if wanted.checked or end - start == record.size:
                     return StoredObject(record, self._read_checked(record, start, end))
                 return StoredObject(record, self._read_blob(record, start, end))
             except CorruptedDataError as error:
@@ -90,6 +129,33 @@ class Lookups:
                 why = error
         assert why is not None, "a look ends with bytes or with a reason"
         raise why
+
+    def _contents(self, many: Sequence[Wanted]) -> Sequence[bytes | Exception | None]:
+        """The row of each current version that is wanted, from one look into the index."""
+        keys = [current_key(wanted.key) for wanted in many]
+        try:
+            return self._index.get_many(keys)
+        except (CorruptedDataError, OSError):
+            return [self._content(key) for key in keys]
+
+    def _content(self, key: bytes) -> bytes | Exception | None:
+        try:
+            return self._index.get(key)
+        except (CorruptedDataError, OSError) as error:
+            return error
+
+    def _row(self, wanted: Wanted, content: bytes | Exception | None) -> ObjectRow:
+        """`content`: what the index has of the current version."""
+        if wanted.version_id is None:
+            if isinstance(content, Exception):
+                raise content
+            row = None if content is None else decode_object_row(content)
+        else:
+            key, version_id = wanted.key, wanted.version_id
+            row = self._settled(key, lambda: IndexChanges(self._index).version(key, version_id))
+        if row is None or (row.record.delete_marker and wanted.version_id is None):
+            raise ObjectNotFoundError(f"object does not exist key={wanted.key!r}")
+        return row
 
     def _settled(
         self, key: bytes, look: Callable[[], tuple[bytes, ObjectRow] | None]
@@ -154,3 +220,17 @@ class Lookups:
             if IndexChanges(self._index).current(key) == current:
                 return [*([] if current is None else [current.record]), *earlier]
         raise StorageError(f"an object changes faster than it can be read key={key!r}")
+
+
+def _at_hand(row: ObjectRow, wanted: Wanted) -> StoredObject | None:
+    """The answer, unless bytes have to be read from a volume. Raises CorruptedDataError."""
+    record, inline = row.record, row.inline
+    start, end = wanted.start, record.size
+    if wanted.length is not None:
+        end = min(end, start + wanted.length)
+    if start >= end:
+        return StoredObject(record, b"")
+    if inline is None:
+        return None
+    check_pieces(inline, 0, record.pieces, record.piece_bytes)
+    return StoredObject(record, inline[start:end])

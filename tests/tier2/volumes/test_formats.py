@@ -1,6 +1,8 @@
 """The bytes of everything that lies on a disk: golden samples, round trips, and refusals."""
 
 import contextlib
+import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.runtime.files import SystemFileSystem
+from tier2.volumes import index_record
 from tier2.volumes.blob_record import (
     ALIGNMENT,
     RECORD_HEADER_BYTES,
@@ -236,3 +239,36 @@ def test_h71_a_scan_goes_on_behind_damage_and_takes_no_stored_bytes_for_records(
     assert good == [offset for n, (offset, _) in enumerate(offsets) if n not in damaged]
     lost = sum(one.length for one in items if isinstance(one, DamagedStretch))
     assert lost == sum(length for n, (_, length) in enumerate(offsets) if n in damaged)
+
+
+def _outcome(decode: Callable[[bytes], IndexRecord], content: bytes) -> IndexRecord | None:
+    try:
+        return decode(content)
+    except (CorruptedDataError, struct.error, UnicodeDecodeError):
+        return None
+
+
+@pytest.mark.parametrize("type_length", [0, 1, 24, 100, 101])
+@pytest.mark.parametrize("etag_length", [0, 31, 32, 33])
+def test_a_usual_record_is_read_at_once_as_it_is_field_by_field(
+    type_length: int, etag_length: int
+) -> None:
+    record = replace(
+        RECORD,
+        size=200,
+        pieces=(7,),
+        etag="e" * etag_length,
+        content_type="t" * type_length,
+        metadata={},
+        version_id="",
+    )
+    encoded = encode_index_record(record)
+    assert decode_index_record(encoded) == record
+    for position in range(len(encoded)):
+        for flip in (1, 2, 128, 255):
+            damaged = bytearray(encoded)
+            damaged[position] ^= flip
+            found = _outcome(decode_index_record, bytes(damaged))
+            assert found == _outcome(index_record._decoded, bytes(damaged)), (position, flip)
+    for cut in (encoded[:-1], encoded + b"\0"):
+        assert _outcome(decode_index_record, cut) is None
