@@ -13,10 +13,11 @@ A record is as long as its header says, and the next one stands behind it.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.tables import KEY_BYTES_MAX
+from segmentstore.contracts.tables import KEY_BYTES_MAX, TableEntry
 
 _HEADER = struct.Struct(">Biiq")
 _FORMAT = 1
@@ -46,6 +47,23 @@ class RecordHeader(NamedTuple):
 def encode_update(key: bytes, value: bytes) -> bytes:
     """The record of a new value; its version will be the offset where it is put."""
     return _pack_header(_FORMAT, len(key), len(value), _HERE) + key + value
+
+
+def encode_updates(entries: Sequence[TableEntry]) -> tuple[bytes, list[int]]:
+    """The records of all of them, one behind the other, and how long each is."""
+    parts: list[bytes] = []
+    lengths: list[int] = []
+    header, key_length, value_length, length = b"", -1, -1, 0
+    for entry in entries:
+        key, value = entry.key, entry.value
+        if len(key) != key_length or len(value) != value_length:
+            # Most often all of a group are alike.
+            key_length, value_length = len(key), len(value)
+            header = _pack_header(_FORMAT, key_length, value_length, _HERE)
+            length = RECORD_HEADER_BYTES + key_length + value_length
+        parts += (header, key, value)
+        lengths.append(length)
+    return b"".join(parts), lengths
 
 
 def encode_removal(key: bytes) -> bytes:

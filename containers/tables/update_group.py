@@ -13,7 +13,7 @@ from containers.attributes.judgement import JudgedAppend, UnknownAttributesError
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.tables.batch import counters, require_version
 from containers.tables.table_index import decode_place, encode_place, index_key, record_length_of
-from containers.tables.table_record import encode_update
+from containers.tables.table_record import encode_updates
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.tables import NO_VERSION, TableEntry
@@ -26,13 +26,12 @@ class AllRefusedError(SegmentStoreError):
 class UpdateGroup:
     """Entries with the versions that they expect."""
 
-    __slots__ = ("_records", "_versions", "data", "index_keys", "outcomes")
+    __slots__ = ("_entries", "_lengths", "data", "index_keys", "outcomes")
 
     def __init__(self, entries: Sequence[TableEntry]) -> None:
+        self._entries = entries
         self.index_keys = [index_key(entry.key) for entry in entries]
-        self._versions = [entry.version for entry in entries]
-        self._records = [encode_update(entry.key, entry.value) for entry in entries]
-        self.data = b"".join(self._records)
+        self.data, self._lengths = encode_updates(entries)
         """Of all of them: what is appended if none is refused."""
         self.outcomes: list[int | SegmentStoreError] = []
         """Of each entry, once it is judged: its version, or why it is refused."""
@@ -55,22 +54,19 @@ class UpdateGroup:
         count = live_bytes = 0
         changes: dict[AttributeKey, AttributeValue | None] = {}
         outcomes: list[int | SegmentStoreError] = []
-        refused: set[int] = set()
-        for number, (key, expected, record) in enumerate(
-            zip(self.index_keys, self._versions, self._records, strict=True)
-        ):
+        refused = 0
+        for key, entry, length in zip(self.index_keys, self._entries, self._lengths, strict=True):
             before = changes.get(key)
             if before is None:
                 before = pending_value(key)
-            if expected != NO_VERSION:
+            if entry.version != NO_VERSION:
                 place = None if before is None else decode_place(before)
                 try:
-                    require_version(segment.name, key, expected, place)
+                    require_version(segment.name, key, entry.version, place)
                 except SegmentStoreError as refusal:
                     outcomes.append(refusal)
-                    refused.add(number)
+                    refused += 1
                     continue
-            length = len(record)
             if before is None:
                 count += 1
                 live_bytes += length
@@ -82,8 +78,8 @@ class UpdateGroup:
         self.outcomes = outcomes
         data = self.data
         if refused:
-            if len(refused) == len(outcomes):
+            if refused == len(outcomes):
                 raise AllRefusedError("every update of a group is refused")
-            kept = [each for number, each in enumerate(self._records) if number not in refused]
-            data = b"".join(kept)
+            kept = zip(self._entries, outcomes, strict=True)
+            data, _ = encode_updates([entry for entry, each in kept if isinstance(each, int)])
         return data, [*changes.items(), *counters(segment, count=count, live_bytes=live_bytes)]

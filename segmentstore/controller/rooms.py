@@ -30,6 +30,7 @@ from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.finisher import Finisher
 from segmentstore.controller.transactions.forgetting import Forgetting
 from segmentstore.controller.transactions.merges import Merges
+from segmentstore.controller.transactions.reservations import Reservations
 from segmentstore.controller.transactions.rolling_commit import RollingCommit
 from segmentstore.controller.transactions.staged_commits import StagedCommits
 from segmentstore.controller.transactions.transaction_book import TransactionBook
@@ -122,6 +123,10 @@ class Rooms:
             wall_clock=wall_clock,
             book=book,
         )
+        ids = TransactionIds(random=random)
+        reservations = Reservations(
+            table=table, ids=ids, wall_clock=wall_clock, settings=self._settings.transactions
+        )
         finisher = Finisher(
             book=book,
             table=table,
@@ -129,11 +134,16 @@ class Rooms:
             segments=self.streams.segments,
             merges=merges,
             rolling=rolling,
+            reservations=reservations,
             wall_clock=wall_clock,
             settings=self._settings.transactions,
         )
         self.forgetting = Forgetting(
-            book=book, table=table, finisher=finisher, settings=self._settings.transactions
+            book=book,
+            table=table,
+            finisher=finisher,
+            reservations=reservations,
+            settings=self._settings.transactions,
         )
         self.transactions = Transactions(
             book=book,
@@ -145,7 +155,8 @@ class Rooms:
                 book=book, table=table, finisher=finisher, settings=self._settings.transactions
             ),
             forgetting=self.forgetting,
-            ids=TransactionIds(random=random),
+            reservations=reservations,
+            ids=ids,
             wall_clock=wall_clock,
             settings=self._settings.transactions,
         )

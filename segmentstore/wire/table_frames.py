@@ -15,6 +15,7 @@ codec (None), which reads all shapes and says what is wrong. The bytes are those
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES
@@ -23,6 +24,7 @@ from segmentstore.codec.wire_protocol.tables import (
     NO_TABLE_OFFSET,
     TableEntriesUpdated,
     TableRead,
+    UpdateTableEntries,
 )
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
 
@@ -32,6 +34,9 @@ _COUNT_AND_KEY: Final = struct.Struct(">iii")
 _VERSION: Final = struct.Struct(">q")
 _VERSION_AND_VALUE: Final = struct.Struct(">qii")
 _UPDATED: Final = struct.Struct(">iiqiq")
+_UPDATED_BYTES: Final = _UPDATED.size - FRAME_HEADER_BYTES
+_LENGTH_BYTES: Final = 4
+_UPDATE_TABLE: Final = UpdateTableEntries.type
 _NO_OFFSET: Final = _VERSION.pack(NO_TABLE_OFFSET)
 _REQUEST_ID_BYTES: Final = 8
 _READ_HEAD: Final = struct.Struct(">ii8s")
@@ -118,6 +123,61 @@ def read_single_update(payload: bytes, begin: int) -> TableEntry | None:
     return TableEntry(payload[key_at:key_end], payload[value_at:value_end], version)
 
 
+class AlikeUpdates:
+    """UpdateTableEntries of one table that differ in request id, key, version and value, and in no length.
+
+    Whoever keeps many under way sends such ones: a whole run of them is read in one go, and everything else in them is
+    compared with what the first one had there.
+    """
+
+    __slots__ = (
+        "_behind_key",
+        "_between",
+        "_fields",
+        "_head",
+        "_tail",
+        "entry_bytes",
+        "frame_bytes",
+    )
+
+    def __init__(self, named: NamedTable, entry: TableEntry, payload: bytes) -> None:
+        """As the update of `entry` that `payload` is, behind what names its table."""
+        key_bytes, value_bytes = len(entry.key), len(entry.value)
+        key_at = named.end + KEY_AT
+        value_at = key_at + key_bytes + _VERSION_AND_VALUE.size
+        self._head = FRAME_HEADER.pack(_UPDATE_TABLE, len(payload))
+        self._between = payload[_REQUEST_ID_BYTES:key_at]
+        self._behind_key = payload[value_at - 2 * _LENGTH_BYTES : value_at]
+        self._tail = payload[value_at + value_bytes :]
+        self._fields = struct.Struct(
+            f">{len(self._head)}sq{len(self._between)}s{key_bytes}sq{len(self._behind_key)}s"
+            f"{value_bytes}s{len(self._tail)}s"
+        )
+        self.frame_bytes = self._fields.size
+        self.entry_bytes = key_bytes + value_bytes
+
+    def read(
+        self, view: memoryview, position: int, limit: int, *, count: int
+    ) -> tuple[list[int], list[TableEntry]]:
+        """Request ids and entries of up to `count` that are whole before `limit`, from `position` on."""
+        request_ids: list[int] = []
+        entries: list[TableEntry] = []
+        head, between = self._head, self._between
+        behind_key, end = self._behind_key, self._tail
+        count = min(count, (limit - position) // self.frame_bytes)
+        if count <= 0 or view[position : position + len(head)] != head:
+            return request_ids, entries
+        run = view[position : position + count * self.frame_bytes]
+        for start, request_id, name, key, version, lengths, value, tail in self._fields.iter_unpack(
+            run
+        ):
+            if start != head or name != between or lengths != behind_key or tail != end:
+                break
+            request_ids.append(request_id)
+            entries.append(TableEntry(key, value, version))
+        return request_ids, entries
+
+
 def read_single_key(payload: bytes, begin: int) -> int | None:
     """Where the one key of a ReadTable ends that begins `KEY_AT` behind `begin`."""
     try:
@@ -152,7 +212,12 @@ def encode_single_read(
     )
 
 
-def encode_single_update(request_id: int, version: int) -> bytes:
-    """A TableEntriesUpdated."""
-    length = _UPDATED.size - FRAME_HEADER_BYTES
-    return _UPDATED.pack(TableEntriesUpdated.type, length, request_id, 1, version)
+def encode_single_updates(request_ids: Sequence[int], versions: Sequence[int]) -> bytes:
+    """A TableEntriesUpdated for each."""
+    pack, kind, length = _UPDATED.pack, TableEntriesUpdated.type, _UPDATED_BYTES
+    return b"".join(
+        [
+            pack(kind, length, request_id, 1, version)
+            for request_id, version in zip(request_ids, versions, strict=True)
+        ]
+    )

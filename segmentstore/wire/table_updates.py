@@ -22,8 +22,9 @@ from segmentstore.wire.handle_pins import HandlePins, Pin
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_frames import (
     RUN_FRAMES,
+    AlikeUpdates,
     NamedTable,
-    encode_single_update,
+    encode_single_updates,
     payload_of_next,
     read_named_table,
     read_request_id,
@@ -82,6 +83,9 @@ class GatheredUpdates:
         self._charge = charge
         self._named: NamedTable | None = None
         """Of the update before: clients go on with the same table."""
+        self._alike: AlikeUpdates | None = None
+        """The last two of the same length, in that table: clients go on with such ones."""
+        self._length_before = 0
         self._group: _Group | None = None
 
     def gather(self, view: memoryview, position: int, limit: int) -> tuple[int, int]:
@@ -92,21 +96,55 @@ class GatheredUpdates:
         ProtocolError for a name that is no text.
         """
         count = 0
-        while frame := payload_of_next(view, position, limit, kind=_UPDATE_TABLE):
-            payload, end = frame
-            if not self._add(payload):
+        while True:
+            alike = self._alike
+            if alike is not None:
+                taken = self._add_alike(alike, view, position, limit, RUN_FRAMES - count)
+                position += taken * alike.frame_bytes
+                count += taken
+                if taken and (self._group is None or count == RUN_FRAMES):
+                    break
+            frame = payload_of_next(view, position, limit, kind=_UPDATE_TABLE)
+            if frame is None or not self._add(frame[0]):
                 break
-            position = end
+            position = frame[1]
             count += 1
             if self._group is None or count == RUN_FRAMES:
                 break
         return position, count
+
+    def _add_alike(
+        self, alike: AlikeUpdates, view: memoryview, position: int, limit: int, count: int
+    ) -> int:
+        """How many were gathered, of those that differ from the last one in no length."""
+        group = self._group
+        room = _GROUP_BYTES - (group.byte_count if group is not None else 0)
+        # Up to the one that makes the group full.
+        count = min(count, -(-room // alike.entry_bytes))
+        request_ids, entries = alike.read(view, position, limit, count=count)
+        if not entries:
+            return 0
+        if group is None:
+            assert self._named is not None, "alike with what was never named"
+            pin = self._pins.lease_nowait(self._named.segment)
+            if pin is None:
+                return 0
+            group = self._group = _Group(self._named.segment, pin)
+        if group.key_length not in (0, len(entries[0].key)):
+            return 0
+        group.request_ids += request_ids
+        group.entries += entries
+        group.byte_count += len(entries) * alike.entry_bytes
+        if group.byte_count >= _GROUP_BYTES:
+            self.submit()
+        return len(entries)
 
     def _add(self, payload: bytes) -> bool:
         """Whether it is gathered."""
         named = self._named
         if named is None or not named.begins(payload):
             self.submit()
+            self._alike = None
             named = self._named = read_named_table(payload)
             if named is None:
                 return False
@@ -128,6 +166,9 @@ class GatheredUpdates:
             or (key_length and key_bytes != key_length)
         ):
             return False  # Refused by itself: it must not take the others along.
+        if len(payload) == self._length_before:
+            self._alike = AlikeUpdates(named, entry, payload)
+        self._length_before = len(payload)
         group.request_ids.append(read_request_id(payload))
         group.entries.append(entry)
         group.byte_count += byte_count
@@ -161,16 +202,20 @@ class GatheredUpdates:
         self._pins.release(group.pin)
         if error is not None:
             raise error
-        frames: list[bytes] = []
+        request_ids: list[int] = []
+        versions: list[int] = []
         stored_bytes = group.byte_count
         for number, outcome in enumerate(done.result()):
             if isinstance(outcome, int):
-                frames.append(encode_single_update(group.request_ids[number], outcome))
+                request_ids.append(group.request_ids[number])
+                versions.append(outcome)
             else:
                 entry = group.entries[number]
                 stored_bytes -= len(entry.key) + len(entry.value)
                 self._answers.refuse(group.command(number), outcome)
-        self._answers.reply_frames(b"".join(frames), stored_bytes=stored_bytes)
+        self._answers.reply_frames(
+            encode_single_updates(request_ids, versions), stored_bytes=stored_bytes
+        )
 
     def _failed(self, group: _Group, error: SegmentStoreError) -> None:
         stale = is_stale(error)

@@ -365,6 +365,34 @@ async def test_updates_in_a_row_follow_a_table_that_was_created_again(
     assert node.server.statistics().unacked_bytes == 0
 
 
+async def test_updates_in_a_row_are_judged_by_the_key_length_that_their_table_has_now(
+    node: Node, table: ProtocolClient
+) -> None:
+    await update(table, TableEntry(b"aa", b"0"), segment=FIXED)
+    table.send(*(single(number, b"aa", b"old", segment=FIXED) for number in range(5)))
+    await receive_all(table, 5)
+    await node.tables.delete_table(FIXED, must_be_empty=False)
+    await node.tables.create_table(FIXED, key_length=3)
+    # The one that finds the table gone, and the other one in its place.
+    await table.ask(single(9, b"aa", b"old", segment=FIXED), ErrorMessage)
+    table.send(
+        single(1, b"bbb", b"new", segment=FIXED),
+        single(2, b"aa", b"old", segment=FIXED),
+        single(3, b"aa", b"old", segment=FIXED),
+        single(4, b"ccc", b"new", segment=FIXED),
+    )
+    replies = await receive_all(table, 4)
+    accepted, refused = TableEntriesUpdated, ErrorMessage
+    assert [type(replies[number]) for number in (1, 2, 3, 4)] == [
+        accepted,
+        refused,
+        refused,
+        accepted,
+    ]
+    assert [each.value for each in await get(table, b"bbb", b"ccc", segment=FIXED)] == [b"new"] * 2
+    assert node.server.statistics().unacked_bytes == 0
+
+
 async def test_updates_that_were_stored_before_a_bad_frame_are_stored(
     node: Node, table: ProtocolClient
 ) -> None:

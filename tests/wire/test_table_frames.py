@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER
 from segmentstore.codec.wire_protocol.tables import (
     NO_TABLE_OFFSET,
     ReadTable,
@@ -15,8 +16,9 @@ from segmentstore.codec.wire_protocol.tables import (
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
 from segmentstore.wire.table_frames import (
     KEY_AT,
+    AlikeUpdates,
     encode_single_read,
-    encode_single_update,
+    encode_single_updates,
     read_named_table,
     read_request_id,
     read_single_key,
@@ -114,12 +116,85 @@ def test_a_reply_is_written_as_the_codec_writes_it(
     assert b"".join(parts) == expected
 
 
-@given(INT64, INT64)
-def test_the_answer_to_an_update_is_written_as_the_codec_writes_it(
-    request_id: int, version: int
+@given(st.lists(st.tuples(INT64, INT64), max_size=5))
+def test_the_answers_to_updates_are_written_as_the_codec_writes_them(
+    answers: list[tuple[int, int]],
 ) -> None:
-    expected = TableEntriesUpdated(request_id, (version,)).encode()
-    assert encode_single_update(request_id, version) == expected
+    expected = b"".join(
+        TableEntriesUpdated(request_id, (version,)).encode() for request_id, version in answers
+    )
+    ids, versions = [each for each, _ in answers], [each for _, each in answers]
+    assert encode_single_updates(ids, versions) == expected
+
+
+def alike_of(command: UpdateTableEntries, *, with_offset: bool) -> tuple[AlikeUpdates, bytes]:
+    """What those like it have in common, and the frame of it."""
+    payload = payload_of(command)
+    if not with_offset:
+        payload = payload[:-8]
+    named = read_named_table(payload)
+    assert named is not None
+    entry = read_single_update(payload, named.end)
+    assert entry is not None
+    return AlikeUpdates(named, entry, payload), FRAME_HEADER.pack(
+        command.type, len(payload)
+    ) + payload
+
+
+@given(UPDATES, st.lists(st.tuples(INT64, INT64), min_size=1, max_size=5), st.booleans(), st.data())
+def test_updates_of_the_same_lengths_are_read_in_one_go_as_the_codec_reads_them(
+    command: UpdateTableEntries,
+    others: list[tuple[int, int]],
+    with_offset: bool,
+    data: st.DataObject,
+) -> None:
+    alike, frame = alike_of(command, with_offset=with_offset)
+    (first,) = command.entries
+    sent = [
+        replace(
+            command,
+            request_id=request_id,
+            entries=(
+                TableEntry(
+                    data.draw(st.binary(min_size=len(first.key), max_size=len(first.key))),
+                    data.draw(st.binary(min_size=len(first.value), max_size=len(first.value))),
+                    version,
+                ),
+            ),
+        )
+        for request_id, version in others
+    ]
+    frames = [alike_of(each, with_offset=with_offset)[1] for each in sent]
+    assert {len(each) for each in frames} == {alike.frame_bytes} == {len(frame)}
+    received = memoryview(b"before" + b"".join(frames) + frame[:-1])
+    ids, entries = alike.read(received, 6, len(received), count=100)
+    assert ids == [each.request_id for each in sent]
+    assert entries == [each.entries[0] for each in sent]
+    assert alike.entry_bytes == len(first.key) + len(first.value)
+    most = data.draw(st.integers(0, len(sent)))
+    assert alike.read(received, 6, len(received), count=most) == (ids[:most], entries[:most])
+
+
+@settings(deadline=None)
+@given(UPDATES, st.booleans(), st.data())
+def test_an_update_that_differs_in_anything_but_its_values_is_not_read_with_the_others(
+    command: UpdateTableEntries, with_offset: bool, data: st.DataObject
+) -> None:
+    alike, frame = alike_of(command, with_offset=with_offset)
+    (entry,) = command.entries
+    named = read_named_table(frame[HEADER_BYTES:])
+    assert named is not None
+    key_at = HEADER_BYTES + named.end + KEY_AT
+    free = [
+        range(HEADER_BYTES, HEADER_BYTES + 8),
+        range(key_at, key_at + len(entry.key) + 8),
+        range(key_at + len(entry.key) + 16, key_at + len(entry.key) + 16 + len(entry.value)),
+    ]
+    fixed = [at for at in range(len(frame)) if not any(at in each for each in free)]
+    damaged = bytearray(frame)
+    damaged[data.draw(st.sampled_from(fixed))] ^= data.draw(st.integers(1, 255))
+    received = memoryview(frame + damaged + frame)
+    assert alike.read(received, 0, len(received), count=9) == ([command.request_id], [entry])
 
 
 @settings(deadline=None)

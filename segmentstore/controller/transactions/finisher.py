@@ -36,7 +36,9 @@ from segmentstore.controller.errors import (
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
-from segmentstore.controller.transactions.merges import Merges
+from segmentstore.controller.transactions.aborts import Aborts
+from segmentstore.controller.transactions.merges import Merges, TransactionSegmentLostError
+from segmentstore.controller.transactions.reservations import Reservations
 from segmentstore.controller.transactions.rolling_commit import RollingCommit
 from segmentstore.controller.transactions.settings import TransactionSettings
 from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
@@ -64,6 +66,7 @@ class Finisher:
         segments: StreamSegments,
         merges: Merges,
         rolling: RollingCommit,
+        reservations: Reservations,
         wall_clock: WallClock,
         settings: TransactionSettings,
     ) -> None:
@@ -73,6 +76,8 @@ class Finisher:
         self._segments = segments
         self._merges = merges
         self._rolling = rolling
+        self._reservations = reservations
+        self._aborts = Aborts(segments=segments)
         self._wall_clock = wall_clock
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.streams_together_max)
@@ -119,7 +124,11 @@ class Finisher:
                 self.wake(book)
 
     async def adopt(self, book: StreamBook, transaction_id: int) -> TransactionRecord | None:
-        """Believe what the table says of a transaction, and of those that are committed with it."""
+        """Believe what the table says of a transaction, and of those that are committed with it.
+
+        Raises RetryLaterError while that may still change behind everybody's back.
+        """
+        self._table.require_settled()
         record = await self._table.read(book.name(transaction_id))
         self._book.place(book.name(transaction_id), record)
         if record is not None:
@@ -181,6 +190,10 @@ class Finisher:
                 else:
                     self._complaints.pop(key, None)
                     pause = self._settings.retry_seconds_min
+        except BaseException:
+            # The group ends with it, and takes no other.
+            self._group = None
+            raise
         finally:
             self._workers.discard(key)
             self._complaints.pop(key, None)
@@ -203,7 +216,7 @@ class Finisher:
                 book.forgets = True
             if book.unforgotten and book.forgets and not book.next_commits(count=1):
                 await self._forget_merged(book)
-        except MetadataConflictError:
+        except (MetadataConflictError, TransactionSegmentLostError):
             # Another controller was at work, or an answer of the table was lost: look again at all of them.
             for transaction_id in [*book.committing, *book.joined, *book.aborting]:
                 await self.adopt(book, transaction_id)
@@ -328,9 +341,9 @@ class Finisher:
             )
             for transaction_id, record in together
         }
-        await self._table.replace(
-            {book.name(each): (record, after[each]) for each, record in together}
-        )
+        ends = {book.name(each): (record, after[each]) for each, record in together}
+        with self._reservations.ahead(book, active.epoch, count=len(together)) as reserved:
+            await self._table.replace({**ends, **reserved})
         for transaction_id, record in after.items():
             self._book.place(book.name(transaction_id), record)
 
@@ -339,16 +352,7 @@ class Finisher:
         try:
             history = await self._operations.history(book.scope, book.stream)
             await history.state()
-            for epoch in sorted({transaction_epoch_of(each) for each in aborting}):
-                parents = await history.epoch(epoch)
-                await self._segments.delete(
-                    [
-                        transaction_segment(history.segment_name(parent.segment_id), transaction_id)
-                        for transaction_id in aborting
-                        if transaction_epoch_of(transaction_id) == epoch
-                        for parent in parents.segments
-                    ]
-                )
+            await self._aborts.delete(history, aborting)
         except _GONE as error:
             _LOG.info("stream=%s/%s is gone with its aborts: %s", book.scope, book.stream, error)
             await self.drop(book, list(aborting))

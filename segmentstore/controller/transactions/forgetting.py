@@ -1,4 +1,4 @@
-"""Forgets what is finished: transactions, and fences that need not last.
+"""Forgets what is finished: transactions, and fences that need not last; and what was reserved in vain.
 
 Invariants:
 
@@ -9,9 +9,11 @@ Invariants:
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.transactions.finisher import Finisher
+from segmentstore.controller.transactions.reservations import Reservations
 from segmentstore.controller.transactions.settings import TransactionSettings
 from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
 from segmentstore.controller.transactions.transaction_table import FenceName, TransactionTable
@@ -28,11 +30,13 @@ class Forgetting:
         book: TransactionBook,
         table: TransactionTable,
         finisher: Finisher,
+        reservations: Reservations,
         settings: TransactionSettings,
     ) -> None:
         self._book = book
         self._table = table
         self._finisher = finisher
+        self._reservations = reservations
         self._settings = settings
 
     async def run(self) -> None:
@@ -46,11 +50,19 @@ class Forgetting:
         for book in self._book.all():
             try:
                 await self._finisher.drop(book, self._old_transactions(book))
+                await self.forget_reserved(book, self._reservations.unwanted(book))
                 for application_id in self._old_fences(book):
                     await self.forget_fence(book, application_id)
             except SegmentStoreError as error:
                 _LOG.info("finished transactions are kept for now: %s", error)
             self._book.drop_if_empty(book)
+
+    async def forget_reserved(self, book: StreamBook, transaction_ids: Sequence[int]) -> None:
+        """Remove what was given back; what cannot be removed now stays given back."""
+        if transaction_ids:
+            await self._table.remove([book.name(each) for each in transaction_ids])
+            for transaction_id in transaction_ids:
+                book.given_back.pop(transaction_id, None)
 
     async def forget_fence(self, book: StreamBook, application_id: str) -> None:
         """Commits of the application are known no more."""

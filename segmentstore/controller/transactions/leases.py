@@ -3,7 +3,8 @@
 Invariants:
 
 - A lease runs by the loop's clock, which neither jumps nor stands still while the process runs (H77). A controller
-  that starts grants every open transaction its whole lease anew: it cannot know who tried to ping in between.
+  that starts grants every open transaction the longest lease that a ping may have asked for: pings are in memory only,
+  and it cannot know who tried to ping in between.
 - An owner that renews decides anew how long its lease is, also shorter than before.
 """
 

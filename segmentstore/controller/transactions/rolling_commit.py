@@ -34,6 +34,7 @@ from segmentstore.codec.stream_records.transaction_record import (
     TransactionRecord,
     TransactionState,
 )
+from segmentstore.controller.errors import MetadataConflictError
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from segmentstore.controller.metadata.record_key import RecordKey
@@ -87,6 +88,7 @@ class RollingCommit:
         record = state.record
         assert record is not None, f"nothing to commit to stream={history.name!r}"
         assert record.state is StreamState.ACTIVE, f"stream is not active state={record}"
+        await self._require_undone(history, transaction_ids)
         now_ms = max(self._wall_clock.now_ms(), active.created_ms)
         detour = repeated_shape(sources, epoch=record.last_epoch + 1, now_ms=now_ms)
         after = repeated_shape(active, epoch=record.last_epoch + 2, now_ms=now_ms)
@@ -110,6 +112,16 @@ class RollingCommit:
         batch.list_name(PENDING_INDEX, stream)
         await history.table.commit(batch)
         await self._operations.drive(history)
+
+    async def _require_undone(
+        self, history: StreamHistory, transaction_ids: tuple[int, ...]
+    ) -> None:
+        """Raises MetadataConflictError if another controller has committed one: the plan could never be carried out."""
+        for transaction_id in transaction_ids:
+            name = TransactionName(history.scope, history.stream, transaction_id)
+            record = await self._table.read(name)
+            if record is None or record.state is not TransactionState.COMMITTING:
+                raise MetadataConflictError(f"a transaction was committed meanwhile {name}")
 
     async def _resume(self, history: StreamHistory) -> None:
         state = await history.any_state()

@@ -9,6 +9,7 @@ class TransactionSettings:
 
     lease_ms_min: int = 10_000
     lease_ms_max: int = 600_000
+    """Also what an open transaction has from a controller's start on, until its owner's next ping."""
     execution_seconds_max: float = 86_400.0
     """A transaction older than this cannot be pinged any more, so its lease runs out."""
     stage_lease_ms_max: int = 604_800_000
@@ -20,6 +21,12 @@ class TransactionSettings:
     """Applications whose last version one stream remembers. Above it: refused."""
     open_per_stream_max: int = 1_000
     """Transactions of one stream that are open, committing or aborting. Above it: retry later."""
+    reserved_per_stream_max: int = 64
+    """Transactions of one stream that are written down before anybody begins them. 0: none."""
+    reserve_within_seconds: float = 10.0
+    """Where a transaction begins so soon behind the one before, the next ones are written down ahead."""
+    reserved_seconds: float = 60.0
+    """After so long, one that nobody began is removed by the next sweep."""
     completed_per_stream_max: int = 1_000
     """Finished transactions that one stream remembers; older ones are forgotten first."""
     completed_seconds: float = 3_600.0

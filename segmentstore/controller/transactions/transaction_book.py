@@ -2,13 +2,14 @@
 
 Invariants:
 
-- A transaction stands in exactly one of: open, committing, joined, aborting, completed.
+- A transaction stands in exactly one of: open, committing, joined, aborting, completed; before it begins, in reserved.
 - Commits are handed out in the order of their numbers, which is that of the calls. One whose record is still on its
   way into the table (announced) holds back all that were called after it.
 - What is in the book was read from the table or written to it; the table decides, and `place` follows it.
 """
 
 import asyncio
+import math
 from asyncio import Future
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -31,6 +32,15 @@ class Completed:
     record: TransactionRecord
     since: float
     """Loop time from which on it is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """An open transaction that is in the table, and that nobody has begun."""
+
+    record: TransactionRecord
+    since: float
+    """Loop time at which it was written."""
 
 
 @dataclass(slots=True)
@@ -57,6 +67,14 @@ class StreamBook:
     """Applications with a fence -> loop time from which on it is remembered, None for as long as the stream lives."""
     fences_moving: set[str] = field(default_factory=set)
     """Applications whose fence is being written."""
+    reserved: dict[int, Reserved] = field(default_factory=dict)
+    """For the transactions that begin next."""
+    given_back: dict[int, None] = field(default_factory=dict)
+    """Reserved ones that nobody shall have; they may be in the table."""
+    begins_often: bool = False
+    """The last transaction began soon behind the one before it."""
+    last_begin: float = -math.inf
+    """Loop time."""
     begun_count: int = 0
     """Transactions being created right now."""
     closed_count: int = 0
@@ -94,6 +112,8 @@ class StreamBook:
             or self.fences
             or self.fences_moving
             or self.closed_count
+            or self.reserved
+            or self.given_back
         )
 
     def name(self, transaction_id: int) -> TransactionName:
@@ -169,6 +189,8 @@ class StreamBook:
             seen |= group.keys()
             for record in group.values():
                 assert record.state is state, f"wrong group state={state.name} record={record}"
+        assert not seen & self.reserved.keys(), f"somebody has what is reserved {self.reserved}"
+        assert not self.given_back.keys() & (seen | self.reserved.keys()), "given back and in use"
         numbers = [record.commit_number for record in self.committing.values()]
         assert len(set(numbers)) == len(numbers), f"two commits with one number {sorted(numbers)}"
         assert max(numbers, default=0) <= self.last_commit_number, f"numbers run ahead {numbers}"

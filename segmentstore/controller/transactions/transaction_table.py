@@ -105,6 +105,10 @@ class TransactionTable:
                 if not token:
                     return
 
+    def require_settled(self) -> None:
+        """Raises RetryLaterError while a change is under way that nobody waits for any more."""
+        self._table.require_settled()
+
     async def read(self, name: TransactionName) -> TransactionRecord | None:
         """One transaction as it stands now."""
         return (await self._table.read(_transaction_key(name))).record

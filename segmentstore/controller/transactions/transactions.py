@@ -1,9 +1,10 @@
 """The controller's verbs of transactions.
 
-    create   record OPEN, then a segment beside each segment of the current epoch, then the answer
+    create   record OPEN, or one that was written ahead; then a segment beside each segment of the current epoch, then
+             the answer
     commit   record COMMITTING, then the answer; merging follows (finisher.py)
     abort    record ABORTING, then the answer; deleting follows
-    ping     a new lease, in memory only
+    ping     a new lease, in memory only; a controller that starts grants the longest one
     lease over, or the stream is to be sealed: as abort
 
 Invariants:
@@ -46,6 +47,7 @@ from segmentstore.controller.streams.stream_segments import StreamSegments
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.finisher import Finisher
 from segmentstore.controller.transactions.forgetting import Forgetting
+from segmentstore.controller.transactions.reservations import Reservations
 from segmentstore.controller.transactions.settings import TransactionSettings
 from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
 from segmentstore.controller.transactions.transaction_ids import TransactionIds
@@ -77,6 +79,7 @@ class Transactions:
         finisher: Finisher,
         decisions: Decisions,
         forgetting: Forgetting,
+        reservations: Reservations,
         ids: TransactionIds,
         wall_clock: WallClock,
         settings: TransactionSettings,
@@ -88,6 +91,7 @@ class Transactions:
         self._finisher = finisher
         self._decisions = decisions
         self._forgetting = forgetting
+        self._reservations = reservations
         self._ids = ids
         self._wall_clock = wall_clock
         self._settings = settings
@@ -108,11 +112,13 @@ class Transactions:
         return self._finisher.complaints()
 
     async def start(self) -> None:
-        """Read all transactions; open ones get their whole lease anew. Before streams are resumed.
+        """Read all transactions; open ones get the longest lease that they may have had. Before streams are resumed.
 
         Also after `run` broke: what is in memory is given up for what the table says.
         """
         self._loaded = False
+        # What the run before left on its way would be missing in the book.
+        self._table.require_settled()
         await self._table.create()
         self._book.clear()
         self._decisions.clear()
@@ -126,7 +132,8 @@ class Transactions:
                 name, record = transaction.name, transaction.record
                 self._book.place(name, record)
                 if record.state is TransactionState.OPEN:
-                    self._decisions.grant(name, record.lease_ms)
+                    # A ping may have asked for more than the begin did, and is in nobody's memory any more.
+                    self._decisions.grant(name, max(record.lease_ms, self._settings.lease_ms_max))
         self._loaded = True
 
     async def repair(self) -> list[str]:
@@ -308,6 +315,7 @@ class Transactions:
             )
         book.unforgotten.clear()
         await self._finisher.drop(book, [*unfinished, *book.completed])
+        await self._forgetting.forget_reserved(book, self._reservations.all_of(book))
         for application_id in list(book.fences):
             await self._forgetting.forget_fence(book, application_id)
         self._book.drop_if_empty(book)
@@ -320,15 +328,19 @@ class Transactions:
         if state.state in (StreamState.SEALING, StreamState.SEALED):
             raise StreamSealedError(book.scope, book.stream)
         epoch = await history.epoch(state.current_epoch)
-        transaction_id = self._ids.take(epoch=epoch.epoch)
-        name = book.name(transaction_id)
-        record = TransactionRecord(
-            state=TransactionState.OPEN,
-            lease_ms=lease_ms,
-            created_ms=self._wall_clock.now_ms(),
+        reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)
+        transaction_id, record = reserved or (
+            self._ids.take(epoch=epoch.epoch),
+            TransactionRecord(
+                state=TransactionState.OPEN,
+                lease_ms=lease_ms,
+                created_ms=self._wall_clock.now_ms(),
+            ),
         )
+        name = book.name(transaction_id)
         try:
-            await self._table.add(name, record)
+            if reserved is None:
+                await self._table.add(name, record)
             await self._segments.create(
                 [
                     transaction_segment(history.segment_name(parent.segment_id), transaction_id)

@@ -185,7 +185,7 @@ async def test_a_transaction_that_nobody_pings_is_aborted() -> None:
 
 
 async def test_a_lease_begins_anew_when_the_controller_does() -> None:
-    cluster = await cluster_with(settings=TransactionSettings(lease_ms_min=10))
+    cluster = await cluster_with(settings=TransactionSettings(lease_ms_min=10, lease_ms_max=40))
     begun = await cluster.begin("a", lease_ms=20)
     cluster.clock.ms += 86_400_000
     await cluster.restart()
@@ -194,6 +194,26 @@ async def test_a_lease_begins_anew_when_the_controller_does() -> None:
         while await cluster.state("a", begun.txnId) != State.ABORTED:
             await asyncio.sleep(0.005)
     assert not [name for name in cluster.memory_segments.names() if "transaction" in name]
+
+
+async def test_a_longer_lease_that_a_ping_asked_for_is_kept_when_the_controller_begins_anew() -> (
+    None
+):
+    cluster = await cluster_with(settings=TransactionSettings(lease_ms_min=10))
+    pinged = await cluster.begin("a", lease_ms=20)
+    assert await cluster.ping("a", pinged.txnId, lease_ms=60_000) == Ping.OK
+    await cluster.restart()
+    # Begun later, for as long as the other was: once this one has ended, the other would have too.
+    silent = await cluster.begin("a", lease_ms=20)
+    async with cluster.finishing():
+        while await cluster.state("a", silent.txnId) != State.ABORTED:
+            await asyncio.sleep(0.005)
+        assert await cluster.state("a", pinged.txnId) == State.OPEN
+        # From its first ping on the transaction has again what its owner asks for.
+        assert await cluster.ping("a", pinged.txnId, lease_ms=20) == Ping.OK
+        while await cluster.state("a", pinged.txnId) != State.ABORTED:
+            await asyncio.sleep(0.005)
+    await cluster.check()
 
 
 async def test_open_transactions_of_a_stream_are_bounded() -> None:

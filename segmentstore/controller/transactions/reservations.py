@@ -1,0 +1,115 @@
+"""Transactions that are written down before anybody begins them, so that a begin waits for its segments only.
+
+Where transactions begin one soon behind the other, the batch that records a commit also holds the records of as many
+transactions as it finishes: open ones, with ids of their own and without segments. A begin takes one of them.
+
+Invariants:
+
+- A reserved transaction is in the table before it is handed out, and is handed out once: its record is older than its
+  segments, as that of any other.
+- It is no different from an open transaction that nobody was told of: a controller that starts takes it for one, and
+  its lease ends it.
+- Its record holds the longest lease, which is what a transaction has after a start; nobody with a longer one gets it.
+- It belongs to the epoch that was current when it was written down; once that is over it is given back.
+- What is given back, or may have been written and may not, is removed by the next pass, and never handed out.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from segmentstore.codec.stream_names import transaction_epoch_of
+from segmentstore.codec.stream_records.transaction_record import (
+    TransactionRecord,
+    TransactionState,
+)
+from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.transactions.transaction_book import Reserved, StreamBook
+from segmentstore.controller.transactions.transaction_ids import TransactionIds
+from segmentstore.controller.transactions.transaction_table import (
+    TransactionChange,
+    TransactionName,
+    TransactionTable,
+)
+from segmentstore.runtime.clock import WallClock
+
+
+class Reservations:
+    """Decides how many, keeps them in the stream's book."""
+
+    def __init__(
+        self,
+        *,
+        table: TransactionTable,
+        ids: TransactionIds,
+        wall_clock: WallClock,
+        settings: TransactionSettings,
+    ) -> None:
+        self._table = table
+        self._ids = ids
+        self._wall_clock = wall_clock
+        self._settings = settings
+
+    async def take(
+        self, book: StreamBook, *, epoch: int, lease_ms: int
+    ) -> tuple[int, TransactionRecord] | None:
+        """One that is in the table, for a transaction that begins now; None if there is none.
+
+        Raises what the door of tables raises.
+        """
+        now = asyncio.get_running_loop().time()
+        book.begins_often = now - book.last_begin <= self._settings.reserve_within_seconds
+        book.last_begin = now
+        if lease_ms > self._settings.lease_ms_max:
+            return None
+        while book.reserved:
+            transaction_id, reserved = book.reserved.popitem()
+            if transaction_epoch_of(transaction_id) == epoch:
+                # Another controller may have taken it for one that nobody hears of.
+                try:
+                    found = await self._table.read(book.name(transaction_id))
+                except BaseException:
+                    book.given_back[transaction_id] = None
+                    raise
+                if found == reserved.record:
+                    return transaction_id, found
+            book.given_back[transaction_id] = None
+        return None
+
+    @contextmanager
+    def ahead(
+        self, book: StreamBook, epoch: int, *, count: int
+    ) -> Iterator[Mapping[TransactionName, TransactionChange]]:
+        """Up to `count` more, to be written inside with a batch of the stream. The caller holds the stream."""
+        room = self._settings.reserved_per_stream_max - len(book.reserved)
+        if not book.begins_often or book.closed_count:
+            room = 0
+        record = TransactionRecord(
+            state=TransactionState.OPEN,
+            lease_ms=self._settings.lease_ms_max,
+            created_ms=self._wall_clock.now_ms(),
+        )
+        reserved = [self._ids.take(epoch=epoch) for _ in range(min(count, room))]
+        try:
+            yield {book.name(each): (None, record) for each in reserved}
+        except BaseException:
+            # They may be in the table all the same.
+            book.given_back.update(dict.fromkeys(reserved))
+            raise
+        now = asyncio.get_running_loop().time()
+        book.reserved.update(dict.fromkeys(reserved, Reserved(record, now)))
+
+    def unwanted(self, book: StreamBook) -> list[int]:
+        """What is to be removed from the table now, and handed out no more."""
+        now = asyncio.get_running_loop().time()
+        for transaction_id, reserved in list(book.reserved.items()):
+            if reserved.since + self._settings.reserved_seconds <= now:
+                del book.reserved[transaction_id]
+                book.given_back[transaction_id] = None
+        return list(book.given_back)
+
+    def all_of(self, book: StreamBook) -> list[int]:
+        """As `unwanted`, for a stream that goes: no transaction begins any more."""
+        book.given_back.update(dict.fromkeys(book.reserved))
+        book.reserved.clear()
+        return list(book.given_back)

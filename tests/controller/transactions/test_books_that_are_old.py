@@ -1,0 +1,146 @@
+"""What a book says is old: something is on its way behind it, or another controller was at work."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.stream_records.stream_state_record import StreamState
+from segmentstore.codec.stream_records.transaction_record import (
+    TransactionRecord,
+    TransactionState,
+)
+from segmentstore.controller.errors import RetryLaterError
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.transactions.transaction_table import (
+    TransactionName,
+    TransactionTable,
+)
+from tests.controller.crashing_doors import CrashPlan
+from tests.controller.transactions.feature_cluster import FeatureCluster, State
+
+Outcome = TypeVar("Outcome")
+
+SETTINGS = ControllerSettings(
+    transactions=TransactionSettings(retry_seconds_min=0.0, retry_seconds_max=0.001)
+)
+
+
+class HoldingPlan(CrashPlan):
+    """The first call takes effect when it is let go, whoever waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+
+    async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        self.count += 1
+        if self.count == 1:
+            await self.let_go.wait()
+        return await call()
+
+
+async def cluster_with(*, segments: int = 1) -> FeatureCluster:
+    cluster = FeatureCluster(settings=SETTINGS)
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.create("a", segments=segments)
+    return cluster
+
+
+async def some_turns() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def leave_a_begin(cluster: FeatureCluster) -> HoldingPlan:
+    """Its caller is gone, and its record is on its way into the table."""
+    plan = cluster.tables._plan = HoldingPlan()
+    begin = asyncio.create_task(cluster.begin("a"))
+    await some_turns()
+    assert plan.count == 1
+    begin.cancel()
+    with suppress(asyncio.CancelledError):
+        await begin
+    return plan
+
+
+async def test_a_begin_whose_caller_left_is_not_written_behind_the_look_that_was_to_find_it() -> (
+    None
+):
+    cluster = await cluster_with()
+    async with cluster.finishing():
+        plan = await leave_a_begin(cluster)
+        seal = asyncio.create_task(cluster.streams.sealing.seal("s", "a"))
+        await some_turns()
+        assert not seal.done()
+        plan.let_go.set()
+        await seal
+        await cluster.streams.deletion.delete("s", "a")
+    await cluster.create("a")
+    await cluster.restart()
+    assert cluster.transactions.book.all() == []
+    await cluster.check()
+
+
+async def test_a_book_is_not_read_while_a_change_is_on_its_way_that_nobody_waits_for() -> None:
+    cluster = await cluster_with()
+    plan = await leave_a_begin(cluster)
+    with pytest.raises(RetryLaterError):
+        await cluster.transactions.start()
+    plan.let_go.set()
+    await some_turns()
+    await cluster.transactions.start()
+    [book] = cluster.transactions.book.all()
+    assert len(book.open) == 1
+    cluster.transactions.decisions.check()
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+async def test_h74_a_commit_that_another_controller_has_done_and_forgotten_is_not_begun_again(
+    scaled: bool,
+) -> None:
+    old = await cluster_with()
+    begun = await old.begin("a")
+    await old.write("a", begun, [b"once"])
+    if scaled:
+        await old.scale("a", [(0.0, 0.5), (0.5, 1.0)])
+    await old.commit("a", begun.txnId)
+    other = FeatureCluster(settings=SETTINGS)
+    other.memory_segments, other.memory_tables = old.memory_segments, old.memory_tables
+    other._build()
+    await other.start()
+    async with other.finishing():
+        await other.settled("a")
+    assert await other.state("a", begun.txnId) == State.COMMITTED
+    async with old.finishing():
+        await old.settled("a")
+        assert not old.transactions.complaints()
+        assert await old.state("a", begun.txnId) == State.COMMITTED
+        history = await old.streams.operations.history("s", "a")
+        assert (await history.state()).state is StreamState.ACTIVE
+        late = await old.begin("a")
+        await old.write("a", late, [b"late"])
+        assert await old.commit("a", late.txnId) == api.TxnStatus.Status.SUCCESS
+        await old.settled("a")
+    assert await old.read_in_order("a") == [b"once", b"late"]
+    await old.check()
+
+
+async def test_what_is_left_of_a_stream_of_the_same_name_ends_though_its_epoch_is_gone() -> None:
+    cluster = await cluster_with()
+    name = TransactionName("s", "a", 7 << 96)
+    record = TransactionRecord(state=TransactionState.OPEN, lease_ms=10_000, created_ms=0)
+    await TransactionTable(tables=cluster.memory_tables).add(name, record)
+    await cluster.restart()
+    async with cluster.finishing():
+        await cluster.transactions.decisions.abort_quietly([name])
+        await cluster.settled("a")
+        assert not cluster.transactions.complaints()
+    found = await TransactionTable(tables=cluster.memory_tables).read(name)
+    assert found is not None
+    assert found.state is TransactionState.ABORTED
