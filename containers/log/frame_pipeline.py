@@ -168,10 +168,12 @@ class FramePipeline:
         self.frame_bytes += frame.length
         try:
             future = self._log.append(frame.buffers, internal=frame.internal)
-            if not frame.internal and _is_refused(future):
+            refused = _is_refused(future)
+            if refused and not frame.internal:
                 self._on_log_full()
                 future = self._log.append(frame.buffers, internal=True)
-            self._refused = _is_refused(future)
+                refused = _is_refused(future)
+            self._refused = refused
         except SegmentStoreError as error:
             self.queue.extendleft(reversed(frame.completed))
             self.fail(error)

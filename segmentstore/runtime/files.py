@@ -128,6 +128,7 @@ class SystemFile:
     def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
         # Between two calls a thread gives the interpreter away and has to get it back: up to a switch interval.
         if _WRITE_AND_SYNC and not self._synced_write_is_refused and len(buffers) <= _IOV_MAX:
+            wanted = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
             try:
                 written = os.pwritev(self._descriptor, buffers, offset, _WRITE_AND_SYNC)
             except OSError as error:
@@ -135,7 +136,7 @@ class SystemFile:
                     raise
                 self._synced_write_is_refused = True  # by the file system or an old kernel
             else:
-                if written < sum(len(buffer) for buffer in buffers):
+                if written < wanted:
                     self._write_rest(offset, buffers, written)
                     self.sync_data()
                 return

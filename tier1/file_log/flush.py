@@ -26,7 +26,7 @@ from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import BufferView
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frames import encode_frame
-from tier1.file_log.planner import PlannedFrame
+from tier1.file_log.planner import LoneFrame, PlannedFrame
 from tier1.file_log.sync_pace import SyncPace
 
 
@@ -45,14 +45,13 @@ class FrameFlush:
         self._directory = directory
         self._executor = executor
         self._pace = pace
-        self._write_seconds = 0.0
         self._on_written = on_written
         self._on_failure = on_failure
         self._next: deque[PlannedFrame] = deque()
         self._job: asyncio.Future[PlannedFrame] | None = None
         self._stopped = False
-        self.waited_seconds = 0.0
-        """How long the loop itself waited for the frame that is being reported: its clock stood still meanwhile."""
+        self.write_seconds = 0.0
+        """What the last write and its sync took, if there is a pace."""
 
     @property
     def idle(self) -> bool:
@@ -80,6 +79,25 @@ class FrameFlush:
             self._write_on_loop(planned, self._pace)
         else:
             self._start(planned)
+
+    def may_write_on_loop(self, length: int) -> bool:
+        """Whether a frame of so many bytes may be written here and now, by write_lone()."""
+        return self._job is None and self._pace is not None and self._pace.may_wait(length)
+
+    def write_lone(self, frame: LoneFrame) -> bool:
+        """Write and sync it before this returns; False after a failure, of which `on_failure` has been told."""
+        assert self._pace is not None, "asked without may_write_on_loop()"
+        assert frame.journal.file is not None, f"not an own journal path={frame.journal.path!r}"
+        began = self._pace.now()
+        try:
+            frame.journal.file.write_synced(frame.offset, (frame.content,))
+            self._directory.check_epoch()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the log cannot go on
+            self._fail(error)
+            return False
+        self.write_seconds = self._pace.now() - began
+        self._pace.note(self.write_seconds, on_loop=True)
+        return True
 
     def stop(self) -> None:
         """Begin no further frame; the one that is being written ends, and nobody is told."""
@@ -117,7 +135,7 @@ class FrameFlush:
 
     def _thread_ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
         if self._pace is not None:
-            self._pace.note(self._write_seconds, on_loop=False)
+            self._pace.note(self.write_seconds, on_loop=False)
         self._ended(job)
 
     def _write_on_loop(self, planned: PlannedFrame, pace: SyncPace) -> None:
@@ -127,10 +145,8 @@ class FrameFlush:
         except Exception as error:  # noqa: BLE001 - whatever it is, the log cannot go on
             self._fail(error)
         else:
-            pace.note(self._write_seconds, on_loop=True)
-            self.waited_seconds = self._write_seconds
+            pace.note(self.write_seconds, on_loop=True)
             self._report(planned)
-            self.waited_seconds = 0.0
 
     def _ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
         self._job = None
@@ -194,4 +210,4 @@ class FrameFlush:
                 file.write_synced(offset, buffers)
             self._directory.check_epoch()
         if self._pace is not None:
-            self._write_seconds = self._pace.now() - began
+            self.write_seconds = self._pace.now() - began

@@ -58,6 +58,9 @@ _TABLE_ROW = struct.Struct("<QI")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 assert HEADER_BYTES == 116, f"the frame header is {HEADER_BYTES} bytes, the format says 116"
 
+LONE_ENTRY_BYTES_MAX = PAGE_BYTES - HEADER_BYTES - _TABLE_ROW.size
+"""An entry of this length still fits into a frame of one page."""
+
 _ZEROS = bytes(PAGE_BYTES)
 
 
@@ -69,6 +72,7 @@ class FrameKind(IntEnum):
     MARK = 3
 
 
+_ENTRIES = int(FrameKind.ENTRIES)
 _KINDS = frozenset(int(kind) for kind in FrameKind)
 
 
@@ -174,6 +178,52 @@ def encode_frame(header: FrameHeader, entries: Sequence[FrameEntry]) -> list[Buf
     _require_length(sum(map(len, body)), whole)
     body[0] = header.encode(checksum) + body[0]
     return body
+
+
+def encode_lone_entry(
+    *,
+    log_id: bytes,
+    epoch: int,
+    generation: int,
+    number: int,
+    synced_number: int,
+    oldest_number: int,
+    truncated_up_to: int,
+    address: int,
+    page: int,
+    pieces: Sequence[BufferView],
+    length: int,
+) -> bytes:
+    """A frame of one page that holds one entry and is not the first of its epoch: as encode_frame(), in a few calls."""
+    flat = b"".join(
+        (
+            _TABLE_ROW.pack(address, length),
+            *pieces,
+            _ZEROS[: LONE_ENTRY_BYTES_MAX - length],
+        )
+    )
+    _require_length(len(flat), PAGE_BYTES - HEADER_BYTES)
+    fields = _HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        _ENTRIES,
+        0,
+        log_id,
+        epoch,
+        generation,
+        number,
+        epoch,
+        number - 1,
+        synced_number,
+        oldest_number,
+        truncated_up_to,
+        address,
+        page,
+        1,
+        _TABLE_ROW.size + length,
+        crc32c.crc32c(flat),
+    )
+    return b"".join((fields, _CHECKSUM.pack(crc32c.crc32c(fields)), flat))
 
 
 def _require_length(written: int, whole: int) -> None:

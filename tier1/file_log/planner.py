@@ -12,7 +12,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind, body_bytes, frame_bytes
+from segmentstore.contracts.identifiers import BufferView
+from tier1.file_log.frames import (
+    LONE_ENTRY_BYTES_MAX,
+    PAGE_BYTES,
+    FrameHeader,
+    FrameKind,
+    body_bytes,
+    encode_lone_entry,
+    frame_bytes,
+)
 from tier1.file_log.journal import Journal
 from tier1.file_log.pending import PendingEntries, PendingEntry
 from tier1.file_log.pool import JournalPool
@@ -36,6 +45,16 @@ class PlannedFrame(NamedTuple):
     below a frame that vouches for it (H44)."""
 
 
+class LoneFrame(NamedTuple):
+    """A frame that is written and synced on the loop, by itself, with all its bytes."""
+
+    journal: Journal
+    offset: int
+    content: bytes
+    oldest_number: int
+    """What its header calls the oldest frame that is needed."""
+
+
 class FramePlanner:
     """Where the log stands, and what comes next."""
 
@@ -49,7 +68,11 @@ class FramePlanner:
         settings: FileLogSettings,
     ) -> None:
         assert journals, "the last journal is the one that holds the epoch frame"
-        self._last = first
+        self._log_id = first.log_id
+        self._epoch = first.epoch
+        self._generation = first.generation
+        self._last_number = first.number
+        self._last_address = first.last_address
         self._journals = deque(journals)
         self._pending = pending
         self._pool = pool
@@ -138,7 +161,7 @@ class FramePlanner:
             FrameKind.MARK,
             spare,
             (),
-            last_address=self._last.last_address,
+            last_address=self._last_address,
             length=0,
             sync=truncation,
         )
@@ -154,25 +177,24 @@ class FramePlanner:
         sync: bool,
     ) -> PlannedFrame:
         leaves = None
-        number = self._last.number + 1
+        number = self._last_number + 1
         if spare is not None:
             before = self._journals[-1]
             leaves = before if before.unsynced else None
             before.unsynced = False
-            spare.begin(generation=self._last.generation + 1, first_number=number)
+            spare.begin(generation=self._generation + 1, first_number=number)
             self._journals.append(spare)
         journal = self._journals[-1]
         settles_mark = sync and journal.unsynced
-        last = self._last
         offset = journal.position
         header = FrameHeader(
             kind=kind,
-            log_id=last.log_id,
-            epoch=last.epoch,
+            log_id=self._log_id,
+            epoch=self._epoch,
             generation=journal.generation,
             number=number,
-            previous_epoch=last.epoch,
-            previous_number=last.number,
+            previous_epoch=self._epoch,
+            previous_number=self._last_number,
             synced_number=self._synced_number,
             oldest_number=self._oldest_needed().first_number,
             truncated_up_to=self._truncated_up_to,
@@ -183,13 +205,45 @@ class FramePlanner:
         )
         frame_length = header.length
         journal.advance(frame_length, last_address=last_address, synced=sync)
-        self._last = header
-        self._vouched_number = header.synced_number
+        self._generation = journal.generation
+        self._last_number = number
+        self._last_address = last_address
+        self._vouched_number = self._synced_number
         if sync:
             self._synced_number = number
         return PlannedFrame(
             header, offset, frame_length, journal, leaves, pending, sync, settles_mark
         )
+
+    def plan_lone(
+        self, address: int, pieces: Sequence[BufferView], length: int
+    ) -> LoneFrame | None:
+        """A synced frame of one page for this entry alone, while nothing else waits; None if that is not its shape."""
+        journal = self._journals[-1]
+        if length > LONE_ENTRY_BYTES_MAX or journal.unsynced or journal.entry_room() < PAGE_BYTES:
+            return None
+        offset = journal.position
+        oldest_number = self._oldest_needed().first_number
+        number = self._last_number + 1
+        content = encode_lone_entry(
+            log_id=self._log_id,
+            epoch=self._epoch,
+            generation=journal.generation,
+            number=number,
+            synced_number=self._synced_number,
+            oldest_number=oldest_number,
+            truncated_up_to=self._truncated_up_to,
+            address=address,
+            page=offset // PAGE_BYTES,
+            pieces=pieces,
+            length=length,
+        )
+        journal.position = offset + PAGE_BYTES
+        journal.last_address = self._last_address = address
+        self._generation = journal.generation
+        self._vouched_number = self._synced_number
+        self._last_number = self._synced_number = number
+        return LoneFrame(journal, offset, content, oldest_number)
 
     # --- truncation --------------------------------------------------------------------------
 
@@ -215,8 +269,8 @@ class FramePlanner:
 
     def check(self) -> None:
         """Prove the invariants. O(journals)."""
-        assert self._vouched_number <= self._synced_number <= self._last.number, (
-            f"frames vouched={self._vouched_number} synced={self._synced_number} last={self._last.number}"
+        assert self._vouched_number <= self._synced_number <= self._last_number, (
+            f"frames vouched={self._vouched_number} synced={self._synced_number} last={self._last_number}"
         )
         numbers = [journal.first_number for journal in self._journals]
         assert numbers == sorted(numbers), f"journals out of order: {numbers}"

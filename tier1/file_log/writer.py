@@ -124,6 +124,8 @@ class FrameWriter:
                 ),
             )
             return future
+        if self._is_lone(length) and self._append_lone(pieces, length, future):
+            return future
         address = self._next_address
         self._next_address += 1
         self._pending.add(PendingEntry(address, pieces, length, future, frame_bytes(1, length)))
@@ -135,6 +137,37 @@ class FrameWriter:
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged any more
             self.fail(error)
         return future
+
+    def _is_lone(self, length: int) -> bool:
+        """Whether nothing else waits for a frame, and the loop may write this one."""
+        return not (
+            self._pending.next_room_bytes
+            or self._truncation_waiters
+            or self._mark_due
+            or not self._flush.may_write_on_loop(length)
+        )
+
+    def _append_lone(
+        self, pieces: Sequence[BufferView], length: int, future: "asyncio.Future[LogAddress]"
+    ) -> bool:
+        """What waits for each answer is done in as few steps as can be; False if the entry is not of that kind."""
+        address = self._next_address
+        frame = self._planner.plan_lone(address, pieces, length)
+        if frame is None:
+            return False
+        self._next_address = address + 1
+        if self._flush.write_lone(frame):
+            self._durable_truncation = self._planner.truncated_up_to
+            self._durable_oldest_number = frame.oldest_number
+            self._note_sync(self._flush.write_seconds)
+            self._arm_mark_timer()
+            future.set_result(LogAddress(address))
+        else:
+            fail_future(future, self._closed_error())
+        return True
+
+    def _note_sync(self, seconds: float) -> None:
+        self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
 
     async def truncate(self, up_to: int) -> list[Journal]:
         """Record durably that entries up to `up_to` are gone; returns the journals that are free now, oldest first."""
@@ -238,8 +271,8 @@ class FrameWriter:
         if planned.sync:
             self._durable_truncation = planned.header.truncated_up_to
             self._durable_oldest_number = planned.header.oldest_number
-            seconds = now - self._flush_began + self._flush.waited_seconds
-            self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
+            # The loop's clock stands still while the loop itself writes.
+            self._note_sync(max(now - self._flush_began, self._flush.write_seconds))
         self._flush_began = now
         if planned.pending and not self._rules.acknowledges_before_sync():
             self._pending.acknowledge()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.vectored import LARGE_BUFFER_BYTES
@@ -14,6 +14,7 @@ from tier1.file_log.directory import (
     parse_journal_name,
 )
 from tier1.file_log.frames import (
+    LONE_ENTRY_BYTES_MAX,
     PAGE_BYTES,
     FrameEntry,
     FrameHeader,
@@ -22,6 +23,7 @@ from tier1.file_log.frames import (
     decode_body,
     decode_header,
     encode_frame,
+    encode_lone_entry,
     frame_bytes,
     looks_like_header,
 )
@@ -172,3 +174,50 @@ def test_journal_names_parse_back() -> None:
     name = parse_journal_name("journal-0000000012-000003")
     assert name is not None
     assert (name.epoch, name.serial, str(name)) == (12, 3, "journal-0000000012-000003")
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.binary(max_size=1400), max_size=3).filter(
+        lambda pieces: sum(map(len, pieces)) <= LONE_ENTRY_BYTES_MAX
+    ),
+    st.lists(st.integers(0, 2**64 - 2), min_size=7, max_size=7),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_short_way_to_a_lone_entry_gives_the_bytes_of_the_long_one(
+    pieces: list[bytes], numbers: list[int], page: int
+) -> None:
+    epoch, generation, number, synced, oldest, truncated, address = numbers
+    length = sum(map(len, pieces))
+    header = FrameHeader(
+        kind=FrameKind.ENTRIES,
+        log_id=LOG_ID,
+        epoch=epoch,
+        generation=generation,
+        number=number + 1,
+        previous_epoch=epoch,
+        previous_number=number,
+        synced_number=synced,
+        oldest_number=oldest,
+        truncated_up_to=truncated,
+        last_address=address,
+        page=page,
+        entry_count=1,
+        body_bytes=body_bytes(1, length),
+    )
+    long = b"".join(encode_frame(header, [FrameEntry(address, pieces, length)]))
+    short = encode_lone_entry(
+        log_id=LOG_ID,
+        epoch=epoch,
+        generation=generation,
+        number=number + 1,
+        synced_number=synced,
+        oldest_number=oldest,
+        truncated_up_to=truncated,
+        address=address,
+        page=page,
+        pieces=pieces,
+        length=length,
+    )
+    assert short == long
+    assert len(short) == PAGE_BYTES
