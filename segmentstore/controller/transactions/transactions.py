@@ -287,11 +287,15 @@ class Transactions:
         book = self._book.stream(scope, stream)
         book.closed_count += 1
         try:
+            pause = self._settings.retry_seconds_min
             while not book.is_settled:
-                await self._decisions.abort_quietly(
-                    [book.name(each) for each in book.open if each not in book.announced]
-                )
-                if not book.is_settled:
+                aborted = [each for each in book.open if each not in book.announced]
+                await self._decisions.abort_quietly([book.name(each) for each in aborted])
+                if any(each in book.open for each in aborted):
+                    # The store cannot now, and may say so at once, as a full log does: it is not asked all the time.
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, self._settings.retry_seconds_max)
+                elif not book.is_settled:
                     await self._book.wait_for_change()
             yield
         finally:

@@ -13,6 +13,7 @@ from segmentstore.codec.stream_records.transaction_record import (
     TransactionRecord,
     TransactionState,
 )
+from segmentstore.contracts.errors import LogFullError
 from segmentstore.controller.errors import RetryLaterError
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.transactions.settings import TransactionSettings
@@ -44,8 +45,18 @@ class HoldingPlan(CrashPlan):
         return await call()
 
 
-async def cluster_with(*, segments: int = 1) -> FeatureCluster:
-    cluster = FeatureCluster(settings=SETTINGS)
+class FullPlan(CrashPlan):
+    """Every change is refused at once."""
+
+    async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        self.count += 1
+        raise LogFullError("the disk of the log is full")
+
+
+async def cluster_with(
+    *, segments: int = 1, settings: ControllerSettings = SETTINGS
+) -> FeatureCluster:
+    cluster = FeatureCluster(settings=settings)
     await cluster.start()
     await cluster.scopes.create("s")
     await cluster.create("a", segments=segments)
@@ -144,3 +155,24 @@ async def test_what_is_left_of_a_stream_of_the_same_name_ends_though_its_epoch_i
     found = await TransactionTable(tables=cluster.memory_tables).read(name)
     assert found is not None
     assert found.state is TransactionState.ABORTED
+
+
+async def test_h52_a_seal_does_not_keep_the_loop_busy_while_the_log_is_full() -> None:
+    """An abort that is refused at once was asked for again at once, for as long as the disk was full."""
+    settings = ControllerSettings(
+        transactions=TransactionSettings(retry_seconds_min=0.02, retry_seconds_max=0.02)
+    )
+    cluster = await cluster_with(settings=settings)
+    await cluster.begin("a")
+    async with cluster.finishing():
+        works = cluster.tables._plan
+        full = cluster.tables._plan = FullPlan()
+        seal = asyncio.create_task(cluster.streams.sealing.seal("s", "a"))
+        for _ in range(10):
+            await some_turns()
+        assert not seal.done()
+        refused = full.count
+        cluster.tables._plan = works
+        await seal
+    assert 0 < refused <= 3
+    await cluster.check()
