@@ -1,4 +1,7 @@
-"""All streams with their configurations, page by page, for what looks at streams in the background."""
+"""All streams with their configurations, page by page, for what looks at streams in the background.
+
+A scope that is being deleted is passed over, however long that takes: the others are looked at all the same.
+"""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 from segmentstore.codec.stream_records.stream_configuration_record import (
     StreamConfigurationRecord,
 )
-from segmentstore.controller.errors import ScopeNotFoundError
+from segmentstore.controller.errors import RetryLaterError, ScopeNotFoundError
 from segmentstore.controller.metadata.metadata_store import SCOPES_INDEX, MetadataStore
 from segmentstore.controller.streams.stream_keys import STREAMS_INDEX, configuration_key
 
@@ -43,7 +46,7 @@ async def all_streams(store: MetadataStore) -> AsyncGenerator[WalkedStream, None
             while more:
                 try:
                     table = await store.scope_table(scope)
-                except ScopeNotFoundError:
+                except (ScopeNotFoundError, RetryLaterError):
                     break
                 page = await table.names(STREAMS_INDEX, after=after, count=_NAMES_PER_READ)
                 found = await table.read_many([configuration_key(name) for name in page.names])

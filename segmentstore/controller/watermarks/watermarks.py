@@ -16,7 +16,11 @@ from segmentstore.codec.stream_names import creation_epoch_of, mark_stream
 from segmentstore.codec.stream_records.watermark import KeyedSegment, Watermark
 from segmentstore.contracts.errors import BadOffsetError, SegmentStoreError
 from segmentstore.contracts.segments import SegmentApi
-from segmentstore.controller.errors import ScopeNotFoundError, StreamNotFoundError
+from segmentstore.controller.errors import (
+    RetryLaterError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+)
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.reader_groups.subscribers import keyed_cut
 from segmentstore.controller.retention.stream_walk import all_scopes
@@ -106,17 +110,20 @@ class Watermarks:
 
     async def _record_noted_times(self) -> None:
         for noted in self._noted_times.take():
-            await self._marks.note_time(
-                noted.scope, noted.stream, noted.writer, noted.time, noted.position
-            )
+            try:
+                await self._marks.note_time(
+                    noted.scope, noted.stream, noted.writer, noted.time, noted.position
+                )
+            except SegmentStoreError as error:
+                _LOG.info("a noted time is lost stream=%s/%s: %s", noted.scope, noted.stream, error)
 
     async def _look_at_scope(self, scope: str) -> None:
         after, more = "", True
         while more:
             try:
                 table = await self._store.scope_table(scope)
-            except ScopeNotFoundError:
-                return
+            except (ScopeNotFoundError, RetryLaterError):
+                return  # also one that is being deleted, however long that takes
             page = await table.names(MARKED_INDEX, after=after, count=_NAMES_PER_READ)
             for stream in page.names:
                 after = stream
