@@ -20,10 +20,16 @@ The hash is MurmurHash3 x64 128 over the UTF-16LE code units of the primary name
 d = ((state >> 33) + 1) / 2^31, and jumps to next = int((candidate + 1) / d), until next reaches the count.
 """
 
+from functools import lru_cache
+
 from segmentstore.contracts.identifiers import ContainerId
 
 SEED = 1661405012
 """Sign extension leaves it as it is: the number is positive."""
+
+_REMEMBERED_MAX = 4096
+_REMEMBERED_LENGTH_MAX = 256
+"""Names of up to so many characters are remembered: a hash takes 50 to 150 us, and each call asks for one."""
 
 _MASK = (1 << 64) - 1
 _C1 = 0x87C37B91114253D5
@@ -38,8 +44,18 @@ _EPOCH = ".#epoch."
 def container_of(name: str, container_count: int) -> ContainerId:
     """The container of a segment. O(length of the name); `container_count` is at least 1."""
     assert container_count >= 1, f"no container to choose from container_count={container_count}"
-    h1 = murmur3_128(primary_name(name).encode("utf-16-le"), SEED)[0]
+    primary = primary_name(name)
+    if len(primary) > _REMEMBERED_LENGTH_MAX:
+        return _bucket_of(primary, container_count)
+    return _remembered_bucket_of(primary, container_count)
+
+
+def _bucket_of(primary: str, container_count: int) -> ContainerId:
+    h1 = murmur3_128(primary.encode("utf-16-le"), SEED)[0]
     return ContainerId(_jump_bucket(h1, container_count))
+
+
+_remembered_bucket_of = lru_cache(maxsize=_REMEMBERED_MAX)(_bucket_of)
 
 
 def primary_name(name: str) -> str:
