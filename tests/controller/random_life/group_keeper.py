@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from tests.controller.random_life.cuts import draw_cut
 from tests.controller.random_life.keeper import Keeper
-from tests.controller.random_life.stream_life import Stage
+from tests.controller.random_life.keeping import Subscription
+from tests.controller.random_life.stream_life import Stage, StreamLife
 from tests.controller.random_life.theatre import SCOPE, Theatre
 
 
@@ -26,6 +28,8 @@ class GroupKeeper(Keeper):
             await self._create()
         elif self._stage is Stage.DELETING:
             await self.delete()
+        elif self.random.random() < 0.3:
+            await self._consume()
         elif self.random.random() < 0.5:
             await self._look()
         elif self.random.random() < 0.7:
@@ -37,6 +41,7 @@ class GroupKeeper(Keeper):
         if self._stage is Stage.ABSENT:
             self._count += 1
             self._asked = self._draw(f"{self.group}-{self._count}", 0)
+        known = self._open_lives()
         self._stage = Stage.CREATING
         self.theatre.groups.of(self.group).say(None, self.ledger.tick())
         answer = await self.world.call(
@@ -47,13 +52,17 @@ class GroupKeeper(Keeper):
         self._check_config(answer.config, self._asked)
         self._config = self._asked
         self._stage = Stage.ACTIVE
+        self._subscribed(known)
         self.theatre.groups.of(self.group).say(True, self.ledger.tick())
 
     async def _update(self) -> None:
-        asked = self._draw(self._config.readerGroupId, self._config.generation)
         unsure = self._unsure
         if not unsure:
-            self._asked, self._unsure = asked, True
+            self._asked = self._draw(self._config.readerGroupId, self._config.generation)
+            self._unsure = True
+        asked = self._asked
+        self._unsubscribed(asked)
+        known = self._open_lives()
         answer = await self.world.call("updateReaderGroup", asked, api.UpdateReaderGroupResponse)
         status = api.UpdateReaderGroupResponse.Status
         if unsure and answer.status == status.INVALID_CONFIG:
@@ -61,10 +70,12 @@ class GroupKeeper(Keeper):
             if answer.generation != self._config.generation + 1:
                 raise self.breach(f"update: {answer} {self._config}")
             self._adopt(self._asked)
+            self._subscribed(known)
             return
         if answer.status != status.SUCCESS or answer.generation != self._config.generation + 1:
             raise self.breach(f"update: {answer} {self._config}")
         self._adopt(asked)
+        self._subscribed(known)
 
     def _adopt(self, config: api.ReaderGroupConfiguration) -> None:
         generation = self._config.generation + 1
@@ -89,15 +100,66 @@ class GroupKeeper(Keeper):
             if not life.is_open:
                 continue
             answer = await self.world.call("listSubscribers", life.info, api.SubscribersResponse)
-            subscribes = self._config.retentionType and any(
-                cut.streamInfo.stream == stream for cut in self._config.startingStreamCuts
-            )
+            subscribes = _subscribes(self._config, life)
             listed = f"{SCOPE}/{self.group}" in answer.subscribers
+            if life.keeping.subscription is not None and not listed and life.is_open:
+                raise self.breach(f"{life} has lost its subscriber {self._config}")
             # A stream that is created again has forgotten who subscribed to the one before.
             if listed and not subscribes and life is self.theatre.lives[stream]:
                 raise self.breach(f"{life} has a subscriber that does not subscribe {self._config}")
 
+    # --- what it has read -------------------------------------------------------------------------
+
+    def _open_lives(self) -> list[StreamLife]:
+        return [life for life in self.theatre.lives.values() if life.is_open]
+
+    def _subscribed(self, known: list[StreamLife]) -> None:
+        """The configuration holds; `known` were open before it was asked for."""
+        for life in known:
+            if (
+                life.is_open
+                and life.keeping.subscription is None
+                and _subscribes(self._config, life)
+            ):
+                life.keeping.subscription = Subscription(self.ledger.tick())
+
+    def _unsubscribed(self, asked: api.ReaderGroupConfiguration | None) -> None:
+        """A configuration, or None for the end, may hold from now on."""
+        for life in self.theatre.lives.values():
+            if asked is None or not _subscribes(asked, life):
+                life.keeping.subscription = None
+
+    async def _consume(self) -> None:
+        """Say how far it has read a stream."""
+        lives = [life for life in self._open_lives() if life.keeping.subscription is not None]
+        if not lives or self._unsure:
+            return
+        life = self.random.choice(lives)
+        held = life.keeping.subscription
+        assert held is not None, f"not subscribed {life}"
+        floor = held.consumed[-1] if held.consumed else life.told_head
+        cut = draw_cut(self.random, life, floor)
+        if not cut:
+            return
+        held.consumed.append(cut)
+        request = api.SubscriberStreamCut(
+            subscriber=f"{SCOPE}/{self.group}",
+            generation=self._config.generation,
+            readerGroupId=self._config.readerGroupId,
+            streamCut=api.StreamCut(streamInfo=life.info, cut=cut),
+        )
+        answer = await self.world.call(
+            "updateSubscriberStreamCut", request, api.UpdateSubscriberStatus
+        )
+        status = api.UpdateSubscriberStatus.Status
+        self.trace("consumed", life, cut, status.Name(answer.status))
+        if answer.status == status.STREAM_CUT_NOT_VALID:
+            held.consumed.remove(cut)
+        elif answer.status != status.SUCCESS and life.is_open:
+            raise self.breach(f"{life} has lost its subscriber: {answer}")
+
     async def delete(self) -> None:
+        self._unsubscribed(None)
         self._stage = Stage.DELETING
         again = self.theatre.groups.of(self.group).there is None
         self.theatre.groups.of(self.group).say(None, self.ledger.tick())
@@ -127,7 +189,7 @@ class GroupKeeper(Keeper):
             readerGroupId=group_id,
             generation=generation,
             groupRefreshTimeMillis=self.random.randrange(1000),
-            retentionType=self.random.choice((0, 1, 2)),
+            retentionType=self.random.choice((0, 1, 2, 2)),
         )
         for stream in self._streams:
             if self.random.random() < 0.7:
@@ -142,3 +204,9 @@ class GroupKeeper(Keeper):
         for each in fields:
             if getattr(told, each) != getattr(known, each):
                 raise self.breach(f"the configuration differs in {each}: {told} {known}")
+
+
+def _subscribes(config: api.ReaderGroupConfiguration, life: StreamLife) -> bool:
+    return bool(config.retentionType) and any(
+        cut.streamInfo.stream == life.stream for cut in config.startingStreamCuts
+    )

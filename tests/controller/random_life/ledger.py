@@ -5,6 +5,7 @@ what is known of a segment stays true until the end of the world.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -32,6 +33,8 @@ class KnownTransaction:
     stream: str
     fate: Fate = Fate.OPEN
     events: list["KnownEvent"] = field(default_factory=list)
+    shown: "Callable[[KnownEvent], None] | None" = None
+    """Told of every event that is read in the stream; of stages."""
 
     def learn(self, fate: Fate) -> None:
         """Raises ModelBreachError if it has ended in another way."""
@@ -59,6 +62,10 @@ class KnownEvent:
     sequence: int
     """Of its key."""
     frame: bytes
+    born: float
+    """Loop time before which nobody can have stored it."""
+    tick: int
+    """The same as a moment of the ledger."""
     transaction: KnownTransaction | None = None
     sent_to: dict[str, None] = field(default_factory=dict)
     """Segments; for a transaction's event the stream's segments do not count."""
@@ -72,6 +79,15 @@ class KnownEvent:
     @property
     def position(self) -> float:
         return event_position(self.key)
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Segment of the stream and offset, if anybody knows."""
+        if self.found is not None or self.transaction is not None:
+            return self.found
+        if self.acked_in is None or self.acked_at is None:
+            return None
+        return self.acked_in, self.acked_at
 
     def ack(self, segment: str, offset: int | None) -> None:
         if self.acked_in is not None and self.acked_in != segment:
@@ -96,6 +112,8 @@ class KnownEvent:
             raise ModelBreachError(f"{self} is there although aborted: {transaction}")
         elif transaction.fate is Fate.OPEN:
             raise ModelBreachError(f"{self} is there before its commit: {transaction}")
+        elif transaction.shown is not None:
+            transaction.shown(self)
 
     def _check_place(self) -> None:
         if self.found is None or self.acked_in is None or self.transaction is not None:
@@ -164,7 +182,8 @@ class Look:
 class Ledger:
     """Everything that clients know of bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, now: Callable[[], float]) -> None:
+        self._now = now
         self.events: list[KnownEvent] = []
         self.segments: dict[str, KnownSegment] = {}
         self.transactions: list[KnownTransaction] = []
@@ -186,7 +205,10 @@ class Ledger:
     ) -> KnownEvent:
         number = len(self.events)
         body = f"{number}:".encode().ljust(length, b".")
-        event = KnownEvent(number, key, sequence, _HEADER.pack(0, len(body)) + body, transaction)
+        frame = _HEADER.pack(0, len(body)) + body
+        event = KnownEvent(
+            number, key, sequence, frame, self._now(), self.tick(), transaction=transaction
+        )
         self.events.append(event)
         if transaction is not None:
             transaction.events.append(event)

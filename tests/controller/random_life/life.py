@@ -12,6 +12,7 @@ from random import Random
 from segmentstore.codec.controller_api import controller_pb2 as api
 from tests.controller.random_life.audit import audit
 from tests.controller.random_life.group_keeper import GroupKeeper
+from tests.controller.random_life.job_driver import JobDriver
 from tests.controller.random_life.leftovers import leftovers
 from tests.controller.random_life.life_world import REQUEST_ERRORS, LifeWorld
 from tests.controller.random_life.lister import Lister
@@ -42,6 +43,11 @@ class LifeStory:
     segments: int
     events: int
     transactions: int
+    versions: int
+    """Committed ones."""
+    retained: int
+    """Heads that a policy made."""
+    watermarks: int
     seconds: float
 
 
@@ -76,6 +82,9 @@ async def play_life(loop: SimLoop, settings: LifeSettings | None = None) -> Life
         segments=len(theatre.ledger.segments),
         events=len(theatre.ledger.events),
         transactions=len(theatre.ledger.transactions),
+        versions=sum(each.is_committed for life in theatre.all_lives() for each in life.versions),
+        retained=theatre.reading.retained,
+        watermarks=sum(len(life.times.watermarks) for life in theatre.all_lives()),
         seconds=loop.time(),
     )
 
@@ -89,6 +98,7 @@ def _cast(theatre: Theatre) -> list[Actor]:
         actors += [
             StreamWriter(theatre, stream, number) for number in range(settings.writers_per_stream)
         ]
+        actors += [JobDriver(theatre, stream, number) for number in range(settings.jobs_per_stream)]
         actors += [
             Transactor(theatre, stream, number) for number in range(settings.transactors_per_stream)
         ]

@@ -76,6 +76,9 @@ class LifeHost(Host):
             group.create_task(self._keep_controller())
 
     async def _run_once(self, container_id: int) -> None:
+        if self in self._world.zombies:
+            # Deposed: what its controller remembers is only right while nobody else writes.
+            await asyncio.Event().wait()
         life = asyncio.get_running_loop().create_task(self._live(container_id))
         self._lives[container_id] = life
         try:

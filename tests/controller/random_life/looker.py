@@ -17,7 +17,7 @@ class Looker(Actor):
             return
         life = self.random.choice(lives)
         reading = self.theatre.reading
-        match self.random.randrange(6):
+        match self.random.randrange(9):
             case 0:
                 await reading.learn_current(life)
             case 1:
@@ -26,6 +26,11 @@ class Looker(Actor):
                 await reading.learn_head(life)
             case 3:
                 await reading.walk(life)
+            case 4:
+                await reading.ask_early(life)
+            case 5 | 6 if life.times.writers:
+                silent = self.theatre.settings.controller.watermarks.silent_seconds_default
+                await reading.read_times(life, silent_seconds=silent)
             case _:
                 count = min(_SEGMENTS_AT_ONCE, len(life.ranges))
                 for segment_id in self.random.sample(list(life.ranges), count):

@@ -1,24 +1,41 @@
 """Bugs to plant in the controller: each breaks one promise while the patch lasts."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
 from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.transaction_record import (
-    TransactionState,
-)
+from segmentstore.codec.stream_records.stream_configuration_record import RetentionPolicy
+from segmentstore.codec.stream_records.stream_segment import StreamSegment
+from segmentstore.codec.stream_records.stream_state_record import StreamStateRecord
+from segmentstore.codec.stream_records.transaction_record import TransactionState
+from segmentstore.codec.stream_records.truncation_record import TruncationRecord
 from segmentstore.controller.metadata.metadata_table import MetadataTable, NamePage
+from segmentstore.controller.reader_groups.subscribers import Subscribers
+from segmentstore.controller.retention import retention
+from segmentstore.controller.retention.retention import limits_of
+from segmentstore.controller.retention.truncation_choice import RetentionLimits
 from segmentstore.controller.streams.creation import Creation
+from segmentstore.controller.streams.epoch_transition import EpochTransition
+from segmentstore.controller.streams.stream_cuts import Cut
 from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_queries import StreamQueries, Successor
 from segmentstore.controller.streams.stream_segments import StreamSegments
+from segmentstore.controller.streams.truncation import Truncation
+from segmentstore.controller.transactions import staged_commits
 from segmentstore.controller.transactions.merges import Merged, Merges
 from segmentstore.controller.transactions.transaction_table import (
+    FenceName,
     TransactionChange,
     TransactionName,
     TransactionTable,
 )
 
+Fence = tuple[FenceName, CommitFenceRecord | None, CommitFenceRecord]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -26,8 +43,14 @@ def _answer_commits_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
     original = TransactionTable.replace
 
     async def replace(
-        self: TransactionTable, changes: dict[TransactionName, TransactionChange]
+        self: TransactionTable,
+        changes: dict[TransactionName, TransactionChange],
+        *,
+        fence: Fence | None = None,
     ) -> None:
+        if fence is not None:
+            await original(self, changes, fence=fence)
+            return
         decided = [after for _, after in changes.values()]
         if any(after and after.state is TransactionState.COMMITTING for after in decided):
             return
@@ -83,10 +106,154 @@ def _lose_a_name_between_two_pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MetadataTable, "names", names)
 
 
+def _forget_what_an_application_committed(patch: pytest.MonkeyPatch) -> None:
+    original = TransactionTable.replace
+
+    async def replace(
+        self: TransactionTable,
+        changes: dict[TransactionName, TransactionChange],
+        *,
+        fence: Fence | None = None,
+    ) -> None:
+        await original(self, changes)
+
+    patch.setattr(TransactionTable, "replace", replace)
+    patch.setattr(staged_commits, "_known", lambda book, commit: [])
+
+
+def _commit_some_of_the_stages(patch: pytest.MonkeyPatch) -> None:
+    original = Merges.join
+
+    async def join(
+        self: Merges,
+        history: StreamHistory,
+        *,
+        sources: EpochRecord,
+        stages: Sequence[int],
+        transaction_id: int,
+    ) -> None:
+        await original(
+            self, history, sources=sources, stages=stages[1:], transaction_id=transaction_id
+        )
+
+    patch.setattr(Merges, "join", join)
+
+
+def _say_too_early_that_nothing_follows(patch: pytest.MonkeyPatch) -> None:
+    original = StreamQueries._known_successors
+
+    async def known_successors(
+        self: StreamQueries, history: StreamHistory, state: StreamStateRecord, segment_id: int
+    ) -> Sequence[Successor]:
+        return await original(self, history, state, segment_id) or ()
+
+    patch.setattr(StreamQueries, "_known_successors", known_successors)
+
+
+def _seal_before_it_is_told_what_follows(patch: pytest.MonkeyPatch) -> None:
+    """And whoever asks is answered by what was told so far."""
+    original = EpochTransition.publish_successors
+
+    async def publish(
+        self: EpochTransition, history: StreamHistory, before: EpochRecord, after: EpochRecord
+    ) -> None:
+        await self.seal_replaced(history, before, after)
+        await original(self, history, before, after)
+
+    patch.setattr(EpochTransition, "publish_successors", publish)
+    _say_too_early_that_nothing_follows(patch)
+
+
+def _delete_what_a_cut_runs_around(patch: pytest.MonkeyPatch) -> None:
+    def is_garbage(
+        self: Truncation, segment: StreamSegment, head: list[StreamSegment], previous: object
+    ) -> bool:
+        return segment not in head and any(
+            segment.creation_epoch < other.creation_epoch
+            for other in head
+            if segment.overlaps(other)
+        )
+
+    patch.setattr(Truncation, "_is_garbage", is_garbage)
+
+
+def _truncate_ahead_of_a_cut(patch: pytest.MonkeyPatch) -> None:
+    original = StreamSegments.truncate
+
+    async def truncate(self: StreamSegments, name: str, offset: int) -> None:
+        info = (await self.info([name]))[0]
+        await original(self, name, offset if info is None else info.length)
+
+    patch.setattr(StreamSegments, "truncate", truncate)
+
+
+def _delete_before_the_head_is_recorded(patch: pytest.MonkeyPatch) -> None:
+    original = Truncation._check
+
+    async def check(self: Truncation, history: StreamHistory, cut: Cut, head: Cut) -> None:
+        await original(self, history, cut, head)
+        record = TruncationRecord(dict(cut), dict(head))
+        await self._delete_behind(history, record)
+        # The process may die here, and the intent is in no table yet.
+        await asyncio.sleep(0.5)
+
+    patch.setattr(Truncation, "_check", check)
+
+
+def _retain_without_regard_to_subscribers(patch: pytest.MonkeyPatch) -> None:
+    async def lowest_cut(self: Subscribers, history: StreamHistory) -> None:
+        return None
+
+    patch.setattr(Subscribers, "lowest_cut", lowest_cut)
+
+
+def _keep_less_than_the_policy_says(patch: pytest.MonkeyPatch) -> None:
+    def limits(policy: RetentionPolicy) -> RetentionLimits | None:
+        found = limits_of(policy)
+        return found and replace(found, keep=found.keep // 4)
+
+    patch.setattr(retention, "limits_of", limits)
+
+
+def _lose_a_subscriber(patch: pytest.MonkeyPatch) -> None:
+    original = Subscribers.update_cut
+
+    async def update_cut(
+        self: Subscribers, request: api.SubscriberStreamCut
+    ) -> api.UpdateSubscriberStatus:
+        answer = await original(self, request)
+        info = request.streamCut.streamInfo
+        scope, _, group = request.subscriber.partition("/")
+        await self.unsubscribe(info.scope, info.stream, scope=scope, group=group)
+        return answer
+
+    patch.setattr(Subscribers, "update_cut", update_cut)
+
+
 BUGS: dict[str, Patch] = {
+    "forgets what an application committed": _forget_what_an_application_committed,
+    "commits some of the stages": _commit_some_of_the_stages,
+    "says too early that nothing follows": _say_too_early_that_nothing_follows,
+    "seals before it is told what follows": _seal_before_it_is_told_what_follows,
+    "deletes what a cut runs around": _delete_what_a_cut_runs_around,
+    "truncates ahead of a cut": _truncate_ahead_of_a_cut,
+    "deletes before the head is recorded": _delete_before_the_head_is_recorded,
+    "retains without regard to subscribers": _retain_without_regard_to_subscribers,
+    "keeps less than the policy says": _keep_less_than_the_policy_says,
+    "loses a subscriber": _lose_a_subscriber,
     "answers commits before they are durable": _answer_commits_before_they_are_durable,
     "commits a part of a transaction": _commit_a_part,
     "uses segment numbers again": _use_segment_numbers_again,
     "leaves segments of aborted transactions": _leave_the_segments_of_aborted_transactions,
     "loses a name between two pages": _lose_a_name_between_two_pages,
 }
+
+OF_POLICIES = frozenset(
+    {
+        "deletes before the head is recorded",
+        "retains without regard to subscribers",
+        "keeps less than the policy says",
+        "loses a subscriber",
+    }
+)
+"""Bugs that are looked for in lives whose streams have policies; others in lives where clients truncate."""

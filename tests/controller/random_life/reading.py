@@ -1,8 +1,11 @@
 """Reads streams and tells the ledger; finds out which segments a stream has."""
 
 from contextlib import aclosing, suppress
+from math import inf
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.stream_names import mark_stream, segment_name
+from segmentstore.codec.stream_records.watermark import EVENT_HEADER, Watermark
 from segmentstore.contracts.errors import (
     ErrorKind,
     SegmentNotFoundError,
@@ -10,6 +13,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.segments import ReadResultEntryKind, SegmentProperties
+from tests.controller.random_life.head_judge import HeadJudge
 from tests.controller.random_life.ledger import KnownEvent, KnownTransaction, Ledger
 from tests.controller.random_life.life_world import LifeHost, LifeWorld
 from tests.controller.random_life.stream_life import Stage, StreamLife
@@ -25,6 +29,12 @@ class Reading:
         self._world = world
         self._ledger = ledger
         self._random = world.random
+        self._judge = HeadJudge(world)
+
+    @property
+    def retained(self) -> int:
+        """Heads that a policy made."""
+        return self._judge.retained
 
     async def learn_current(self, life: StreamLife) -> None:
         """Which segments take events now."""
@@ -60,7 +70,17 @@ class Reading:
 
     async def learn_head(self, life: StreamLife) -> dict[int, int]:
         """Where the stream begins; empty if it is going."""
-        before = dict(life.head)
+        head = await self._ask_head(life)
+        while head and life.keeping.policies and head != life.keeping.judged:
+            lengths = await self._judge.lengths(life)
+            again = await self._ask_head(life)
+            if again == head:
+                self._judge.judge(life, head, lengths)
+            head = again
+        return head
+
+    async def _ask_head(self, life: StreamLife) -> dict[int, int]:
+        before = [dict(life.head), dict(life.told_head)]
         request = api.GetSegmentsRequest(streamInfo=life.info, timestamp=0)
         try:
             answer = await self._world.call("getSegments", request, api.SegmentsAtTime)
@@ -84,20 +104,24 @@ class Reading:
             info = await self.read_segment(life, segment_id)
             if info is None or not info.sealed:
                 continue
-            request = api.SegmentId(streamInfo=life.info, segmentId=segment_id)
-            try:
-                answer = await self._world.call(
-                    "getSegmentsImmediatelyFollowing", request, api.SuccessorResponse
-                )
-            except SegmentStoreError as error:
-                self._judge_refusal(life, error)
-                return
-            if life.stage.value >= Stage.DELETING.value:
+            answer = await self._successors(life, segment_id)
+            if answer is None:
                 return
             for born in life.learn_successors(segment_id, answer):
                 if born not in seen:
                     seen[born] = None
                     ready.append(born)
+
+    async def _successors(self, life: StreamLife, segment_id: int) -> api.SuccessorResponse | None:
+        request = api.SegmentId(streamInfo=life.info, segmentId=segment_id)
+        try:
+            answer = await self._world.call(
+                "getSegmentsImmediatelyFollowing", request, api.SuccessorResponse
+            )
+        except SegmentStoreError as error:
+            self._judge_refusal(life, error)
+            return None
+        return answer if life.stage.value < Stage.DELETING.value else None
 
     async def read_segment(self, life: StreamLife, segment_id: int) -> SegmentProperties | None:
         """All of it; None if it is gone."""
@@ -108,14 +132,50 @@ class Reading:
         try:
             info, start, data = await self._world.ask(lambda host: _read(host, name, offset))
         except SegmentNotFoundError as error:
-            if life.start_max(segment_id) != float("inf"):
+            if life.start_max(segment_id) != inf:
+                # What is gone lies before a head that can be asked for.
+                await self.learn_head(life)
+            if life.start_max(segment_id) != inf:
                 raise ModelBreachError(f"{life} lost its segment {segment_id}") from error
             known.gone = True
             return None
         known.learn_length(info.length, look, sealed=info.sealed)
+        if info.start_offset > life.start_max(segment_id):
+            await self.learn_head(life)
         life.learn_start(segment_id, info.start_offset, start_min)
         self._ledger.learn_content(name, start, data)
         return info
+
+    async def ask_early(self, life: StreamLife) -> None:
+        """What comes behind segments that take events: something, or it is not known yet."""
+        was_open = life.is_open
+        answer = await self._world.call("getCurrentSegments", life.info, api.SegmentRanges)
+        for each in answer.segmentRanges:
+            segment_id = each.segmentId.segmentId
+            found = await self._successors(life, segment_id)
+            if found is not None and segment_id in life.ranges and was_open:
+                life.learn_successors(segment_id, found)
+
+    async def read_times(self, life: StreamLife, *, silent_seconds: float) -> None:
+        """The stream's watermarks."""
+        glance = life.times.glance(self._world.loop.time())
+        info = api.StreamInfo(scope=life.scope, stream=mark_stream(life.stream))
+        try:
+            answer = await self._world.call("getCurrentSegments", info, api.SegmentRanges)
+            name = segment_name(
+                info.scope, info.stream, answer.segmentRanges[0].segmentId.segmentId
+            )
+            _, start, data = await self._world.ask(lambda host: _read(host, name, 0))
+        except SegmentStoreError as error:
+            self._judge_refusal(life, error)
+            return
+        if life.stage.value < Stage.DELETING.value:
+            life.times.learn(
+                _watermarks(data, start),
+                glance,
+                now=self._world.loop.time(),
+                silent_seconds=silent_seconds,
+            )
 
     async def look_for(self, life: StreamLife, transaction: KnownTransaction) -> None:
         """A commit is done: everything of it can be read now."""
@@ -170,3 +230,19 @@ async def _read(host: LifeHost, name: str, offset: int) -> tuple[SegmentProperti
             if at == before:
                 break
         return info, start, b"".join(pieces)
+
+
+def _watermarks(data: bytes, start: int) -> list[tuple[int, int, Watermark]]:
+    """With the offsets of their begins and ends."""
+    found: list[tuple[int, int, Watermark]] = []
+    at = 0
+    while at + EVENT_HEADER.size <= len(data):
+        _, length = EVENT_HEADER.unpack_from(data, at)
+        end = at + EVENT_HEADER.size + length
+        found.append(
+            (start + at, start + end, Watermark.decode(data[at + EVENT_HEADER.size : end]))
+        )
+        at = end
+    if at != len(data):
+        raise ModelBreachError(f"a watermark is cut off {len(data)} {at}")
+    return found

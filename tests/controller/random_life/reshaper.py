@@ -4,6 +4,7 @@ import itertools
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import SegmentStoreError
+from tests.controller.random_life.cuts import draw_cut
 from tests.controller.random_life.life_world import says_nothing
 from tests.controller.random_life.stream_life import Stage, StreamLife
 from tests.controller.random_life.theatre import Actor, Theatre
@@ -25,7 +26,8 @@ class Reshaper(Actor):
             return
         if self.random.random() < 0.7 and len(life.ranges) < _SEGMENTS_EVER_MAX:
             await self._scale(life)
-        else:
+        elif not life.keeping.policies or self.random.random() < 0.1:
+            # Where policies cut, few others do: what they take is to be explained by them.
             await self._truncate(life)
 
     async def _scale(self, life: StreamLife) -> None:
@@ -68,13 +70,9 @@ class Reshaper(Actor):
         head = await self.theatre.reading.learn_head(life)
         if not life.is_open or not life.epochs or not head:
             return
-        number = self.random.choice(list(life.epochs))
-        cut: dict[int, int] = {}
-        for segment_id in life.epochs[number]:
-            events = life.segment(segment_id).events
-            floor = max(head.get(segment_id, 0), 0)
-            offsets = [at for at in events if at >= floor]
-            cut[segment_id] = self.random.choice([floor, *offsets]) if offsets else floor
+        cut = draw_cut(self.random, life, head)
+        if not cut:
+            return
         life.cut_asked(cut)
         request = api.StreamCut(streamInfo=life.info, cut=cut)
         try:

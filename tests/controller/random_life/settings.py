@@ -6,6 +6,7 @@ from random import Random
 from segmentstore.controller.autoscale.settings import AutoScaleSettings
 from segmentstore.controller.key_value_tables.settings import KeyValueTableSettings
 from segmentstore.controller.reader_groups.settings import ReaderGroupSettings
+from segmentstore.controller.retention.settings import RetentionSettings
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.settings import StreamSettings
 from segmentstore.controller.transactions.settings import TransactionSettings
@@ -32,6 +33,12 @@ class LifeSettings:
     steps_max: int
     """Of each actor; a step is one call or a few."""
     event_bytes_max: int
+    jobs_per_stream: int
+    """Applications that stage transactions and commit them together."""
+    retains: bool
+    """Streams have policies."""
+    notes_times: bool
+    """Writers note times."""
     burst_max: int
     """Events that a writer has under way."""
     container_stop: float
@@ -49,6 +56,8 @@ def draw_life(random: Random) -> LifeSettings:
             swarm.node,
             active_segments_max=mine.choice((40, 100, 1000)),
             frame_operations_max=max(2, swarm.node.frame_operations_max),
+            # One slow worker for a memory that holds nothing: such a world never gets anywhere.
+            executor_workers=swarm.node.executor_workers if slow < 5 else 0,
         ),
         trouble=replace(
             swarm.trouble,
@@ -59,11 +68,12 @@ def draw_life(random: Random) -> LifeSettings:
             store_down_seconds_max=min(30.0, swarm.trouble.store_down_seconds_max),
         ),
     )
+    notes_times = mine.random() < 0.5
     return LifeSettings(
         swarm=swarm,
-        controller=_draw_controller(mine),
+        controller=_draw_controller(mine, slow),
         stream_count=mine.choice((1, 2, 3)),
-        writers_per_stream=mine.choice((1, 2)),
+        writers_per_stream=2 if notes_times else mine.choice((1, 2)),
         transactors_per_stream=mine.choice((1, 2)),
         think_seconds_mean=mine.choice((0.005, 0.02, 0.1)) * slow,
         life_seconds_mean=mine.choice((0.5, 2.0, 100.0)) * slow,
@@ -71,10 +81,13 @@ def draw_life(random: Random) -> LifeSettings:
         event_bytes_max=mine.choice((10, 60, 500)),
         burst_max=mine.choice((1, 4, 10)),
         container_stop=mine.choice((0.0, 0.3)),
+        jobs_per_stream=mine.choice((0, 1)),
+        retains=mine.random() < 0.5,
+        notes_times=notes_times,
     )
 
 
-def _draw_controller(random: Random) -> ControllerSettings:
+def _draw_controller(random: Random, slow: float) -> ControllerSettings:
     return ControllerSettings(
         streams=StreamSettings(
             names_per_page=random.choice((1, 2, 100)),
@@ -100,9 +113,15 @@ def _draw_controller(random: Random) -> ControllerSettings:
             cool_down_seconds=1.0,
             refresh_seconds=2.0,
         ),
+        retention=RetentionSettings(
+            interval_seconds=random.choice((0.03, 0.1, 0.3)) * slow,
+            cuts_per_stream_max=random.choice((3, 256)),
+            clock_settle_seconds=random.choice((0.1, 2.0)),
+            clock_look_seconds=0.1,
+        ),
         watermarks=WatermarkSettings(
-            interval_seconds=random.choice((0.5, 10.0)),
-            silent_seconds_default=5.0,
+            interval_seconds=random.choice((0.02, 0.1, 1.0)) * slow,
+            silent_seconds_default=random.choice((0.1, 1.0)) * slow,
             watermarks_kept=3,
         ),
     )

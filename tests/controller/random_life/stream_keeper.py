@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from tests.controller.random_life.keeping import KnownPolicy, Measure
 from tests.controller.random_life.life_world import REQUEST_ERRORS, says_nothing
 from tests.controller.random_life.stream_life import Stage, StreamLife
 from tests.controller.random_life.theatre import SCOPE, Actor, Theatre
@@ -76,6 +77,8 @@ class StreamKeeper(Actor):
             scaling.targetRate, scaling.scaleFactor = 5, 2
         config = api.StreamConfig(streamInfo=life.info, scalingPolicy=scaling)
         config.tags.tag.extend(self.random.sample(TAGS, self.random.randint(0, 2)))
+        if self.theatre.settings.retains and self.random.random() < 0.9:
+            self._draw_policy(life, config)
         await self._insist(CREATE, config)
         life.stage = Stage.ACTIVE
         mean = self.theatre.settings.life_seconds_mean
@@ -134,12 +137,21 @@ class StreamKeeper(Actor):
             config = await self.world.call("getStreamConfiguration", life.info, api.StreamConfig)
             del config.tags.tag[:]
             config.tags.tag.extend(self.random.sample(TAGS, self.random.randint(0, 2)))
+            if self.theatre.settings.retains and self.random.random() < 0.1:
+                self._draw_policy(life, config)
             answer = await self.world.call("updateStream", config, api.UpdateStreamStatus)
             if answer.status != api.UpdateStreamStatus.Status.SUCCESS:
                 raise self.breach(f"{life} cannot be updated {answer}")
             told = await self.world.call("getStreamConfiguration", life.info, api.StreamConfig)
             if sorted(told.tags.tag) != sorted(config.tags.tag):
                 raise self.breach(f"{life} has other tags than were set {told} {config}")
+
+    def _draw_policy(self, life: StreamLife, config: api.StreamConfig) -> None:
+        measure = self.random.choice((Measure.TIME, Measure.SIZE))
+        keep = self.random.choice((100, 1000) if measure is Measure.TIME else (0, 50, 400))
+        policy = KnownPolicy(measure, keep, self.random.choice((0, 0, 3 * keep)))
+        life.keeping.policies.append(policy)
+        config.retentionPolicy.CopyFrom(policy.message)
 
     async def _check_absent(self, life: StreamLife) -> None:
         """Nothing of it is left: not its name, and not its segments."""

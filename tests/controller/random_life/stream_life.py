@@ -8,12 +8,15 @@ from math import inf
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.stream_names import creation_epoch_of, segment_name
+from tests.controller.random_life.keeping import Keeping
+from tests.controller.random_life.known_times import KnownTimes
 from tests.controller.random_life.ledger import (
     KnownEvent,
     KnownSegment,
     KnownTransaction,
     Ledger,
 )
+from tests.controller.random_life.staged_versions import KnownVersion
 from tests.sim.attempts import ModelBreachError
 
 Ranges = dict[int, tuple[float, float]]
@@ -49,10 +52,17 @@ class StreamLife:
     epochs: dict[int, Ranges] = field(default_factory=dict)
     head: dict[int, int] = field(default_factory=dict)
     """The last cut that was answered."""
+    told_head: dict[int, int] = field(default_factory=dict)
+    """Where the stream began by the last answer that anybody had."""
     cuts: list[dict[int, int]] = field(default_factory=list)
     """Every one that was asked for."""
+    retained: list[dict[int, int]] = field(default_factory=list)
+    """Heads that nobody asked for, each explained by a policy."""
+    keeping: Keeping = field(default_factory=Keeping)
+    times: KnownTimes = field(default_factory=KnownTimes)
     events: list[KnownEvent] = field(default_factory=list)
     transactions: list[KnownTransaction] = field(default_factory=list)
+    versions: list[KnownVersion] = field(default_factory=list)
     successors: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -138,7 +148,7 @@ class StreamLife:
         """Bytes from it on were never cut off, by anything that was asked; infinite if the segment may be gone."""
         if self.stage.value >= Stage.DELETING.value:
             return inf
-        return max([0.0, *(self._cut_of(segment_id, cut) for cut in self.cuts)])
+        return max([0.0, *(self.cut_of(segment_id, cut) for cut in (*self.cuts, *self.retained))])
 
     def learn_start(self, segment_id: int, start: int, start_min: int) -> None:
         if not start_min <= start <= self.start_max(segment_id):
@@ -147,17 +157,17 @@ class StreamLife:
                 f" {self.start_max(segment_id)}"
             )
 
-    def learn_head(self, head: Mapping[int, int], before: Mapping[int, int]) -> None:
-        """Where the stream begins. `before`: the last cut that was answered before the question."""
+    def learn_head(self, head: Mapping[int, int], before: Sequence[Mapping[int, int]]) -> None:
+        """Where the stream begins. `before`: cuts that were answered before the question."""
         for segment_id, offset in head.items():
             if segment_id not in self.ranges:
                 raise ModelBreachError(f"{self} begins in a segment that nobody knows {head}")
-            if offset > self.start_max(segment_id):
+            if offset > self.start_max(segment_id) and not self.keeping.policies:
                 raise ModelBreachError(f"{self} begins at {head}, where nobody cut it")
-            if before and (
-                offset < before.get(segment_id, 0) or self.lies_behind(segment_id, before)
-            ):
-                raise ModelBreachError(f"{self} begins at {head}, behind the cut {before}")
+            for cut in before:
+                if offset < cut.get(segment_id, 0) or (cut and self.lies_behind(segment_id, cut)):
+                    raise ModelBreachError(f"{self} begins at {head}, behind the cut {cut}")
+        self.told_head = dict(head)
 
     def lies_behind(self, segment_id: int, cut: Mapping[int, int]) -> bool:
         """Whether every key of the segment has gone on in a later one at the cut."""
@@ -167,7 +177,8 @@ class StreamLife:
         over = [each for each in cut if self.ranges[each][0] < high and low < self.ranges[each][1]]
         return all(creation_epoch_of(each) > creation_epoch_of(segment_id) for each in over)
 
-    def _cut_of(self, segment_id: int, cut: Mapping[int, int]) -> float:
+    def cut_of(self, segment_id: int, cut: Mapping[int, int]) -> float:
+        """Bytes of the segment below it lie before the cut."""
         if segment_id in cut:
             return cut[segment_id]
         return inf if self.lies_behind(segment_id, cut) else 0

@@ -1,11 +1,15 @@
 """Writers of events: sessions with keys of their own, which follow their stream from segment to segment."""
 
 import asyncio
+import itertools
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.routing_hash import event_position
+from segmentstore.codec.stream_names import parse_segment
+from segmentstore.codec.stream_records.watermark import KeyedSegment
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from tests.controller.random_life.event_sender import EventSender
+from tests.controller.random_life.known_times import KnownWriter, Note
 from tests.controller.random_life.ledger import KnownEvent
 from tests.controller.random_life.life_world import says_nothing
 from tests.controller.random_life.stream_life import Ranges, Stage, StreamLife
@@ -54,13 +58,20 @@ class _Session:
         """Ranges of keys and where they go; in their order."""
         self._pending: list[KnownEvent] = []
         self._bursts = 0
+        self._writer = KnownWriter(name)
+        self._notes = actor.theatre.settings.notes_times
+        self._reached: dict[int, int] = {}
+        """Segment -> behind the last event of this session there that was acknowledged."""
 
     async def step(self) -> bool:
         """Whether there is more to do."""
         if not self._pieces and not await self._look_up():
             return False
         if not self._pending:
+            if self._bursts and self._notes and self._random.random() < 0.7:
+                await self._note_time()
             if self._bursts == _BURSTS_PER_SESSION or self._actor.theatre.calm:
+                await self._leave()
                 return False
             self._bursts += 1
             self._pending = self._new_events()
@@ -109,6 +120,11 @@ class _Session:
                 raise outcome
         if not all(going):
             return False
+        for event in self._pending:
+            if event.acked_in is not None and event.acked_at is not None:
+                segment_id = parse_segment(event.acked_in).segment_id
+                end = event.acked_at + len(event.frame)
+                self._reached[segment_id] = max(end, self._reached.get(segment_id, 0))
         self._pending = [
             event for event in self._pending if event.acked_in is None and not event.refused
         ]
@@ -127,6 +143,8 @@ class _Session:
         if sealed_tick and any(event.acked_in and len(event.sent_to) == 1 for event in group):
             self._check_old(group, life)
         if sent.gone:
+            if life.start_max(segment_id) == 0:
+                await self._actor.theatre.reading.learn_head(life)
             if life.start_max(segment_id) == 0:
                 raise self._actor.breach(f"{life} lost its segment {segment_id}")
             return False
@@ -170,6 +188,49 @@ class _Session:
                 if self._life.stage.value < Stage.DELETING.value:
                     raise self._actor.breach(f"nothing behind {segment_id}", error) from error
                 return None
+
+    # --- times ------------------------------------------------------------------------------------
+
+    async def _note_time(self) -> None:
+        """What comes behind the present position is not older than now."""
+        life, writer = self._life, self._writer
+        position: dict[KeyedSegment, int] = {}
+        for segment_id in {each for *_, each in self._pieces}:
+            low, high = life.ranges[segment_id]
+            position[KeyedSegment(segment_id, low, high)] = self._reached.get(segment_id, 0)
+        edges = sorted((each.low, each.high) for each in position)
+        if any(left[1] > right[0] for left, right in itertools.pairwise(edges)):
+            # Half of a merged segment's keys have not followed yet.
+            return
+        note = Note(int(self._world.loop.time() * 1000), position)
+        writer.asked_time = note.time
+        life.times.writers[writer.name] = writer
+        request = api.TimestampFromWriter(
+            writer=writer.name,
+            timestamp=note.time,
+            position=api.StreamCut(
+                streamInfo=life.info, cut={s.segment_id: at for s, at in position.items()}
+            ),
+        )
+        answer = await self._world.call("noteTimestampFromWriter", request, api.TimestampResponse)
+        status = api.TimestampResponse.Status
+        self._actor.trace("notes", note.time, status.Name(answer.result))
+        if answer.result == status.SUCCESS:
+            writer.answered = note
+        elif life.stage.value < Stage.DELETING.value:
+            raise self._actor.breach(f"{life} does not take {note}: {answer}")
+
+    async def _leave(self) -> None:
+        life, writer = self._life, self._writer
+        if writer.asked_time < 0 or writer.leaves or self._random.random() < 0.1:
+            return
+        writer.leaves = True
+        request = api.RemoveWriterRequest(writer=writer.name, stream=life.info)
+        answer = await self._world.call("removeWriter", request, api.RemoveWriterResponse)
+        status = api.RemoveWriterResponse.Status
+        gone = answer.result == status.STREAM_DOES_NOT_EXIST
+        if gone and life.stage.value < Stage.DELETING.value:
+            raise self._actor.breach(f"{life} is lost: {answer}")
 
     def _replace(self, segment_id: int, found: Ranges) -> None:
         pieces = []

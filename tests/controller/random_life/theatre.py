@@ -26,7 +26,7 @@ class Theatre:
         self.world = world
         self.settings = settings
         self.random: Random = world.random
-        self.ledger = Ledger()
+        self.ledger = Ledger(now=world.loop.time)
         self.lives: dict[str, StreamLife] = {}
         """The newest incarnation of each name."""
         self.past: list[StreamLife] = []

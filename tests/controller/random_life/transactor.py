@@ -108,8 +108,11 @@ class _Open:
     @property
     def _surely_lives(self) -> bool:
         """No lease can have ended, and nobody seals the stream: what ended it can only be a bug."""
-        held = self._heard_at + self._lease_ms / 1000 > self._now()
-        return held and self._life.is_open and not self._asked
+        return self._is_held and self._life.is_open and not self._asked
+
+    @property
+    def _is_held(self) -> bool:
+        return self._heard_at + self._lease_ms / 1000 > self._now()
 
     async def step(self) -> bool:
         """Whether there is more to do."""
@@ -201,7 +204,7 @@ class _Open:
                 if not isinstance(outcome, REQUEST_ERRORS) or not says_nothing(outcome):
                     raise outcome
                 continue
-            lives = lives and self._life.is_open
+            lives = lives and self._life.is_open and self._is_held
             self._judge(outcome.status, expected=lives)
         if self.transaction.fate is Fate.UNKNOWN or self.transaction.fate is Fate.OPEN:
             if self._life.stage.value >= Stage.DELETING.value or self._forgotten:
