@@ -1,5 +1,5 @@
-"""How scans grow: CPU-seconds and seconds per gigabyte of 1 KB events at 0.1, 1 and 5 GB, with both readers; and how
-much less it takes to read offsets alone.
+"""How scans grow: CPU-seconds and seconds per gigabyte of 1 KB events at 0.1, 1 and 5 GB, with both readers, and of the
+same rows in Parquet; and how much less it takes to read offsets alone.
 
 What does not grow with the data (planning, starting a job) is in it, and makes the smallest one the dearest per
 gigabyte; what a query of Spark's own takes that reads nothing (`SparkSession.range(0)`) is told apart. The smallest
@@ -76,7 +76,28 @@ def measure(directory: Path, gigabytes: Sequence[float]) -> list[Row]:
                 )
                 for size, name in names.items()
             ]
+        rows += _parquet_rows(spark, live.tier2, names, directory)
     return rows
+
+
+def _parquet_rows(
+    spark: BenchSpark, tier2: str, names: dict[float, str], directory: Path
+) -> list[Row]:
+    """What the same rows, uncompressed, cost Spark's own source: no smaller scan of anything can be flatter."""
+    places = {size: str(directory / f"{name}.parquet") for size, name in names.items()}
+    for size, place in places.items():
+        rows = frame(spark, READERS["Java reader"], tier2, names[size])
+        rows.write.option("compression", "none").parquet(place)
+    cases = {place: partial(_scan_parquet, spark, place) for place in places.values()}
+    smallest = places[min(places)]
+    young = {smallest: cases[smallest], NOTHING: partial(_nothing, spark)}
+    spark.measure(young, warm_ups=WARM_UPS_SMALLEST, rounds=0)
+    costs = spark.measure({**cases, **young}, warm_ups=WARM_UPS, rounds=ROUNDS)
+    return _rows("Parquet", {size: costs[place] for size, place in places.items()}, costs[NOTHING])
+
+
+def _scan_parquet(spark: BenchSpark, place: str) -> None:
+    drain(spark.session.read.parquet(place))
 
 
 def _nothing(spark: BenchSpark) -> None:
