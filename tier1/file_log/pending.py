@@ -65,15 +65,6 @@ class PendingEntries:
         self._waiting_bytes += pending.length
         self._outstanding_bytes += pending.length
 
-    def take_lone(self) -> tuple[PendingEntry, ...] | None:
-        """Put the only entry in flight, for which there is room; None if there are others."""
-        if len(self._waiting) != 1:
-            return None
-        batch = (self._waiting.pop(),)
-        self._room_bytes = self._waiting_bytes = 0
-        self._in_flight.append(batch)
-        return batch
-
     def take(self, *, bytes_max: int, room: int) -> tuple[PendingEntry, ...]:
         """Put the next frame's entries in flight: at least one, up to `bytes_max` of payload and `room` of frame."""
         batch: list[PendingEntry] = []

@@ -124,12 +124,8 @@ class FramePlanner:
             if spare is None:
                 return None
             room = spare.entry_capacity()
-        batch = self._pending.take_lone()
-        if batch is None:
-            batch = self._pending.take(bytes_max=self._payload_bytes_max(), room=room)
-            payload = sum([pending.length for pending in batch])
-        else:
-            payload = batch[0].length
+        batch = self._pending.take(bytes_max=self._payload_bytes_max(), room=room)
+        payload = sum(pending.length for pending in batch)
         return self._planned(
             FrameKind.ENTRIES,
             spare,
