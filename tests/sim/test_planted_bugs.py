@@ -2,7 +2,12 @@
 
 Two stores are broken one promise at a time: the simplest correct one, and the real node. Without a bug the same seeds
 find nothing (test_seeds.py).
+
+What a seed does changes with the code, so that any of them may be the one. A seed that found a bug is looked at before
+the others: some are found by one life in two hundred.
 """
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +26,22 @@ from tests.sim.simulation import run_simulation
 pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 
 _SEEDS_MAX = 300
+_FOUND_BY = {
+    "tail served before it is synced": 77,
+    "attribute without bytes": 57,
+    "lost wake-up": 285,
+    "truncation goes back": 22,
+    "seal forgotten": 66,
+    "a recovered tail is served before it is synced": 226,
+    "a rebuild of the index keeps older rows": 49,
+    "records behind the index of the volumes are skipped": 21,
+}
+"""The seed that found a bug last, where the first few find nothing."""
+
+
+def _seeds(bug: str) -> Iterator[int]:
+    yield _FOUND_BY.get(bug, 1)
+    yield from range(1, _SEEDS_MAX + 1)
 
 
 def _breaks(seed: int, make_machine: MakeMachine) -> bool:
@@ -36,16 +57,16 @@ def test_a_bug_planted_in_the_reference_store_is_found(bug: str) -> None:
     def make(loop: SimLoop, swarm: Swarm) -> ReferenceMachine:
         return ReferenceMachine(loop, swarm, bug)
 
-    assert any(_breaks(seed, make) for seed in range(1, _SEEDS_MAX + 1)), f"never found: {bug}"
+    assert any(_breaks(seed, make) for seed in _seeds(bug)), f"never found: {bug}"
 
 
-@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS.keys())
+@pytest.mark.parametrize(("name", "bug"), BUGS.items(), ids=BUGS.keys())
 def test_h81_a_bug_planted_in_the_node_is_found(
-    bug: PlantedBug, monkeypatch: pytest.MonkeyPatch
+    name: str, bug: PlantedBug, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make(loop: SimLoop, swarm: Swarm) -> NodeMachine:
         return NodeMachine(loop, swarm, rules=bug.rules)
 
     if bug.patch is not None:
         bug.patch(monkeypatch)
-    assert any(_breaks(seed, make) for seed in range(1, _SEEDS_MAX + 1)), "never found"
+    assert any(_breaks(seed, make) for seed in _seeds(name)), "never found"
