@@ -28,8 +28,7 @@ class DirectWriter:
 
     def __init__(self) -> None:
         # Page-aligned, as direct writes want their memory too.
-        self._memory = mmap.mmap(-1, _STEP_BYTES)
-        self._view = memoryview(self._memory)
+        self._view = memoryview(mmap.mmap(-1, _STEP_BYTES))
 
     def write(self, descriptor: int, offset: int, buffers: Sequence[BufferView]) -> None:
         """Write the buffers one behind the other; `offset` and their sum are multiples of PAGE_BYTES.
@@ -60,7 +59,3 @@ class DirectWriter:
             # A short write ends on a page, or the next one fails.
             written += os.pwrite(descriptor, self._view[written:length], offset + written)
         return length
-
-    def close(self) -> None:
-        self._view.release()
-        self._memory.close()

@@ -227,9 +227,7 @@ class SystemFile:
         return descriptor
 
     def close(self) -> None:
-        if self.direct is not None:
-            self.direct.close()
-            self.direct = None
+        self.direct = None  # Its memory ends with the last who writes from it.
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

@@ -15,7 +15,8 @@ from tier1.file_log.frames import PAGE_BYTES
 MARK_PAGES = 2
 """Pages that entries never use: one for the mark of idleness, the last for the mark of a truncation."""
 
-_ZEROS = bytes(1 << 20)
+_ZEROS = bytes(256 << 10)
+"""One write of the filler. A log of another container that is synced meanwhile waits for one of them, not for all."""
 
 
 @dataclass(slots=True)
@@ -74,7 +75,11 @@ class Journal:
 
 
 class JournalFiller:
-    """Makes one journal, a step at a time, so that each executor job is short. Its methods block."""
+    """Makes one journal, a step at a time, so that each executor job is short. Its methods block.
+
+    Zeros go past the system's cache: a sync that brings megabytes from there to the disk holds up the syncs of every
+    log on it, and each page of the cache costs more than the write.
+    """
 
     def __init__(self, path: str, size_bytes: int, *, step_bytes: int, files: FileSystem) -> None:
         self._path = path
@@ -91,14 +96,17 @@ class JournalFiller:
         target = min(self._size_bytes, self._filled + self._step_bytes)
         while self._filled < target:
             length = min(len(_ZEROS), target - self._filled)
-            self._file.write_at(self._filled, [memoryview(_ZEROS)[:length]])
+            self._file.write_past_cache(self._filled, [memoryview(_ZEROS)[:length]])
             self._filled += length
         self._file.sync_data()
         if self._filled < self._size_bytes:
             return None
         directory, _, _ = self._path.rpartition("/")
         self._files.sync_directory(directory)
-        file, self._file = self._file, None
+        # Opened anew: what a file needs to write past the cache it keeps until it is closed.
+        file = self._files.open(self._path)
+        self._file.close()
+        self._file = None
         return Journal(path=self._path, size_bytes=self._size_bytes, file=file)
 
     def close(self) -> None:
