@@ -5,10 +5,14 @@
     run()    the background work, until cancelled: interrupted operations, transactions, retention, scaling, watermarks
     service  the gRPC service for a ControllerServer, or for a simulation that calls it without a socket
 
+From `start` to the end of `run` is one life. Another one may follow in the same process.
+
 Invariants:
 
-- Between a successful `start` and the end of `run` calls are answered; before and after they wait, or are told to
-  come back.
+- Calls are answered while `run` works; before and after they wait, or are told to come back. Those that are under way
+  when it ends are refused before it returns.
+- A life begins with nothing in memory: another controller may have been at work since the one before. What that one
+  left on its way into a table is there before anything is read.
 - Everything that it knows stands in table segments of the store: there is nothing to close, and killing it at any
   moment is as good as ending it.
 - At most one controller works on a store at a time. Two of them damage nothing, since every change names the versions
@@ -17,6 +21,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
 
 from segmentstore.contracts.segments import SegmentApi
@@ -47,24 +52,32 @@ class Controller:
         controllers: Sequence[Endpoint] = (),
         settings: ControllerSettings,
     ) -> None:
-        self.rooms = Rooms(
+        self._build = partial(
+            Rooms,
             segments=segments,
             tables=tables,
             wall_clock=wall_clock,
             random=random,
             settings=settings,
         )
-        self._started = False
-        self._ready = asyncio.Event()
-        self.service = ControllerService(
-            calls=self.rooms.calls(locate=locate, issue_token=issue_token, controllers=controllers),
-            ready=self._ready,
+        self._calls = partial(
+            Rooms.calls, locate=locate, issue_token=issue_token, controllers=controllers
         )
+        self._rooms = self._build()
+        self._used = False
+        """The rooms remember something."""
+        self._started = False
+        self.service = ControllerService(calls=self._calls(self._rooms))
+
+    @property
+    def rooms(self) -> Rooms:
+        """Those of the present life: each has its own."""
+        return self._rooms
 
     @property
     def is_ready(self) -> bool:
         """Whether calls are answered."""
-        return self._ready.is_set()
+        return self.service.is_ready
 
     async def repair(self) -> RepairReport:
         """After a recovery from Tier 2 alone, before `start`: make segments and records agree. May be repeated."""
@@ -77,7 +90,12 @@ class Controller:
 
     async def start(self) -> None:
         """Recover. Raises SegmentStoreError (the store is not there yet): start again later."""
-        rooms = self.rooms
+        self._started = False
+        if self._used:
+            self._rooms.require_settled()
+            self._rooms = self._build(clock_watch=self._rooms.clock_watch)
+        self._used = True
+        rooms = self._rooms
         await rooms.metadata.start()
         # Streams that are committing need their transactions; everything else needs its scope settled.
         await rooms.transactions.start()
@@ -88,10 +106,11 @@ class Controller:
         self._started = True
 
     async def run(self) -> None:
-        """Work until cancelled. After a successful start."""
+        """Work until cancelled. After a successful start, once."""
         assert self._started, "run before start"
-        rooms = self.rooms
-        self._ready.set()
+        self._started = False
+        rooms = self._rooms
+        self.service.begin(self._calls(rooms))
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (
@@ -106,7 +125,7 @@ class Controller:
                 ):
                     group.create_task(work())
         finally:
-            self._ready.clear()
+            await self.service.end()
 
     async def _each_scope(self, resume: Callable[[str], Awaitable[None]]) -> None:
         after = ""

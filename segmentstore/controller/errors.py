@@ -116,3 +116,9 @@ class RetryLaterError(ControllerError):
     """The answer is not known yet: recovery, or an operation on the same stream, is under way. Nothing was changed."""
 
     kind = ErrorKind.UNAVAILABLE
+
+
+class LifeEndedError(ControllerError):
+    """The controller's life ended while the call was under way. Its outcome is unknown: ask again."""
+
+    kind = ErrorKind.UNAVAILABLE

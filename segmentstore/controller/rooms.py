@@ -1,4 +1,7 @@
-"""Builds the rooms of the controller over its doors, ties them together, and lists the calls that they answer."""
+"""Builds the rooms of the controller over its doors, ties them together, and lists the calls that they answer.
+
+Whatever is remembered of tables and segments is remembered in the rooms: others know nothing but what the tables say.
+"""
 
 from collections.abc import Sequence
 from random import Random
@@ -35,12 +38,16 @@ from segmentstore.controller.transactions.rolling_commit import RollingCommit
 from segmentstore.controller.transactions.staged_commits import StagedCommits
 from segmentstore.controller.transactions.transaction_book import TransactionBook
 from segmentstore.controller.transactions.transaction_ids import TransactionIds
-from segmentstore.controller.transactions.transaction_table import TransactionTable
+from segmentstore.controller.transactions.transaction_table import (
+    TRANSACTIONS_TABLE,
+    TransactionTable,
+)
 from segmentstore.controller.transactions.transactions import Transactions
 from segmentstore.controller.watermarks.noted_times import NotedTimes
 from segmentstore.controller.watermarks.watermarks import Watermarks
 from segmentstore.controller.watermarks.writer_marks import WriterMarks
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.clock_watch import ClockWatch
 
 
 class Rooms:
@@ -54,7 +61,9 @@ class Rooms:
         wall_clock: WallClock,
         random: Random,
         settings: ControllerSettings,
+        clock_watch: ClockWatch | None = None,
     ) -> None:
+        """`clock_watch` of earlier rooms of the process: it has seen what they have seen."""
         self.metadata = MetadataStore(tables=tables)
         self.streams = Streams(
             metadata=self.metadata,
@@ -90,6 +99,11 @@ class Rooms:
             store=self.metadata, tables=tables, settings=settings.key_value_tables
         )
         self._settings = settings
+        self.clock_watch = clock_watch or ClockWatch(
+            wall_clock=wall_clock,
+            difference_seconds_max=settings.retention.clock_difference_seconds_max,
+            settle_seconds=settings.retention.clock_settle_seconds,
+        )
         self._build_watermarks(segments)
         self._build_transactions(segments, tables, wall_clock, random)
         self._build_keepers(segments, wall_clock)
@@ -181,6 +195,7 @@ class Rooms:
             subscribers=self.subscribers,
             sizes=sizes,
             wall_clock=wall_clock,
+            clock_watch=self.clock_watch,
             settings=self._settings.retention,
         )
         self.auto_scale = AutoScale(
@@ -202,6 +217,15 @@ class Rooms:
             self.streams.deletion.register(cleaning)
         self.scopes.register(GROUPS_INDEX, self.reader_groups.delete_all)
         self.scopes.register(TABLES_INDEX, self.key_value_tables.delete_all)
+
+    def table_names(self) -> list[str]:
+        """The tables in which everything stands that is remembered here."""
+        return [TRANSACTIONS_TABLE, *self.metadata.table_names()]
+
+    def require_settled(self) -> None:
+        """Raises RetryLaterError while a change is on its way into a table that nobody waits for any more."""
+        self.metadata.require_settled()
+        self.transactions.require_settled()
 
     def calls(
         self,

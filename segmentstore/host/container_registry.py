@@ -7,13 +7,20 @@ Invariants:
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState, SegmentContainer
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 
 NOT_ASSIGNED = "not assigned to this host"
+
+
+class TellContainerChange(Protocol):
+    """Called with no await in between: it may take note, and wake somebody."""
+
+    def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
 
 
 class ContainerRegistry:
@@ -25,7 +32,7 @@ class ContainerRegistry:
         self._starting: dict[ContainerId, SegmentContainer] = {}
         self._reasons: dict[ContainerId, str] = {}
         self._failed: dict[ContainerId, ContainerHealth] = {}
-        self._told: list[Callable[[], None]] = []
+        self._told: list[TellContainerChange] = []
 
     @property
     def container_count(self) -> int:
@@ -64,21 +71,22 @@ class ContainerRegistry:
         assert started is container, f"runs without having started container={container_id}"
         self._running[container_id] = container
         del self._reasons[container_id]
-        for tell in self._told:
-            tell()
+        self._tell(container_id, runs=True)
 
-    def watch(self, tell: Callable[[], None]) -> None:
-        """Have it called whenever a container has recovered, for as long as the registry lives."""
+    def watch(self, tell: TellContainerChange) -> None:
+        """Have it called whenever a container takes requests, and when it takes none any more."""
         self._told.append(tell)
 
     def set_absent(self, container: SegmentContainer, *, reason: str, failed: bool) -> None:
         """The container is about to end, or has ended; requests are answered with the reason."""
         container_id = container.container_id
         self._starting.pop(container_id, None)
-        self._running.pop(container_id, None)
+        ran = self._running.pop(container_id, None)
         self._reasons[container_id] = reason
         if failed:
             self._failed[container_id] = container.health()
+        if ran is not None:
+            self._tell(container_id, runs=False)
 
     def health(self) -> Sequence[ContainerHealth]:
         """One entry for every container of the store, by id."""
@@ -101,6 +109,10 @@ class ContainerRegistry:
             assert 0 <= container_id < self._container_count, (
                 f"no such container id={container_id} count={self._container_count}"
             )
+
+    def _tell(self, container_id: ContainerId, *, runs: bool) -> None:
+        for tell in self._told:
+            tell(container_id, runs=runs)
 
     def _health_of(self, container_id: ContainerId) -> ContainerHealth:
         present = self._running.get(container_id) or self._starting.get(container_id)

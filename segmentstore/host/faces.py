@@ -71,6 +71,7 @@ class Faces:
         self._http = self._http_server(store, wall_clock, random)
         self._wire: WireServer | None = None
         self._controller: ControllerLife | None = None
+        self._controller_server: ControllerServer | None = None
         if settings.wire.address != _OFF:
 
             async def flush_container(container_id: int) -> None:
@@ -95,21 +96,19 @@ class Faces:
                 settings=ControllerSettings(),
             )
             host, port = split_address(settings.controller.address)
-            self._controller = ControllerLife(
-                controller=controller,
-                server=ControllerServer(
-                    service=controller.service,
-                    settings=ControllerServerSettings(address=host, port=port),
-                ),
+            self._controller = ControllerLife(controller=controller, registry=registry)
+            self._controller_server = ControllerServer(
+                service=controller.service,
+                settings=ControllerServerSettings(address=host, port=port),
             )
-            registry.watch(self._controller.container_recovered)
 
     async def start(self) -> None:
         """Listen everywhere. Raises OSError or InvalidRequestError if an address is taken."""
         if self._wire is not None:
             await self._wire.start(*split_address(self._settings.wire.address))
-        if self._controller is not None:
-            await self._controller.start()
+        if self._controller_server is not None:
+            # From the start: calls wait for a controller that recovers, though not for ever.
+            await self._controller_server.start()
         await self._http.start()
 
     async def run(self) -> None:
@@ -126,8 +125,8 @@ class Faces:
 
     async def close(self) -> None:
         """No new requests; those under way end. Idempotent."""
-        if self._controller is not None:
-            await self._controller.close()
+        if self._controller_server is not None:
+            await self._controller_server.close()
         await self._http.close()
         if self._wire is not None:
             await self._wire.close()
@@ -138,8 +137,10 @@ class Faces:
             http=_text(*self._http.address),
             wire="" if self._wire is None else _text(*self._wire.address),
             controller=""
-            if self._controller is None
-            else _text(split_address(self._settings.controller.address)[0], self._controller.port),
+            if self._controller_server is None
+            else _text(
+                split_address(self._settings.controller.address)[0], self._controller_server.port
+            ),
         )
 
     def _locate(self, segment: str) -> Endpoint:  # noqa: ARG002 (one process serves every segment)
@@ -185,7 +186,8 @@ class Faces:
 
     def _metrics(self) -> Mapping[str, float]:
         """What `/metrics` shows beside containers and HTTP."""
-        return {**self._tier2_metrics(), **self._wire_metrics()}
+        controller = {} if self._controller is None else self._controller.metrics()
+        return {**self._tier2_metrics(), **self._wire_metrics(), **controller}
 
     def _wire_metrics(self) -> Mapping[str, float]:
         if self._wire is None:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -8,7 +8,6 @@ import pytest
 from segmentstore.contracts.containers import (
     ContainerFailure,
     ContainerState,
-    HostAssignment,
     HostId,
 )
 from segmentstore.contracts.errors import (
@@ -22,6 +21,7 @@ from segmentstore.host.assignment import InProcessAssignmentSource, is_corrupt
 from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.settings import RestartSettings
+from tests.host.scripted_assignments import ScriptedAssignments
 from tests.host.simple_container import SimpleContainer
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -32,42 +32,6 @@ SETTINGS = RestartSettings(
     delay_initial_seconds=1.0, delay_max_seconds=8.0, forgive_after_seconds=60.0
 )
 ZERO = ContainerId(0)
-
-
-class ScriptedAssignments:
-    """An AssignmentSource whose versions are set by hand: a controller elsewhere."""
-
-    def __init__(self, *containers: int) -> None:
-        self._assignment = HostAssignment(1, frozenset(ContainerId(n) for n in containers))
-        self._changed = asyncio.Event()
-        self.failures: list[ContainerFailure] = []
-        self.running: list[list[ContainerId]] = []
-
-    def assign(self, *containers: int) -> None:
-        version = self._assignment.version + 1
-        self._assignment = HostAssignment(version, frozenset(ContainerId(n) for n in containers))
-        self._changed.set()
-
-    async def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:
-        seen = 0
-        while True:
-            self._changed.clear()
-            if self._assignment.version > seen:
-                seen = self._assignment.version
-                yield self._assignment
-            else:
-                await self._changed.wait()
-
-    async def report(
-        self,
-        host_id: HostId,
-        *,
-        running: Collection[ContainerId],
-        failed: Collection[ContainerFailure] = (),
-    ) -> None:
-        await asyncio.sleep(0.001)
-        self.running.append(sorted(running))
-        self.failures += failed
 
 
 @dataclass

@@ -1,38 +1,89 @@
-"""The controller beside containers that recover: soon after them, in simulated time."""
+"""The controller beside containers that recover, and end: in simulated time."""
 
 import asyncio
+import logging
 from random import Random
 
 import pytest
 
-from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.codec.container_hash import container_of
+from segmentstore.codec.stream_records.record_places import SCOPES_TABLE, scope_table
+from segmentstore.contracts.errors import ContainerNotFoundError, DataCorruptionError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.controller.api.controller_server import (
-    ControllerServer,
-    ControllerServerSettings,
-)
 from segmentstore.controller.api.endpoints import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
+from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_life import ControllerLife
 from segmentstore.runtime.clock import SystemWallClock
+from tests.host.simple_container import SimpleContainer
 from tests.http.memory_segments import MemorySegments
 from tests.reference.memory_tables import MemoryTables
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 
+CONTAINERS = 64
+
 
 class LateTables(MemoryTables):
-    """Tables whose container recovers for a while."""
+    """Tables whose container recovers for a while, or is broken in some other way."""
 
     def __init__(self, recovered_at: float) -> None:
         super().__init__()
         self._recovered_at = recovered_at
+        self.broken: Exception | None = None
+        self.starts = 0
 
     async def create_table(self, name: str, *, key_length: int = 0) -> None:
+        self.starts += name == SCOPES_TABLE
+        if self.broken is not None:
+            raise self.broken
         if asyncio.get_running_loop().time() < self._recovered_at:
             raise ContainerNotFoundError(ContainerId(0), "recovering")
         await super().create_table(name, key_length=key_length)
+
+
+class World:
+    """A controller over tables in memory, and a registry in which containers begin and end."""
+
+    def __init__(self, loop: SimLoop, *, recovery_seconds: float = 0.0) -> None:
+        self.loop = loop
+        self.tables = LateTables(loop.time() + recovery_seconds)
+        self.registry = ContainerRegistry(container_count=CONTAINERS)
+        self.controller = Controller(
+            segments=MemorySegments(),
+            tables=self.tables,
+            wall_clock=SystemWallClock(),
+            random=Random(1),
+            locate=lambda name: Endpoint("127.0.0.1", 12345),
+            settings=ControllerSettings(),
+        )
+        self.life = ControllerLife(controller=self.controller, registry=self.registry)
+        self.running = loop.create_task(self.life.run())
+
+    def works(self) -> bool:
+        return self.controller.is_ready
+
+    @property
+    def lives(self) -> float:
+        return self.life.metrics()["controller_lives_total"]
+
+    def begins(self, table: str) -> SimpleContainer:
+        """The container of that table."""
+        container = SimpleContainer(container_of(table, CONTAINERS))
+        self.registry.set_starting(container)
+        self.registry.set_running(container)
+        return container
+
+    def ends(self, container: SimpleContainer) -> None:
+        self.registry.set_absent(container, reason="moved", failed=False)
+
+    async def stop(self) -> None:
+        self.running.cancel()
+        [outcome] = await asyncio.gather(self.running, return_exceptions=True)
+        assert isinstance(outcome, asyncio.CancelledError)
+        assert not self.controller.is_ready
 
 
 @pytest.mark.parametrize("recovery_seconds", [0.05, 0.31, 0.75, 4.0])
@@ -42,24 +93,135 @@ def test_the_controller_is_ready_soon_after_its_containers(
 ) -> None:
     async def main(loop: SimLoop) -> None:
         begin = loop.time()
-        controller = Controller(
-            segments=MemorySegments(),
-            tables=LateTables(begin + recovery_seconds),
-            wall_clock=SystemWallClock(),
-            random=Random(1),
-            locate=lambda name: Endpoint("127.0.0.1", 12345),
-            settings=ControllerSettings(),
-        )
-        server = ControllerServer(service=controller.service, settings=ControllerServerSettings())
-        life = ControllerLife(controller=controller, server=server)
+        world = World(loop, recovery_seconds=recovery_seconds)
         if is_told:
-            loop.call_later(recovery_seconds, life.container_recovered)
-        running = loop.create_task(life.run())
-        await life.wait_until_recovered()
+            loop.call_later(recovery_seconds, world.begins, SCOPES_TABLE)
+        await world.life.wait_until_recovered()
         late = loop.time() - begin - recovery_seconds
         late_max = 0.01 if is_told else 0.03 + recovery_seconds / 4
         assert late <= late_max, f"late={late:.3f}"
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await world.stop()
 
     run_simulation(1, main)
+
+
+@pytest.mark.parametrize("table", [SCOPES_TABLE, TRANSACTIONS_TABLE, scope_table("s", 1)])
+def test_a_life_ends_with_a_container_of_its_tables_and_the_next_one_begins_with_it(
+    table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        world = World(loop)
+        container = world.begins(table)
+        await world.life.wait_until_recovered()
+        await world.controller.rooms.scopes.create("s")
+        await world.controller.rooms.scopes.streams("s", after="", count=1)
+        rooms = world.controller.rooms
+        world.tables.broken = ContainerNotFoundError(container.container_id, "moved")
+        world.ends(container)
+        await asyncio.sleep(1.0)
+        assert not world.works()
+        assert world.life.complaints()
+        world.tables.broken = None
+        began = loop.time()
+        world.begins(table)
+        while not world.works():
+            await asyncio.sleep(0.001)
+        assert loop.time() - began < 0.01
+        assert world.lives == 2
+        assert world.controller.rooms is not rooms
+        assert world.controller.rooms.clock_watch is rooms.clock_watch
+        await world.stop()
+
+    run_simulation(1, main)
+    assert "the controller starts anew" in caplog.text
+
+
+def test_a_container_without_tables_may_end_and_the_life_goes_on() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = World(loop)
+        await world.life.wait_until_recovered()
+        mine = {container_of(name, CONTAINERS) for name in (SCOPES_TABLE, TRANSACTIONS_TABLE)}
+        other = next(n for n in range(CONTAINERS) if ContainerId(n) not in mine)
+        container = SimpleContainer(ContainerId(other))
+        world.registry.set_starting(container)
+        world.registry.set_running(container)
+        world.ends(container)
+        await asyncio.sleep(1.0)
+        assert world.works()
+        assert world.lives == 1
+        await world.stop()
+
+    run_simulation(1, main)
+
+
+def test_an_attempt_that_hangs_on_a_container_ends_with_it() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = World(loop)
+        container = world.begins(SCOPES_TABLE)
+        works = world.tables.create_table
+        hangs = asyncio.Event()
+
+        async def create_table(name: str, *, key_length: int = 0) -> None:
+            hangs.set()
+            await asyncio.Event().wait()
+
+        world.tables.create_table = create_table  # type: ignore[method-assign]
+        await hangs.wait()
+        world.tables.create_table = works  # type: ignore[method-assign]
+        world.ends(container)
+        await world.life.wait_until_recovered()
+        await world.stop()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("error", [DataCorruptionError("bytes"), ValueError("our bug")])
+def test_what_breaks_the_start_is_told_and_tried_again_in_pauses_that_grow(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        world = World(loop)
+        world.tables.broken = error
+        await asyncio.sleep(100.0)
+        assert 20 < world.tables.starts < 50
+        assert world.life.complaints() == [f"the controller does not work now: {error}"]
+        world.tables.broken = None
+        await asyncio.sleep(10.0)
+        assert world.works()
+        await world.stop()
+
+    run_simulation(1, main)
+    assert f"{error}" in caplog.text
+
+
+def test_work_that_breaks_again_and_again_is_begun_again_in_pauses_that_grow(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        broken = True
+
+        async def run() -> None:
+            if broken:
+                raise ValueError("our bug")
+            await asyncio.Event().wait()
+
+        world = World(loop)
+        build = world.controller._build
+
+        def built(**rest: object) -> object:
+            rooms = build(**rest)  # type: ignore[arg-type]
+            rooms.auto_scale.run = run  # type: ignore[method-assign]
+            return rooms
+
+        world.controller._build = built  # type: ignore[assignment]
+        world.controller.rooms.auto_scale.run = run  # type: ignore[method-assign]
+        await asyncio.sleep(100.0)
+        assert 20 < world.lives < 50
+        broken = False
+        await asyncio.sleep(10.0)
+        assert world.works()
+        await world.stop()
+
+    with caplog.at_level(logging.ERROR):
+        run_simulation(1, main)
+    assert "our bug" in caplog.text

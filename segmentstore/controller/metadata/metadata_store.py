@@ -45,6 +45,15 @@ class MetadataStore:
         """Create the table of scopes if this store never had a controller."""
         await self._create(record_places.SCOPES_TABLE)
 
+    def table_names(self) -> list[str]:
+        """The tables that were asked for so far, of scopes that are not known to be gone."""
+        return [self._scopes.name, *(table.name for table in self._opened.values())]
+
+    def require_settled(self) -> None:
+        """Raises RetryLaterError while a batch is under way that nobody waits for any more."""
+        for table in [self._scopes, *self._opened.values()]:
+            table.require_settled()
+
     async def scope_table(self, scope: str) -> MetadataTable:
         """The table of an existing scope. Raises ScopeNotFoundError, RetryLaterError (it is being deleted)."""
         record = (await self._scopes.read(scope_key(scope))).record

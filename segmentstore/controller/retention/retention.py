@@ -69,6 +69,7 @@ class Retention:
         subscribers: Subscribers,
         sizes: SegmentSizes,
         wall_clock: WallClock,
+        clock_watch: ClockWatch,
         settings: RetentionSettings,
     ) -> None:
         self._store = store
@@ -78,11 +79,7 @@ class Retention:
         self._sizes = sizes
         self._wall_clock = wall_clock
         self._settings = settings
-        self._clock_watch = ClockWatch(
-            wall_clock=wall_clock,
-            difference_seconds_max=settings.clock_difference_seconds_max,
-            settle_seconds=settings.clock_settle_seconds,
-        )
+        self._clock_watch = clock_watch
 
     @property
     def clock_watch(self) -> ClockWatch:

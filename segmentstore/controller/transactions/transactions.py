@@ -111,13 +111,17 @@ class Transactions:
         """Stream -> why its transactions are not finished."""
         return self._finisher.complaints()
 
+    def require_settled(self) -> None:
+        """Raises RetryLaterError while a change is under way that nobody waits for any more."""
+        self._table.require_settled()
+
     async def start(self) -> None:
         """Read all transactions; open ones get the longest lease that they may have had. Before streams are resumed.
 
-        Also after `run` broke: what is in memory is given up for what the table says.
+        Doing it again gives up what is in memory for what the table says.
         """
         self._loaded = False
-        # What the run before left on its way would be missing in the book.
+        # What is left on its way would be missing in the book.
         self._table.require_settled()
         await self._table.create()
         self._book.clear()

@@ -63,9 +63,12 @@ class Node:
         await self.channel.close(None)
         await self.server.close()
         if self.controller.is_ready:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
+            await self.end_life()
+
+    async def end_life(self) -> None:
+        self._running.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._running
 
     async def call_raw(self, name: str, request: bytes) -> bytes:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(

@@ -1,7 +1,5 @@
 """The socket: one server per port, and an end that may come twice."""
 
-import asyncio
-
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
@@ -14,7 +12,7 @@ from segmentstore.controller.api.controller_service import ControllerService
 
 def server_on(port: int, address: str = "127.0.0.1") -> ControllerServer:
     return ControllerServer(
-        service=ControllerService(calls=[], ready=asyncio.Event()),
+        service=ControllerService(calls=[]),
         settings=ControllerServerSettings(address=address, port=port),
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import grpc
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
@@ -28,3 +29,18 @@ async def test_a_call_is_told_to_come_back_when_the_recovery_takes_too_long(
         await silent_node.controller.service.answer_when_ready(
             "createScope", CREATE, wait_seconds=0.01
         )
+
+
+async def test_a_call_under_way_when_a_life_ends_is_refused_with_what_clients_retry(
+    node: Node,
+) -> None:
+    operations = node.controller.rooms.streams.operations
+    async with operations.exclusive("s", "a"):
+        stream = api.StreamInfo(scope="s", stream="a")
+        waits = asyncio.create_task(node.refusal("sealStream", stream))
+        while len(node.controller.service.open_calls) == 0:
+            await asyncio.sleep(0.001)
+        await node.end_life()
+        assert await waits is grpc.StatusCode.UNAVAILABLE
+    await node.start()
+    await node.call("sealStream", stream, api.UpdateStreamStatus)

@@ -1,7 +1,7 @@
 """The machine of tests/sim with a controller in every process, and the way to it from outside.
 
 A process runs the containers and the controller over them, as the host does it: names are routed by the real registry,
-and the controller recovers whenever a container has.
+and the controller lives as long as the containers of its tables do.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.controller.api.endpoints import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.controller_life import ControllerLife
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.table_store import TableStore
 from tests.controller.random_life.settings import LifeSettings
@@ -36,12 +37,21 @@ Result = TypeVar("Result")
 REQUEST_ERRORS = (SegmentStoreError, NodeDiedError)
 """What a client has to expect of every request."""
 
-_PAUSE_SECONDS_FIRST = 0.02
-_PAUSE_SECONDS_MAX = 10.0
-
 
 class NoAnswerError(SegmentStoreError):
     """The client waited long enough."""
+
+
+class WatchedLife(ControllerLife):
+    """That of the host; what may not happen fails the run."""
+
+    def __init__(self, host: "LifeHost") -> None:
+        super().__init__(controller=host.controller, registry=host.registry)
+        self._host = host
+
+    def _tell(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
+        super()._tell(group, pause, worked=worked)
+        self._host.judge(group, worked=worked)
 
 
 class LifeHost(Host):
@@ -50,12 +60,12 @@ class LifeHost(Host):
     def __init__(self, world: "LifeWorld", number: int) -> None:
         super().__init__(world, number)
         self._machine = world.life_machine
-        self._registry = ContainerRegistry(container_count=world.swarm.node.container_count)
-        self._registry.watch(self._container_recovered)
+        self.registry = ContainerRegistry(container_count=world.swarm.node.container_count)
         self._lives: dict[int, asyncio.Task[None]] = {}
-        self._try_again = asyncio.Event()
-        self.segments = SegmentStore(registry=self._registry)
-        self.tables = TableStore(registry=self._registry)
+        self._assigned = asyncio.Event()
+        self._assigned.set()
+        self.segments = SegmentStore(registry=self.registry)
+        self.tables = TableStore(registry=self.registry)
         self.controller = Controller(
             segments=self.segments,
             tables=self.tables,
@@ -64,21 +74,33 @@ class LifeHost(Host):
             locate=lambda name: Endpoint("127.0.0.1", 12345),
             settings=world.settings.controller,
         )
+        self.life = WatchedLife(self)
 
     def stop_container(self, container_id: int) -> bool:
-        """Let one container end as if it were moved; it starts again. Whether it was there."""
-        life = self._lives.get(container_id)
-        return life is not None and life.cancel()
+        """Let one container end as if it were moved; it starts again if it is to run here. Whether it ran."""
+        # One that is ending already is not to be disturbed in what it gives back.
+        return self.running(container_id) is not None and self._lives[container_id].cancel()
+
+    def assign(self, *, runs: bool) -> None:
+        """Whether its containers are to run here from now on. Those that run go on until they are stopped or fenced."""
+        if runs:
+            self._assigned.set()
+        else:
+            self._assigned.clear()
 
     async def _run_all(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(super()._run_all())
-            group.create_task(self._keep_controller())
+            group.create_task(self.life.run())
+
+    async def _keep_running(self, container_id: int) -> None:
+        while True:
+            # Returns when another process has taken the container over, which may give it back.
+            await super()._keep_running(container_id)
 
     async def _run_once(self, container_id: int) -> None:
-        if self in self._world.zombies:
-            # Deposed: what its controller remembers is only right while nobody else writes.
-            await asyncio.Event().wait()
+        await self._assigned.wait()
+        self.fenced.pop(container_id, None)
         life = asyncio.get_running_loop().create_task(self._live(container_id))
         self._lives[container_id] = life
         try:
@@ -89,51 +111,35 @@ class LifeHost(Host):
     async def _live(self, container_id: int) -> None:
         container: SegmentContainer = self._machine.build(self.node, container_id)
         try:
-            self._registry.set_starting(container)
+            self.registry.set_starting(container)
             await container.start()
-            self._registry.set_running(container)
+            if not self._assigned.is_set():
+                raise ContainerStoppedError("it was moved while it started")
+            self.registry.set_running(container)
             self.containers[container_id] = container
             self._world.loop.trace("container", container_id, "runs")
             await container.run()
         finally:
             self.containers.pop(container_id, None)
-            self._registry.set_absent(container, reason="ended", failed=False)
+            self.registry.set_absent(container, reason="ended", failed=False)
             await container.close()
 
-    async def _keep_controller(self) -> None:
-        pause = _PAUSE_SECONDS_FIRST
+    def judge(self, group: "ExceptionGroup[Exception]", *, worked: bool) -> None:
+        """A life of the controller has ended, or an attempt at one."""
         loop = self._world.loop
-        while True:
-            self._try_again.clear()
-            try:
-                await self.controller.start()
-                loop.trace("controller works")
-                pause = _PAUSE_SECONDS_FIRST
-                await self.controller.run()
-            except SegmentStoreError as error:
-                self._judge(error)
-            except ExceptionGroup as group:
-                _, faults = group.split(SegmentStoreError)
-                if faults is not None:
-                    raise faults from group
-                loop.trace("controller broke", repr(group.exceptions))
-            await self._rest(pause)
-            pause = min(1.25 * pause, _PAUSE_SECONDS_MAX)
+        loop.trace(self.node, "controller ends" if worked else "controller waits", repr(group))
+        known, faults = group.split(SegmentStoreError)
+        if faults is not None:
+            loop.fail(faults)
+        corrupt, _ = group.split(_is_corrupt)
+        if corrupt is not None:
+            breach = ModelBreachError("the controller met damage")
+            breach.__cause__ = known
+            loop.fail(breach)
 
-    def _judge(self, error: SegmentStoreError) -> None:
-        self._world.loop.trace("controller does not start", type(error).__name__, error)
-        if error.kind is ErrorKind.CORRUPT:
-            self._world.loop.fail(ModelBreachError(f"the controller does not start: {error!r}"))
 
-    def _container_recovered(self) -> None:
-        self._try_again.set()
-
-    async def _rest(self, seconds: float) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, self._try_again.set)
-        try:
-            await self._try_again.wait()
-        finally:
-            timer.cancel()
+def _is_corrupt(error: Exception) -> bool:
+    return isinstance(error, SegmentStoreError) and error.kind is ErrorKind.CORRUPT
 
 
 class LifeWorld(World):
@@ -145,12 +151,54 @@ class LifeWorld(World):
         super().__init__(loop, settings.swarm, self.life_machine)
 
     def boot(self) -> LifeHost:
+        if self.host is not None:
+            self.host.assign(runs=False)
         self.host_count += 1
         host = LifeHost(self, self.host_count)
         self.owner = host
         host.boot()
         self.loop.trace("boot", host.node)
         return host
+
+    async def _break(self, kind: str) -> None:
+        if self.settings.hand_over and self.random.random() < self.settings.hand_over:
+            await self._hand_over_and_back()
+        else:
+            await super()._break(kind)
+
+    async def _hand_over_and_back(self) -> None:
+        """Another process gets the containers, and gives them back to the one that had them, which lives on."""
+        first = self.host
+        if first is None:
+            return
+        await self._depose(first)
+        second = self.boot()
+        for _ in range(self.random.choice((1, 1, 2))):
+            await asyncio.sleep(self.random.expovariate(1 / self.swarm.trouble.event_seconds_mean))
+            await self._depose(second)
+            self.zombies.remove(first)
+            self.owner = first
+            first.assign(runs=True)
+            self.loop.trace("gives back to", first.node)
+            first, second = second, first
+        # The one that has nothing now.
+        await asyncio.sleep(self.random.expovariate(1 / self.swarm.trouble.event_seconds_mean))
+        if first in self.zombies and self.random.random() < 0.7:
+            self.kill(first)
+
+    async def _depose(self, host: LifeHost) -> None:
+        """It starts no container any more; those that run end now, or soon, or find themselves fenced."""
+        self.zombies.append(host)
+        self._had_zombies = True
+        self.owner = None
+        host.assign(runs=False)
+        self.loop.trace("deposed", host.node)
+        if self.random.random() < 0.3 and self.swarm.node.takeover:
+            return
+        for container_id in range(self.swarm.node.container_count):
+            if self.random.random() < 0.3:
+                await asyncio.sleep(self.random.expovariate(50))
+            host.stop_container(container_id)
 
     @property
     def host(self) -> LifeHost | None:

@@ -14,6 +14,7 @@ from segmentstore.codec.stream_records.stream_segment import StreamSegment
 from segmentstore.codec.stream_records.stream_state_record import StreamStateRecord
 from segmentstore.codec.stream_records.transaction_record import TransactionState
 from segmentstore.codec.stream_records.truncation_record import TruncationRecord
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.metadata.metadata_table import MetadataTable, NamePage
 from segmentstore.controller.reader_groups.subscribers import Subscribers
 from segmentstore.controller.retention import retention
@@ -34,6 +35,7 @@ from segmentstore.controller.transactions.transaction_table import (
     TransactionName,
     TransactionTable,
 )
+from segmentstore.host.controller_life import ControllerLife
 
 Fence = tuple[FenceName, CommitFenceRecord | None, CommitFenceRecord]
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -230,6 +232,15 @@ def _lose_a_subscriber(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscribers, "update_cut", update_cut)
 
 
+def _live_on_without_the_containers(patch: pytest.MonkeyPatch) -> None:
+    """A controller goes on with what it remembers, whoever had its tables meanwhile."""
+
+    def containers_of_tables(self: ControllerLife) -> set[ContainerId]:
+        return set()
+
+    patch.setattr(ControllerLife, "_containers_of_tables", containers_of_tables)
+
+
 BUGS: dict[str, Patch] = {
     "forgets what an application committed": _forget_what_an_application_committed,
     "commits some of the stages": _commit_some_of_the_stages,
@@ -246,6 +257,7 @@ BUGS: dict[str, Patch] = {
     "uses segment numbers again": _use_segment_numbers_again,
     "leaves segments of aborted transactions": _leave_the_segments_of_aborted_transactions,
     "loses a name between two pages": _lose_a_name_between_two_pages,
+    "lives on without its containers": _live_on_without_the_containers,
 }
 
 OF_POLICIES = frozenset(
@@ -257,3 +269,6 @@ OF_POLICIES = frozenset(
     }
 )
 """Bugs that are looked for in lives whose streams have policies; others in lives where clients truncate."""
+
+OF_CONTAINERS = frozenset({"lives on without its containers"})
+"""Bugs that are looked for in lives whose containers are taken over and given back."""

@@ -43,6 +43,9 @@ class LifeSettings:
     """Events that a writer has under way."""
     container_stop: float
     """How often, among the troubles, one container is stopped and starts again."""
+    hand_over: float
+    """How often a trouble is this one instead: another process gets the containers, and gives them back to the first
+    one, which lived on."""
 
 
 def draw_life(random: Random) -> LifeSettings:
@@ -84,6 +87,8 @@ def draw_life(random: Random) -> LifeSettings:
         jobs_per_stream=mine.choice((0, 1)),
         retains=mine.random() < 0.5,
         notes_times=notes_times,
+        # Drawn last: the other draws of a seed do not depend on it.
+        hand_over=mine.choice((0.0, 0.3, 0.6)),
     )
 
 

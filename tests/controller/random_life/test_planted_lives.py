@@ -11,7 +11,7 @@ import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
 from tests.controller.random_life.life import LifeStory, play_life
-from tests.controller.random_life.planted_bugs import BUGS, OF_POLICIES
+from tests.controller.random_life.planted_bugs import BUGS, OF_CONTAINERS, OF_POLICIES
 from tests.controller.random_life.settings import draw_life
 from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimLoop
@@ -25,13 +25,15 @@ _JOB_SECONDS_MAX = 0.001
 """Worlds that are slower take their time to come to anything."""
 
 
-def _breaks(seed: int, *, retains: bool) -> bool:
+def _breaks(seed: int, *, retains: bool, hand_over: float) -> bool:
     drawn = draw_life(Random(seed))
     if drawn.swarm.trouble.job_seconds_mean > _JOB_SECONDS_MAX:
         return False
 
     async def play(loop: SimLoop) -> LifeStory:
-        settings = replace(draw_life(loop.random), jobs_per_stream=1, retains=retains)
+        settings = replace(
+            draw_life(loop.random), jobs_per_stream=1, retains=retains, hand_over=hand_over
+        )
         return await play_life(loop, settings)
 
     try:
@@ -51,5 +53,8 @@ def test_a_bug_planted_in_the_controller_is_found(
 ) -> None:
     BUGS[name](monkeypatch)
     retains = name in OF_POLICIES
-    found = (_breaks(seed, retains=retains) for seed in range(1, _SEEDS_MAX + 1))
+    hand_over = 1.0 if name in OF_CONTAINERS else 0.0
+    found = (
+        _breaks(seed, retains=retains, hand_over=hand_over) for seed in range(1, _SEEDS_MAX + 1)
+    )
     assert any(found), "never found"

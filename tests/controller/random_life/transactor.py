@@ -87,7 +87,7 @@ class _Open:
         self.transaction = transaction
         self._txn = begun.txnId
         self._pieces = [(e.minKey, e.maxKey, e.segmentId.segmentId) for e in begun.activeSegments]
-        self._created_ms = self._lease_ms = lease_ms
+        self._lease_ms = lease_ms
         self._heard_at = self._now()
         """Before the last answer that granted the lease."""
         self._sender = EventSender(actor.world, actor.random)
@@ -175,8 +175,7 @@ class _Open:
         self._lease_ms = min(self._lease_ms, lease_ms)
         answer = (await self._world.call("pingTransaction", request, api.PingTxnStatus)).status
         if answer == status.OK:
-            # A longer one is not remembered by a controller that starts anew.
-            self._heard_at, self._lease_ms = began, min(lease_ms, self._created_ms)
+            self._heard_at, self._lease_ms = began, lease_ms
             return True
         if lives and self._surely_lives:
             raise self._actor.breach(f"{self.transaction} is {status.Name(answer)}")
