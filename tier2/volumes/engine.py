@@ -27,7 +27,6 @@ from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
 from tier2.volumes.content import ContentDigest, digest, digest_by_name, digest_piece
 from tier2.volumes.description import Description, check_date, check_key, check_texts, draft_of
-from tier2.volumes.digest_line import DigestLine
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import (
@@ -35,7 +34,7 @@ from tier2.volumes.index_rows import (
 )
 from tier2.volumes.lookup_line import LookupLine
 from tier2.volumes.lookups import ListedObject, Lookups, StoredObject, Wanted
-from tier2.volumes.mutations import ALWAYS, ChangeLock, Condition, Delete, Put
+from tier2.volumes.mutations import ALWAYS, ChangeLock, Condition, Delete, Put, Undigested
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
 from tier2.volumes.volume_files import VolumeFiles
@@ -45,8 +44,8 @@ _Result = TypeVar("_Result")
 
 _HASH_ON_LOOP_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
-_AWAITED_BYTES_MAX = 256 << 10
-"""Smaller contents are hashed faster than the disk syncs: a group waits for those that are being hashed."""
+_HASH_IN_LINE_BYTES_MAX = 256 << 10
+"""Smaller contents are hashed faster than the disk syncs: those behind them in the line may wait for it."""
 
 
 class VolumeEngine:
@@ -74,7 +73,6 @@ class VolumeEngine:
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
-        self._digests = DigestLine(executor=executor, piece_bytes=settings.piece_bytes)
 
     @property
     def index(self) -> IndexDatabase:
@@ -118,9 +116,10 @@ class VolumeEngine:
         if size <= min(_HASH_ON_LOOP_BYTES_MAX, self._settings.piece_bytes):
             whole = b"".join(content)
             content, found = [whole], digest_piece(whole)
-        elif size <= _AWAITED_BYTES_MAX:
-            with self._line.expect_one():
-                found = await self._digests.digest(content, unique_key=key if unique else None)
+        elif size <= _HASH_IN_LINE_BYTES_MAX:
+            check_key(key)
+            new = Undigested(key, content, size, description, condition, bypass_governance, unique)
+            return _made(await self._line.submit(new))
         else:
             look = partial(digest_by_name, key) if unique else digest
             found = await self._run(look, content, self._settings.piece_bytes)
@@ -152,9 +151,7 @@ class VolumeEngine:
             found, description, now_ms=self._wall_clock.now_ms(), settings=self._settings
         )
         put = Put(key, draft, content, condition, bypass_governance, stored, unique)
-        record = await self._line.submit(put)
-        assert record is not None, "a put that was not refused has a record"
-        return record
+        return _made(await self._line.submit(put))
 
     async def delete(
         self,
@@ -197,11 +194,11 @@ class VolumeEngine:
         check_texts(version_id or "")
         if retention is not None:
             check_date(retention[1])
-        record = await self._line.submit(
-            ChangeLock(key, version_id, retention, legal_hold, bypass_governance)
+        return _made(
+            await self._line.submit(
+                ChangeLock(key, version_id, retention, legal_hold, bypass_governance)
+            )
         )
-        assert record is not None, "a change that was not refused has a record"
-        return record
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -287,6 +284,11 @@ class VolumeEngine:
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
         return await _run_in(self._executor, partial(call, *args, **kwargs))
+
+
+def _made(record: IndexRecord | None) -> IndexRecord:
+    assert record is not None, "a change that was not refused has a record"
+    return record
 
 
 async def _run_in(executor: Executor | None, call: Callable[[], _Result]) -> _Result:

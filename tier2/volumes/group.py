@@ -175,16 +175,19 @@ class Group:
         volume, offset, overhead = self._append(
             RecordKind.PUT, key, encoded, put.content if brings_blob else ()
         )
+        new_blob = None
         if known is None and draft.size > 0 and not draft.inline:
-            if put.stored is not None:
+            if put.stored is None:
+                new_blob = BlobRow(volume, offset, offset + overhead, draft.size, 1)
+            else:
                 self._note_stored(put.stored)
-            blob_row = put.stored or BlobRow(volume, offset, offset + overhead, draft.size, 0)
-            changes.add_blob(draft.content_hash, blob_row)
+                changes.add_blob(draft.content_hash, put.stored)
         if put.unique and brings_blob:
             self.unique_bytes += draft.size
         inline = b"".join(put.content) if draft.inline else None
         length = overhead + (draft.size if draft.inline else 0)
-        changes.put_version(key, ObjectRow(volume, offset, length, record, inline), encoded)
+        row = ObjectRow(volume, offset, length, record, inline)
+        changes.put_version(key, row, encoded, new_blob=new_blob)
         return record
 
     def _note_stored(self, stored: BlobRow) -> None:

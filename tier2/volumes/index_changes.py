@@ -118,13 +118,27 @@ class IndexChanges:
         present = [(row, content) for row, content in sorted(found.items()) if content is not None]
         return [(row, decode_object_row(content)) for row, content in present[:limit]]
 
-    def put_version(self, key: bytes, row: ObjectRow, index_record: bytes | None = None) -> None:
+    def put_version(
+        self,
+        key: bytes,
+        row: ObjectRow,
+        index_record: bytes | None = None,
+        *,
+        new_blob: BlobRow | None = None,
+    ) -> None:
         """A new newest version of a key, in the place of what stands under its id; its blob has a row already.
 
-        `index_record`: the row's record as it is encoded, where that is known.
+        `index_record`: the row's record as it is encoded, where that is known. `new_blob`: the row of its blob, with
+        this name counted, if it has none yet; in the same volume.
         """
+        live = row.record_length
         # Named before the other one is removed: that may be the last name of the same blob.
-        if row.has_blob_row:
+        if new_blob is not None:
+            assert new_blob.references == 1, f"a new blob with {new_blob.references} references"
+            assert new_blob.volume == row.volume, f"{new_blob.volume=} {row.volume=}"
+            self.put(blob_key(row.record.content_hash), encode_blob_row(new_blob))
+            live += new_blob.size
+        elif row.has_blob_row:
             self._change_references(row.record.content_hash, 1)
         current = self.current(key)
         if current is not None:
@@ -134,7 +148,7 @@ class IndexChanges:
             if replaced is None or replaced[0] != current_key(key):
                 self._keep_as_earlier(key, current)
         self.put(current_key(key), encode_object_row(row, index_record))
-        self._add_live(row.volume, row.record_length)
+        self._add_live(row.volume, live)
 
     def remove_version(self, key: bytes, row_key: bytes, row: ObjectRow) -> None:
         """One version is gone, and the one before it is current again if it was the current one."""

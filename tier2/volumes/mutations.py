@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from segmentstore.contracts.identifiers import BufferView
+from tier2.volumes.description import Description
 from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import BlobRow, ObjectRow, RowMove
 
@@ -49,6 +50,23 @@ class Put:
     @property
     def size(self) -> int:
         return 0 if self.stored is not None else self.draft.size
+
+
+@dataclass(slots=True)
+class Undigested:
+    """A put whose bytes have still to be hashed: it becomes a `Put` before its group is made.
+
+    Never changed once made; not frozen, as there.
+    """
+
+    key: bytes
+    content: Sequence[BufferView]
+    size: int
+    description: Description
+    condition: Condition = ALWAYS
+    bypass_governance: bool = False
+    unique: bool = False
+    """As in `Put`; and in place of its hash stands that of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +167,12 @@ OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, Inde
 class Waiting:
     """A mutation in the line, with the future of whoever asked."""
 
-    __slots__ = ("future", "mutation")
+    __slots__ = ("error", "future", "mutation")
 
-    def __init__(self, mutation: Mutation, future: "Future[IndexRecord | None]") -> None:
+    def __init__(
+        self, mutation: "Mutation | Undigested", future: "Future[IndexRecord | None]"
+    ) -> None:
         self.mutation = mutation
         self.future = future
+        self.error: BaseException | None = None
+        """Why its bytes could not be hashed, or what is wrong with its description: it joins no group."""

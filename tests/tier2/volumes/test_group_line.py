@@ -1,0 +1,239 @@
+"""Contents are hashed beside the group before theirs, in order, and nobody's round is anybody else's trouble."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from segmentstore.contracts.errors import InvalidRequestError, StorageError
+from segmentstore.contracts.identifiers import BufferView
+from tests.sim.disk import SimulatedDisk
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
+from tests.tier2.counting_threads import CountingThreads
+from tests.tier2.volumes.engines import SetClock, let_run, open_small
+from tier2.volumes.content import digest, digest_by_name
+from tier2.volumes.description import Description
+from tier2.volumes.group_line import GroupLine
+from tier2.volumes.index_record import IndexRecord
+from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.mutations import Delete, Put, Undigested, Waiting
+from tier2.volumes.settings import VolumeSettings
+
+SETTINGS = VolumeSettings()
+LARGE = 200_000
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[CountingThreads]:
+    with CountingThreads() as executor:
+        yield executor
+
+
+def line_of(executor: ThreadPoolExecutor) -> GroupLine:
+    return GroupLine(executor=executor, wall_clock=SetClock(), settings=SETTINGS)
+
+
+def content_of(number: int, size: int) -> list[BufferView]:
+    return [b"%8d" % number, memoryview(bytes(size - 8))]
+
+
+def undigested(number: int, size: int = 10_000, **given: object) -> Waiting:
+    new = Undigested(b"%d" % number, content_of(number, size), size, Description(), **given)  # type: ignore[arg-type]  # as the test says
+    return waiting_for(new)
+
+
+def waiting_for(mutation: Undigested | Delete) -> Waiting:
+    future: asyncio.Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
+    return Waiting(mutation, future)
+
+
+def join_all(line: GroupLine, some: list[Waiting]) -> list[Waiting]:
+    for one in some:
+        line.join(one)
+    return some
+
+
+def put_of(waiting: Waiting) -> Put:
+    assert isinstance(waiting.mutation, Put), f"{waiting.mutation=} {waiting.error=}"
+    return waiting.mutation
+
+
+async def hashed(some: list[Waiting]) -> None:
+    while not all(isinstance(one.mutation, Put) for one in some):
+        await asyncio.sleep(0.001)
+
+
+async def test_small_contents_of_one_turn_are_hashed_by_two_calls_and_are_one_group(
+    threads: CountingThreads,
+) -> None:
+    line = line_of(threads)
+    some = join_all(line, [undigested(number) for number in range(16)])
+    assert await line.next() == some
+    assert threads.jobs == 2
+    for number, one in enumerate(some):
+        found = digest(content_of(number, 10_000), SETTINGS.piece_bytes)
+        draft = put_of(one).draft
+        assert (draft.content_hash, draft.pieces) == (found.content_hash, found.pieces)
+    assert line.is_empty
+
+
+async def test_of_much_that_comes_at_once_one_half_is_hashed_while_the_other_is_written(
+    threads: CountingThreads,
+) -> None:
+    line = line_of(threads)
+    some = join_all(line, [undigested(number, LARGE) for number in range(16)])
+    assert await line.next() == some[:8]
+    # The first group is under way: nobody asks for the next one yet.
+    await hashed(some)
+    # Those of the first group put again, before the second one begins.
+    again = join_all(line, [undigested(number, LARGE) for number in range(16, 24)])
+    assert await line.next() == some[8:]
+    await hashed(again)
+    assert await line.next() == again
+    assert threads.jobs == 2 + 1 + 1
+
+
+async def test_a_round_is_bounded(threads: CountingThreads) -> None:
+    line = line_of(threads)
+    some = join_all(line, [undigested(number, LARGE) for number in range(100)])
+    groups = [await line.next()]
+    while sum(map(len, groups)) < len(some):
+        groups.append(await line.next())
+    assert [one for group in groups for one in group] == some
+    assert max(len(group) for group in groups) <= (4 << 20) // LARGE + 1
+
+
+async def test_what_needs_no_hashing_does_not_overtake_what_does(threads: CountingThreads) -> None:
+    line = line_of(threads)
+    some: list[Waiting] = []
+    for number in range(20):
+        delete = waiting_for(Delete(b"%d" % number))
+        some += join_all(line, [delete, undigested(number), waiting_for(Delete(b"x"))])
+        await asyncio.sleep(0)
+    made: list[Waiting] = []
+    while len(made) < len(some):
+        made += await line.next()
+    assert made == some
+
+
+async def test_a_unique_content_is_named_and_not_hashed(threads: CountingThreads) -> None:
+    line = line_of(threads)
+    hashed, named = some = join_all(line, [undigested(1), undigested(1, unique=True)])
+    assert await line.next() == some
+    whole = b"".join(content_of(1, 10_000))
+    assert put_of(hashed).draft.content_hash == hashlib.sha256(whole).digest()
+    by_name = digest_by_name(b"1", [whole], SETTINGS.piece_bytes)
+    assert put_of(named).draft.content_hash == by_name.content_hash
+    assert put_of(named).unique
+
+
+async def test_the_worker_is_woken_without_a_group(threads: CountingThreads) -> None:
+    line = line_of(threads)
+    next_one = asyncio.create_task(line.next())
+    await let_run()
+    line.wake()
+    assert await next_one == []
+
+
+async def test_a_put_that_is_refused_takes_nothing_from_its_round(tmp_path: Path) -> None:
+    opened = await open_small(str(tmp_path))
+    engine = opened.engine
+    puts = [
+        engine.put(b"%d" % number, content_of(number, 9000), version_id=None if number else "")
+        for number in range(6)
+    ]
+    outcomes = await asyncio.gather(*puts, return_exceptions=True)
+    assert isinstance(outcomes[0], InvalidRequestError)
+    assert not any(isinstance(one, BaseException) for one in outcomes[1:])
+    assert [one.key for one in await engine.list(b"", limit=10)] == [b"%d" % n for n in range(1, 6)]
+    await engine.check()
+    await opened.close()
+
+
+async def test_a_caller_that_goes_away_while_it_is_hashed_takes_nothing_from_its_round(
+    tmp_path: Path,
+) -> None:
+    opened = await open_small(str(tmp_path))
+    engine = opened.engine
+    tasks = [
+        asyncio.create_task(engine.put(b"%d" % number, content_of(number, 9000)))
+        for number in range(6)
+    ]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in outcomes[::2])
+    assert all(isinstance(one, IndexRecord) for one in outcomes[1::2])
+    # A change in the line is made all the same.
+    assert len(await engine.list(b"", limit=10)) == 6
+    await engine.check()
+    await opened.close()
+
+
+async def test_callers_are_told_when_nobody_hashes_any_more() -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    line = line_of(executor)
+    for number in range(2):
+        (one,) = join_all(line, [undigested(number)])
+        assert await line.next() == [one]
+        assert isinstance(one.error, RuntimeError)
+
+
+async def test_callers_of_the_engine_are_told_too(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        opened = await open_small(str(tmp_path), executor=executor)
+    with pytest.raises(StorageError, match="shutdown"):
+        await opened.engine.put(b"key", content_of(1, 9000))
+    with pytest.raises(RuntimeError, match="shutdown"):
+        await opened.close()
+
+
+def test_closing_waits_for_what_is_being_hashed() -> None:
+    async def main(loop: SimLoop) -> None:
+        disk, index = SimulatedDisk(), MemoryIndex()
+        opened = await open_small(
+            "/machine/engine", files=disk.mount("one"), open_index=lambda _: index
+        )
+        puts = [
+            asyncio.create_task(opened.engine.put(b"%d" % number, content_of(number, 9000)))
+            for number in range(8)
+        ]
+        # One round is under way when it closes, and others are behind it.
+        await let_run()
+        closing = asyncio.create_task(opened.close())
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*puts, closing, return_exceptions=True)
+        assert not any(isinstance(one, BaseException) for one in outcomes), outcomes
+        again = await open_small(
+            "/machine/engine", files=disk.mount("two"), open_index=lambda _: index
+        )
+        assert len(await again.engine.list(b"", limit=10)) == 8
+        await again.engine.check()
+        await again.close()
+
+    for seed in range(10):
+        run_simulation(seed, main)
+
+
+async def test_sixteen_callers_of_100_kb_find_what_they_have_put(tmp_path: Path) -> None:
+    opened = await open_small(str(tmp_path), settings=SETTINGS)
+    engine = opened.engine
+
+    async def caller(first: int) -> None:
+        for number in range(first, 128, 16):
+            # Every third content is one of the caller before: deduplication across halves and groups.
+            seed = number - 1 if number % 3 == 1 else number
+            await engine.put(b"%d" % number, content_of(seed, 100_000))
+            assert (await engine.get(b"%d" % number)).content == b"".join(content_of(seed, 100_000))
+
+    async with asyncio.TaskGroup() as tasks:
+        for first in range(16):
+            tasks.create_task(caller(first))
+    await engine.check()
+    await opened.close()
