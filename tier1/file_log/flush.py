@@ -108,6 +108,10 @@ class FrameFlush:
         """Returns when no thread writes any more; also when cancelled, and raises CancelledError only then."""
         while self._job is not None:
             job = self._job
+            if job.done():
+                # Told to the loop, and not by it yet: it gets to that only when nobody here asks again and again.
+                await asyncio.sleep(0)
+                continue
             try:
                 await asyncio.shield(job)
             except asyncio.CancelledError:

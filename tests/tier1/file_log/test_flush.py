@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +22,9 @@ from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.history import History
 from tests.tier1.file_log.worlds import KIB, SMALL, SimulatedLogWorld
 from tier1.file_log.directory import LogDirectory
+from tier1.file_log.flush import FrameFlush
 from tier1.file_log.log import FileDurableDataLog
+from tier1.file_log.planner import PlannedFrame
 
 AHEAD = replace(SMALL, batch_bytes_max=8 * KIB, ahead_bytes_min=4 * KIB, mark_delay_seconds=1.0)
 """An entry of 8 KiB is a frame of its own, and enough to be planned ahead."""
@@ -210,3 +214,45 @@ async def test_a_log_whose_threads_are_gone_fails_instead_of_waiting(tmp_path: P
         await log.append([b"lost"])
     with pytest.raises(RuntimeError):
         await log.close()
+
+
+class ImpatientFuture(asyncio.Future[PlannedFrame]):
+    """Says so when it is asked over and over, as by somebody who does not let the loop do anything else."""
+
+    asked = 0
+
+    def done(self) -> bool:
+        self.asked += 1
+        assert self.asked < 100, "the loop gets to nothing else"
+        return super().done()
+
+
+class HeldJobs(Executor):
+    """Gives futures of the loop, as the lanes of a node do; whoever holds them says when a job ends."""
+
+    def __init__(self) -> None:
+        self.jobs: list[ImpatientFuture] = []
+
+    def submit(self, *_: object, **__: object) -> Any:
+        self.jobs.append(ImpatientFuture())
+        return self.jobs[-1]
+
+
+async def test_who_waits_for_a_job_lets_the_loop_hear_of_its_end(tmp_path: Path) -> None:
+    """It has ended, and the loop has not come to say so: waiting for what is done already is no waiting at all."""
+    executor = HeldJobs()
+    flush = FrameFlush(
+        directory=LogDirectory(
+            str(tmp_path), files=SystemFileSystem(), random=Random(1), owner="test"
+        ),
+        executor=executor,
+        pace=None,
+        on_written=lambda _planned: None,
+        on_failure=lambda _error: None,
+    )
+    planned = cast(PlannedFrame, SimpleNamespace(leaves=None, length=1))
+    flush.hand_over(planned)
+    executor.jobs[0].set_result(planned)
+    flush.stop()
+    await flush.wait_until_idle()
+    assert flush.idle
