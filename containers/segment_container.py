@@ -54,6 +54,7 @@ from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.contracts.storage import Storage
 from segmentstore.contracts.tables import Table
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.to_the_end import to_the_end
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class StreamSegmentContainer:
 
     async def run(self) -> None:
         """Until close(), or cancelled; raises what ended the container otherwise."""
-        if self._life.state is ContainerState.STOPPED:
+        if self._life.state in (ContainerState.STOPPING, ContainerState.STOPPED):
             return  # closed before it was run
         assert self._life.is_running, f"run() of a container that is {self._life.state}"
         try:
@@ -215,6 +216,10 @@ class StreamSegmentContainer:
         self._life.move_to(ContainerState.STOPPED)
 
     async def _release(self, cause: BaseException) -> None:
+        # To the end also when the container is taken away meanwhile: a log that stays locked is nobody's to open.
+        await to_the_end(self._give_back(cause))
+
+    async def _give_back(self, cause: BaseException) -> None:
         self._stop_listening()
         error = ContainerStoppedError(f"the container stopped: {cause}")
         for segment in list(self._metadata.by_id.values()):

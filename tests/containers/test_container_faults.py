@@ -21,7 +21,7 @@ from segmentstore.contracts.errors import (
     StorageError,
     TooManyActiveSegmentsError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, BufferView, LogAddress
+from segmentstore.contracts.identifiers import AttributeKey, BufferView, Epoch, LogAddress
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_segment_container import append, read_all
@@ -370,3 +370,36 @@ async def test_cancelling_a_waiter_never_cancels_the_append() -> None:
             future.cancel()
             assert await segment.barrier() == 4
         assert await read_all(container, "a") == b"kept"
+
+
+class RefusingLog(MemoryDurableDataLog):
+    """Cannot be opened; takes its time to give back what it has."""
+
+    def __init__(self, tiers: MemoryTiers) -> None:
+        super().__init__(tiers.log_store)
+        self.closing, self.may_close = asyncio.Event(), asyncio.Event()
+        self.is_closed = False
+
+    async def initialize(self) -> Epoch:
+        raise DurableDataLogError("the disk said no")
+
+    async def close(self) -> None:
+        self.closing.set()
+        await self.may_close.wait()
+        await super().close()
+        self.is_closed = True
+
+
+async def test_a_container_that_is_taken_away_while_its_start_fails_gives_its_log_back() -> None:
+    tiers = MemoryTiers()
+    log = RefusingLog(tiers)
+    container = make_container(tiers, log=log)
+    starting = asyncio.ensure_future(container.start())
+    await log.closing.wait()
+    for _ in range(2):
+        starting.cancel()
+        await asyncio.sleep(0)
+    log.may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert log.is_closed, "nobody can open it for as long as the process lives"
