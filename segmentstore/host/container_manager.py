@@ -30,6 +30,7 @@ from segmentstore.contracts.containers import (
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.assignment import is_corrupt
 from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.runtime.to_the_end import to_the_end
 
 logger = logging.getLogger(__name__)
 
@@ -178,22 +179,19 @@ class ContainerManager:
 
     async def _close(self, container: SegmentContainer) -> None:
         """Close to the end, whatever arrives meanwhile: M2 rests on it. A cancellation is delivered afterwards."""
-        closing = asyncio.ensure_future(container.close())
-        cancelled: asyncio.CancelledError | None = None
-        while not closing.done():
-            try:
-                await asyncio.shield(closing)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            except Exception:  # noqa: BLE001 - logged below, also if it ended during a cancellation
-                break
-        failure = None if closing.cancelled() else closing.exception()
-        if failure is not None:
-            logger.error(
-                "container=%d did not close cleanly", container.container_id, exc_info=failure
-            )
-        if cancelled is not None:
-            raise cancelled
+        failure: BaseException | None = None
+        try:
+            await to_the_end(container.close())
+        except asyncio.CancelledError as cancelled:
+            failure = cancelled.__cause__
+            raise
+        except Exception as error:  # noqa: BLE001 - logged below, also if it ended during a cancellation
+            failure = error
+        finally:
+            if failure is not None:
+                logger.error(
+                    "container=%d did not close cleanly", container.container_id, exc_info=failure
+                )
 
     def _note_settled(self) -> None:
         if self._assignment is None or self._settled.is_set():
