@@ -104,6 +104,7 @@ class Rooms:
             difference_seconds_max=settings.retention.clock_difference_seconds_max,
             settle_seconds=settings.retention.clock_settle_seconds,
         )
+        """Its complaint belongs into the health of the node, and a person may settle it."""
         self._build_watermarks(segments)
         self._build_transactions(segments, tables, wall_clock, random)
         self._build_keepers(segments, wall_clock)

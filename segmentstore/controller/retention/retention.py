@@ -81,11 +81,6 @@ class Retention:
         self._settings = settings
         self._clock_watch = clock_watch
 
-    @property
-    def clock_watch(self) -> ClockWatch:
-        """Whose complaint belongs into the health of the node, and which a person may settle."""
-        return self._clock_watch
-
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()

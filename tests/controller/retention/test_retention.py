@@ -129,7 +129,7 @@ def test_h77_a_wall_clock_that_jumps_stops_deletion_by_age_until_it_is_settled()
     async def main(loop: SimLoop) -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_time(1_000))
-        watch = cluster.rooms.retention.clock_watch
+        watch = cluster.rooms.clock_watch
         async with asyncio.TaskGroup() as group:
             task = group.create_task(cluster.rooms.retention.run())
             await cluster.fill(seconds=100)
@@ -166,7 +166,7 @@ def test_h77_a_controller_that_starts_lets_time_settle_before_it_deletes_by_age(
         async with asyncio.TaskGroup() as group:
             task = group.create_task(cluster.rooms.retention.run())
             await asyncio.sleep(55)
-            assert "started" in cluster.rooms.retention.clock_watch.complaint()
+            assert "started" in cluster.rooms.clock_watch.complaint()
             assert await cluster.stored() == 80 * EVENT_BYTES
             task.cancel()
 
