@@ -26,11 +26,11 @@ help:
 
 setup: $(READY)
 
-# Rebuilt only when the dependencies change. What pip says is shown only if it fails.
+# Rebuilt only when the dependencies or the native pieces change. What pip says is shown only if it fails.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --editable
 SETUP_LOG := $(VENV)/setup.log
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(wildcard segmentstore/runtime/native/*.[ch] tier2/volumes/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 \
