@@ -1,7 +1,7 @@
 """The native pieces: compiled where a C compiler is at hand, and never needed.
 
-Each has a twin in Python that does the same, bytes and errors included; tests hold them to each other. `SEGMENTSTORE_NATIVE=off`
-leaves them unused, to tell whether one is to blame.
+Each has a twin in Python that does the same, bytes and errors included; tests hold them to each other.
+`SEGMENTSTORE_NATIVE=off` leaves them unused, to tell whether one is to blame.
 """
 
 import importlib
