@@ -15,12 +15,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.direct_write import PAGE_BYTES, DirectWriter
+from segmentstore.runtime.direct_write import PAGE_BYTES, DirectWriter, SyncedPageWriter
 
 _IOV_MAX = 1024
 
 _WRITE_AND_SYNC: int = getattr(os, "RWF_DSYNC", 0)
 """Flag of a write that returns when its bytes are synced; 0 where the system has none."""
+
+_REFUSALS = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""What file systems and kernels answer to a kind of write that they do not have; nothing is written then."""
 
 
 class File(Protocol):
@@ -114,6 +117,9 @@ class SystemFile:
         self.direct: DirectWriter | None = None
         """Made when it is first needed."""
         self._direct_is_refused = False
+        self._pages: SyncedPageWriter | None = None
+        """Made when it is first needed, too."""
+        self._synced_page_is_refused = not _WRITE_AND_SYNC or not hasattr(os, "O_DIRECT")
         self._synced_write_is_refused = False
 
     def write_at(self, offset: int, buffers: Sequence[BufferView]) -> None:
@@ -126,13 +132,21 @@ class SystemFile:
             offset += wanted
 
     def write_synced(self, offset: int, buffers: Sequence[BufferView]) -> None:
+        if (
+            len(buffers) == 1
+            and len(buffers[0]) == PAGE_BYTES
+            and not offset % PAGE_BYTES
+            and not self._synced_page_is_refused
+            and self._write_synced_page(offset, buffers)
+        ):
+            return
         # Between two calls a thread gives the interpreter away and has to get it back: up to a switch interval.
         if _WRITE_AND_SYNC and not self._synced_write_is_refused and len(buffers) <= _IOV_MAX:
             wanted = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
             try:
                 written = os.pwritev(self._descriptor, buffers, offset, _WRITE_AND_SYNC)
             except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                if error.errno not in _REFUSALS:
                     raise
                 self._synced_write_is_refused = True  # by the file system or an old kernel
             else:
@@ -142,6 +156,27 @@ class SystemFile:
                 return
         self.write_at(offset, buffers)
         self.sync_data()
+
+    def _write_synced_page(self, offset: int, buffers: Sequence[BufferView]) -> bool:
+        """False, and nothing is written, where whole pages cannot go past the cache."""
+        if self._pages is None:
+            try:
+                self._pages = SyncedPageWriter(self._descriptor)
+            except OSError:
+                # No /proc, or no such file system: whatever it is, the other way shows whether the file is sound.
+                self._synced_page_is_refused = True
+                return False
+        try:
+            written = self._pages.write(offset, buffers[0])
+        except OSError as error:
+            if error.errno not in _REFUSALS:
+                raise
+            self._synced_page_is_refused = True
+            return False
+        if written < PAGE_BYTES:
+            self._write_rest(offset, buffers, written)
+            self.sync_data()
+        return True
 
     def _write_rest(self, offset: int, group: Sequence[BufferView], written: int) -> None:
         rest = memoryview(b"".join(group))
@@ -223,14 +258,21 @@ class SystemFile:
 
     def release(self) -> int:
         """Give the descriptor away: this object closes it no more."""
+        self._close_pages()
         descriptor, self._descriptor = self._descriptor, -1
         return descriptor
 
     def close(self) -> None:
         self.direct = None  # Its memory ends with the last who writes from it.
+        self._close_pages()
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+    def _close_pages(self) -> None:
+        if self._pages is not None:
+            pages, self._pages = self._pages, None
+            pages.close()
 
 
 def _split(buffers: Sequence[BufferView], length: int) -> tuple[list[BufferView], list[BufferView]]:

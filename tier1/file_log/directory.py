@@ -193,14 +193,11 @@ class LogDirectory:
 
     def check_epoch(self) -> None:
         """Raises LogNotPrimaryError if somebody claimed a higher epoch, and may have read the log, before this call."""
-        if self._is_overtaken():
+        # Asked behind every sync: the path is made once, and the way to the answer is short.
+        if not self._files.exists(self._own_epoch_path):
             raise LogNotPrimaryError(
                 f"another process has taken the log over epoch={self._epoch} path={self.path!r}"
             )
-
-    def _is_overtaken(self) -> bool:
-        # Asked behind every sync: the path is made once.
-        return not self._files.exists(self._own_epoch_path)
 
     def _epoch_path(self, epoch: int) -> str:
         return self.join(f"epoch-{epoch:010d}")
@@ -252,7 +249,7 @@ class LogDirectory:
 
     def disable(self) -> None:
         """Does nothing for an owner that was fenced: what it missed was another's to remove."""
-        if self._epoch and self._is_overtaken():
+        if self._epoch and not self._files.exists(self._own_epoch_path):
             return
         self._files.make_directories(self.path)
         self._files.open(self.join("disabled"), create=True).close()

@@ -95,8 +95,7 @@ class FrameFlush:
         except Exception as error:  # noqa: BLE001 - whatever it is, the log cannot go on
             self._fail(error)
             return False
-        self.write_seconds = self._pace.now() - began
-        self._pace.note(self.write_seconds, on_loop=True)
+        self.write_seconds = self._pace.note_since(began)
         return True
 
     def stop(self) -> None:

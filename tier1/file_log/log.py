@@ -227,7 +227,7 @@ class FileDurableDataLog:
         writer = self._writer
         assert writer is not None, "append() comes after initialize()"
         self._appended = True
-        length = sum(map(len, entry))
+        length = len(entry[0]) if len(entry) == 1 else sum(map(len, entry))
         if length > self._settings.entry_bytes_max:
             too_large = AppendTooLargeError(
                 length=length, length_max=self._settings.entry_bytes_max

@@ -22,7 +22,7 @@ from tier1.file_log.frames import (
     encode_lone_entry,
     frame_bytes,
 )
-from tier1.file_log.journal import Journal
+from tier1.file_log.journal import MARK_PAGES, Journal
 from tier1.file_log.pending import PendingEntries, PendingEntry
 from tier1.file_log.pool import JournalPool
 from tier1.file_log.settings import FileLogSettings
@@ -216,10 +216,18 @@ class FramePlanner:
     ) -> LoneFrame | None:
         """A synced frame of one page for this entry alone, while nothing else waits; None if that is not its shape."""
         journal = self._journals[-1]
-        if length > LONE_ENTRY_BYTES_MAX or journal.unsynced or journal.entry_room() < PAGE_BYTES:
-            return None
         offset = journal.position
-        oldest_number = self._oldest_needed().first_number
+        # As entry_room() says, and _oldest_needed() below; each call fewer counts here.
+        if (
+            length > LONE_ENTRY_BYTES_MAX
+            or journal.unsynced
+            or offset + (1 + MARK_PAGES) * PAGE_BYTES > journal.size_bytes
+        ):
+            return None
+        oldest = self._journals[0]
+        if oldest.last_address <= self._truncated_up_to:
+            oldest = self._oldest_needed()
+        oldest_number = oldest.first_number
         number = self._last_number + 1
         content = encode_lone_entry(
             log_id=self._log_id,

@@ -52,9 +52,24 @@ class SyncPace:
 
     def note(self, seconds: float, *, on_loop: bool) -> None:
         """A frame was written and synced in so many seconds."""
-        self._fast_writes = self._fast_writes + 1 if seconds <= self._seconds_max else 0
-        # One write that stalled says how often the disk stalls, not how long it usually takes.
-        counted = min(seconds, self._seconds_max)
-        self._usual_seconds += (counted - self._usual_seconds) * _RECENT_WEIGHT
         if on_loop:
-            self._free_again = self.now() + seconds
+            self.note_since(self.now() - seconds)
+        else:
+            self._count(seconds)
+
+    def note_since(self, began: float) -> float:
+        """The loop has just written and synced a frame, begun at that time: how many seconds that took."""
+        now = self.now()
+        seconds = now - began
+        self._free_again = now + seconds
+        self._count(seconds)
+        return seconds
+
+    def _count(self, seconds: float) -> None:
+        if seconds > self._seconds_max:
+            self._fast_writes = 0
+            # One write that stalled says how often the disk stalls, not how long it usually takes.
+            seconds = self._seconds_max
+        else:
+            self._fast_writes += 1
+        self._usual_seconds += (seconds - self._usual_seconds) * _RECENT_WEIGHT

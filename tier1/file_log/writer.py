@@ -160,7 +160,8 @@ class FrameWriter:
             self._durable_truncation = self._planner.truncated_up_to
             self._durable_oldest_number = frame.oldest_number
             self._note_sync(self._flush.write_seconds)
-            self._arm_mark_timer()
+            if self._mark_timer is None:
+                self._arm_mark_timer()
             future.set_result(LogAddress(address))
         else:
             fail_future(future, self._closed_error())
