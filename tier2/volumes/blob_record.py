@@ -24,10 +24,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import TypeAlias
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.native import native_module
+
+_NATIVE = native_module("segmentstore.runtime.native.digests")
 
 MARK = b"S4rc"
 RECORD_HEADER_BYTES = 48
@@ -39,6 +43,8 @@ _FRONT = struct.Struct(">4sI")
 RECORD_LAYOUT = struct.Struct(">4sII8xIQHHIQ")
 """The whole fixed part without its timestamp, `is_deleted` and `kind` as one number."""
 _PADDINGS = [bytes(length) for length in range(ALIGNMENT)]
+_COPIED_BYTES_MAX = 16 << 10
+"""Shorter blobs are copied: fewer buffers to write cost less than the bytes do."""
 
 
 class RecordKind(IntEnum):
@@ -54,6 +60,7 @@ class RecordKind(IntEnum):
     """Bytes alone, for references elsewhere: has no key, and changes no object."""
 
 
+_TOMBSTONE = RecordKind.TOMBSTONE
 _KINDS = {kind.value: kind for kind in RecordKind}
 
 
@@ -97,6 +104,59 @@ def seed_of(secret: int) -> int:
     return crc32_of(secret.to_bytes(8, "big"))
 
 
+GroupRecord: TypeAlias = tuple[RecordKind, int, bytes, bytes, Sequence[BufferView]]
+"""Kind, sequence number, key, index record and blob. A tuple: each put makes one."""
+
+
+def crc32_all(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
+    """Of each, as if its buffers were one, behind what `value` is the checksum of."""
+    if _NATIVE is None:
+        return _crc32_all(contents, value)
+    found: list[int] = _NATIVE.crc32_all(contents, value)
+    return found
+
+
+def _crc32_all(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
+    found: list[int] = []
+    for content in contents:
+        crc = value
+        for buffer in content:
+            crc = crc32_of(buffer, crc)
+        found.append(crc)
+    return found
+
+
+def encode_records(
+    records: Sequence[GroupRecord], *, secret: int, timestamp_ms: int
+) -> list[BufferView]:
+    """All records of a group, to write one behind the other; long blobs are passed on as they are."""
+    seed = seed_of(secret)
+    crcs = crc32_all([(key, indexed, *blob) for _, _, key, indexed, blob in records], seed)
+    buffers: list[BufferView] = []
+    group_left = len(records)
+    for (kind, sequence, key, indexed, blob), crc in zip(records, crcs, strict=True):
+        group_left -= 1
+        key_length, indexed_length, blob_length = len(key), len(indexed), sum(map(len, blob))
+        checked = _CHECKED.pack(
+            crc,
+            timestamp_ms,
+            key_length,
+            blob_length,
+            kind is _TOMBSTONE,
+            kind,
+            group_left,
+            indexed_length,
+            sequence,
+        )
+        mark = _FRONT.pack(MARK, crc32_of(checked, seed))
+        padding = _PADDINGS[-(key_length + indexed_length + blob_length) % ALIGNMENT]
+        if blob_length <= _COPIED_BYTES_MAX:
+            buffers.append(b"".join((mark, checked, key, indexed, *blob, padding)))
+        else:
+            buffers += (mark + checked + key + indexed, *blob, padding)
+    return buffers
+
+
 def encode_record(
     *,
     secret: int,
@@ -108,30 +168,21 @@ def encode_record(
     blob: Sequence[BufferView] = (),
     group_left: int = 0,
 ) -> list[BufferView]:
-    """Buffers to write one behind the other; the blob's are passed on as they are."""
-    body = key + index_record
-    seed = seed_of(secret)
-    crc = crc32_of(body, seed)
-    blob_length = 0
-    for buffer in blob:
-        crc = crc32_of(buffer, crc)
-        blob_length += len(buffer)
-    checked = _CHECKED.pack(
-        crc,
-        timestamp_ms,
-        len(key),
-        blob_length,
-        kind is RecordKind.TOMBSTONE,
-        kind,
-        group_left,
-        len(index_record),
-        sequence,
+    """One record as `encode_records` has it, with so many of its group behind it."""
+    body = (key, index_record, *blob)
+    (crc,) = crc32_all([body], seed_of(secret))
+    header = RecordHeader(
+        crc=crc,
+        timestamp_ms=timestamp_ms,
+        key_length=len(key),
+        blob_length=sum(map(len, blob)),
+        kind=kind,
+        index_record_length=len(index_record),
+        sequence=sequence,
+        group_left=group_left,
     )
-    front = _FRONT.pack(MARK, crc32_of(checked, seed)) + checked + body
-    padding = _PADDINGS[-(len(front) + blob_length) % ALIGNMENT]
-    if not blob:
-        return [front + padding]
-    return [front, *blob, padding] if padding else [front, *blob]
+    padding = _PADDINGS[-header.body_length % ALIGNMENT]
+    return [encode_record_header(header, secret), *body, padding]
 
 
 def encode_record_header(header: RecordHeader, secret: int) -> bytes:

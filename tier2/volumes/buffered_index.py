@@ -58,7 +58,9 @@ class BufferedIndex:
         found: dict[bytes, bytes | None] = {}
         # Newest first, and the database last, as in `get`.
         for rows in (self._fresh, self._leaving):
-            for key in keys if rows else ():
+            if rows.keys().isdisjoint(keys):
+                continue
+            for key in keys:
                 if key in rows and key not in found:
                     found[key] = rows[key]
         if not found:

@@ -90,6 +90,14 @@ class CommitLine:
         # Whoever gives up waiting cancels the future, and does not take the change out of the line.
         return await self._join(mutation)
 
+    def submit_at_once(
+        self, mutation: Mutation | Undigested
+    ) -> "Future[IndexRecord | None] | None":
+        """As `submit`, without a coroutine in between; None, and nothing is done, if somebody has to wait for room."""
+        if self._waiting_outside or not self._has_room():
+            return None
+        return self._join(mutation)
+
     async def _wait_for_room(self) -> None:
         self._waiting_outside += 1
         try:
@@ -107,8 +115,9 @@ class CommitLine:
         if self._closing or self._worker is None:
             raise StorageUnavailableError("the volumes are closed", state="unavailable")
         future: Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
-        self._line.join(Waiting(mutation, future))
-        self._queued_bytes += mutation.size
+        waiting = Waiting(mutation, future)
+        self._line.join(waiting)
+        self._queued_bytes += waiting.size
         return future
 
     def _has_room(self) -> bool:
@@ -128,7 +137,7 @@ class CommitLine:
             await self._run(self._commit.flush_index)
 
     async def _make(self, group: list[Waiting]) -> None:
-        size = sum(waiting.mutation.size for waiting in group)
+        size = sum([waiting.size for waiting in group])
         await self._commit_all(_without_failed(group))
         self._queued_bytes -= size
         if self._waiting_outside:
@@ -147,7 +156,10 @@ class CommitLine:
             _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
             outcomes = [_translate(error) for _ in group]
         for (_, future), outcome in zip(group, outcomes, strict=True):
-            _complete(future, outcome)
+            if not isinstance(outcome, SegmentStoreError) and not future.done():
+                future.set_result(outcome)
+            else:
+                _complete(future, outcome)
         if self._changed is not None and not all(
             isinstance(mutation, OF_COMPACTION) for mutation in mutations
         ):

@@ -44,21 +44,22 @@ def draft_of(
             raise InvalidRequestError("a version id is not empty")
         check_texts(description.version_id)
     draft = IndexRecord(
-        size=found.size,
-        sequence=0,
-        content_hash=found.content_hash,
-        etag=description.etag or found.content_hash[:16].hex(),
-        created_ms=now_ms,
-        piece_bytes=settings.piece_bytes,
-        pieces=found.pieces,
-        content_type=description.content_type,
-        metadata=dict(description.metadata),
-        version_id=description.version_id or "",
+        # In the order of the fields: names cost a third more.
+        found.size,
+        0,
+        found.content_hash,
+        description.etag or found.content_hash[:16].hex(),
+        now_ms,
+        settings.piece_bytes,
+        found.pieces,
+        description.content_type,
+        dict(description.metadata),
+        description.version_id or "",
+        mode,
+        until_ms,
+        description.legal_hold,
         versioned=description.version_id is not None,
         inline=found.size <= settings.inline_bytes_max,
-        retention_mode=mode,
-        retain_until_ms=until_ms,
-        legal_hold=description.legal_hold,
     )
     texts = draft.etag + draft.content_type
     if draft.metadata:

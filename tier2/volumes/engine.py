@@ -10,10 +10,10 @@ start() first, close() last, after every other call has ended.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from segmentstore.contracts.errors import (
     InvalidRequestError,
@@ -104,25 +104,26 @@ class VolumeEngine:
         Raises ObjectExistsError, ObjectChangedError (conditions), ObjectLockedError, StorageFullError, StorageError
         (outcome unknown).
         """
+        # By position here and below: names cost twice as much, for each put.
         description = Description(
-            content_type=content_type,
-            metadata=metadata or {},
-            etag=etag,
-            version_id=version_id,
-            retention=retention,
-            legal_hold=legal_hold,
+            content_type, metadata or {}, etag, version_id, retention, legal_hold
         )
         size = sum(map(len, content))
         if size <= min(_HASH_ON_LOOP_BYTES_MAX, self._settings.piece_bytes):
-            whole = b"".join(content)
-            content, found = [whole], digest_piece(whole)
-        elif size <= _HASH_IN_LINE_BYTES_MAX:
             check_key(key)
-            new = Undigested(key, content, size, description, condition, bypass_governance, unique)
-            return _made(await self._line.submit(new))
-        else:
-            look = partial(digest_by_name, key) if unique else digest
-            found = await self._run(look, content, self._settings.piece_bytes)
+            whole = b"".join(content)
+            now_ms, settings = self._wall_clock.now_ms(), self._settings
+            draft = draft_of(digest_piece(whole), description, now_ms=now_ms, settings=settings)
+            return await self._put(
+                Put(key, draft, [whole], condition, bypass_governance, None, unique)
+            )
+        if size <= _HASH_IN_LINE_BYTES_MAX:
+            check_key(key)
+            return await self._put(
+                Undigested(key, content, size, description, condition, bypass_governance, unique)
+            )
+        look = partial(digest_by_name, key) if unique else digest
+        found = await self._run(look, content, self._settings.piece_bytes)
         return await self.put_digested(
             key,
             content,
@@ -150,8 +151,16 @@ class VolumeEngine:
         draft = draft_of(
             found, description, now_ms=self._wall_clock.now_ms(), settings=self._settings
         )
-        put = Put(key, draft, content, condition, bypass_governance, stored, unique)
-        return _made(await self._line.submit(put))
+        return await self._put(
+            Put(key, draft, content, condition, bypass_governance, stored, unique)
+        )
+
+    def _put(self, put: Put | Undigested) -> "Awaitable[IndexRecord]":
+        """Joins the line at once, if there is room."""
+        made: Awaitable[IndexRecord | None] = self._line.submit_at_once(put) or self._line.submit(
+            put
+        )
+        return cast("Awaitable[IndexRecord]", made)  # a put that was not refused has a record
 
     async def delete(
         self,

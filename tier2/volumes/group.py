@@ -8,7 +8,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from segmentstore.contracts.errors import (
@@ -21,11 +21,25 @@ from segmentstore.contracts.errors import (
     StorageFullError,
 )
 from segmentstore.contracts.identifiers import BufferView
-from tier2.volumes.blob_record import ALIGNMENT, RECORD_HEADER_BYTES, RecordKind, encode_record
+from tier2.volumes.blob_record import (
+    ALIGNMENT,
+    RECORD_HEADER_BYTES,
+    GroupRecord,
+    RecordKind,
+    encode_records,
+)
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_record import IndexRecord, RetentionMode, encode_index_record
-from tier2.volumes.index_rows import SEQUENCE_MAX, BlobRow, ObjectRow, blob_key, current_key
+from tier2.volumes.index_rows import (
+    BLOB,
+    CURRENT,
+    SEQUENCE_MAX,
+    BlobRow,
+    ObjectRow,
+    current_key,
+)
 from tier2.volumes.mutations import (
+    ALWAYS,
     FREES_SPACE,
     ChangeLock,
     Condition,
@@ -41,17 +55,6 @@ from tier2.volumes.mutations import (
 from tier2.volumes.volume_files import OpenVolume
 
 Outcome: TypeAlias = IndexRecord | SegmentStoreError | None
-
-
-@dataclass(slots=True)
-class _Record:
-    """A record that the group will write."""
-
-    kind: RecordKind
-    sequence: int
-    key: bytes
-    index_record: bytes
-    blob: Sequence[BufferView]
 
 
 class Group:
@@ -76,7 +79,7 @@ class Group:
         """Of those, what the system need not keep in memory."""
         self._open_volume = open_volume
         self._volume: OpenVolume | None = None
-        self._records: list[_Record] = []
+        self._records: list[GroupRecord] = []
         self._now_ms = now_ms
         self._full = full
 
@@ -86,25 +89,13 @@ class Group:
 
     def encode(self, secret: int) -> list[BufferView]:
         """All records, one behind the other."""
-        buffers: list[BufferView] = []
-        for number, record in enumerate(self._records):
-            buffers += encode_record(
-                secret=secret,
-                kind=record.kind,
-                timestamp_ms=self._now_ms,
-                sequence=record.sequence,
-                key=record.key,
-                index_record=record.index_record,
-                blob=record.blob,
-                group_left=len(self._records) - number - 1,
-            )
-        return buffers
+        return encode_records(self._records, secret=secret, timestamp_ms=self._now_ms)
 
     def look_ahead(self, mutations: Sequence[Mutation]) -> None:
         """What puts and plain relocations among them will ask the index for is read in one go."""
         puts = [one for one in mutations if type(one) is Put]
-        wanted = [current_key(put.key) for put in puts]
-        wanted += [blob_key(put.draft.content_hash) for put in puts if not put.draft.inline]
+        wanted = [CURRENT + put.key for put in puts]
+        wanted += [BLOB + put.draft.content_hash for put in puts if not put.draft.inline]
         for one in mutations:
             if type(one) is PlainRelocation:
                 wanted += [row_key for row_key, _, _ in one.moves]
@@ -159,35 +150,44 @@ class Group:
     # --- put -------------------------------------------------------------------------------------
 
     def _put(self, put: Put) -> IndexRecord:
-        changes, key, draft = self.changes, put.key, put.draft
+        changes, key, record = self.changes, put.key, put.draft
         current = changes.current(key)
-        _require(put.condition, key, current)
+        if put.condition is not ALWAYS:
+            _require(put.condition, key, current)
         replaced = None
         if current is not None:
             replaced = self._replaceable(
-                key, draft.version_id, bypass_governance=put.bypass_governance
+                key, record.version_id, bypass_governance=put.bypass_governance
             )
-        known = None if draft.inline else changes.blob(draft.content_hash)
-        brings_blob = draft.size > 0 and known is None and put.stored is None
-        oldest = self.sequence if replaced is None else replaced.record.oldest
-        record = draft.numbered(self.sequence, oldest)
+        inline, size = record.inline, record.size
+        known = None if inline else changes.blob(record.content_hash)
+        brings_blob = size > 0 and known is None and put.stored is None
+        sequence = self.sequence
+        record.number(sequence, sequence if replaced is None else replaced.record.oldest)
         encoded = encode_index_record(record)
         volume, offset, overhead = self._append(
             RecordKind.PUT, key, encoded, put.content if brings_blob else ()
         )
         new_blob = None
-        if known is None and draft.size > 0 and not draft.inline:
+        if known is None and size > 0 and not inline:
             if put.stored is None:
-                new_blob = BlobRow(volume, offset, offset + overhead, draft.size, 1)
+                new_blob = BlobRow(volume, offset, offset + overhead, size, 1)
             else:
                 self._note_stored(put.stored)
-                changes.add_blob(draft.content_hash, put.stored)
+                changes.add_blob(record.content_hash, put.stored)
         if put.unique and brings_blob:
-            self.unique_bytes += draft.size
-        inline = b"".join(put.content) if draft.inline else None
-        length = overhead + (draft.size if draft.inline else 0)
-        row = ObjectRow(volume, offset, length, record, inline)
-        changes.put_version(key, row, encoded, new_blob=new_blob)
+            self.unique_bytes += size
+        row = ObjectRow(
+            volume,
+            offset,
+            overhead + size if inline else overhead,
+            record,
+            b"".join(put.content) if inline else None,
+        )
+        if current is None and (new_blob is not None or not row.has_blob_row):
+            changes.put_first(key, row, encoded, new_blob)
+        else:
+            changes.put_version(key, row, encoded, new_blob=new_blob)
         return record
 
     def _note_stored(self, stored: BlobRow) -> None:
@@ -333,7 +333,7 @@ class Group:
         offset = self._volume.end + self.length
         front = RECORD_HEADER_BYTES + len(key) + len(encoded)
         length = front + sum(map(len, blob))
-        self._records.append(_Record(kind, self.sequence, key, encoded, blob))
+        self._records.append((kind, self.sequence, key, encoded, blob))
         self.length += length + -length % ALIGNMENT
         self.sequence += 1
         return self._volume.number, offset, front

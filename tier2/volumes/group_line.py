@@ -22,7 +22,7 @@ from functools import partial
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.clock import WallClock
-from tier2.volumes.content import digest, digest_by_name
+from tier2.volumes.content import ContentDigest, digest_all, digest_by_name
 from tier2.volumes.description import draft_of
 from tier2.volumes.mutations import Put, Undigested, Waiting
 from tier2.volumes.settings import VolumeSettings
@@ -62,7 +62,7 @@ class GroupLine:
         if type(waiting.mutation) is not Undigested:
             self._changed.set()
             return
-        self._undigested_bytes += waiting.mutation.size
+        self._undigested_bytes += waiting.size
         if not self._round and not self._round_is_due:
             self._round_is_due = True
             asyncio.get_running_loop().call_soon(self._begin_round)
@@ -107,10 +107,12 @@ class GroupLine:
         group: list[Waiting] = []
         size = 0
         while ready and len(group) < settings.group_records_max:
-            if group and size + ready[0].mutation.size > settings.group_bytes_max:
+            first = ready[0]
+            size += first.size
+            if group and size > settings.group_bytes_max:
                 break
-            size += ready[0].mutation.size
-            group.append(ready.popleft())
+            group.append(first)
+            ready.popleft()
         return group
 
     # --- hashing ---------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ class GroupLine:
             self._round.append(waiting)
             if type(waiting.mutation) is Undigested:
                 contents.append(waiting)
-                size += waiting.mutation.size
+                size += waiting.size
         self._undigested_bytes -= size
         shares = _shares(contents, _CALLS_MAX if is_idle else 1)
         self._calls = len(shares)
@@ -171,38 +173,43 @@ class GroupLine:
 
 def _shares(contents: list[Waiting], count: int) -> list[list[Waiting]]:
     """The same in the same order, in at most `count` lists of about as many bytes."""
-    wanted = sum(one.mutation.size for one in contents) / count
+    wanted = sum(one.size for one in contents) / count
     shares: list[list[Waiting]] = []
     room = 0.0
     for one in contents:
-        if not shares or (one.mutation.size > room and len(shares) < count):
+        if not shares or (one.size > room and len(shares) < count):
             shares.append([])
             room = wanted
         shares[-1].append(one)
-        room -= one.mutation.size
+        room -= one.size
     return shares
 
 
 def _digest_all(
     wanted: Sequence[Undigested], now_ms: int, settings: VolumeSettings
 ) -> list[Put | SegmentStoreError]:
-    return [_digested(one, now_ms, settings) for one in wanted]
+    found = iter(
+        digest_all([one.content for one in wanted if not one.unique], settings.piece_bytes)
+    )
+    return [
+        _put_of(
+            one,
+            digest_by_name(one.key, one.content, settings.piece_bytes)
+            if one.unique
+            else next(found),
+            now_ms,
+            settings,
+        )
+        for one in wanted
+    ]
 
 
-def _digested(one: Undigested, now_ms: int, settings: VolumeSettings) -> Put | SegmentStoreError:
-    if one.unique:
-        found = digest_by_name(one.key, one.content, settings.piece_bytes)
-    else:
-        found = digest(one.content, settings.piece_bytes)
+def _put_of(
+    one: Undigested, found: ContentDigest, now_ms: int, settings: VolumeSettings
+) -> Put | SegmentStoreError:
     try:
         draft = draft_of(found, one.description, now_ms=now_ms, settings=settings)
     except SegmentStoreError as error:
         return error
-    return Put(
-        one.key,
-        draft,
-        one.content,
-        one.condition,
-        one.bypass_governance,
-        unique=one.unique,
-    )
+    # By position: names cost a third more.
+    return Put(one.key, draft, one.content, one.condition, one.bypass_governance, None, one.unique)

@@ -58,15 +58,19 @@ class IndexChanges:
         self._volumes: dict[int, VolumeRow | None] = {}
         """Changed rows of volumes, encoded at the end: every put of a group changes the same one."""
         self._trial_volumes: dict[int, VolumeRow | None] = {}
+        self._new_live: dict[int, int] = {}
+        """Bytes that `put_first` made live, accepted, and not yet in `_volumes`."""
         self._version_rows: dict[bytes, list[bytes]] = {}
         """Keys of changed `v` rows by the key of their object."""
 
     def accept(self) -> None:
         """What was changed stays."""
-        self._rows.update(self._trial)
-        self._trial.clear()
-        self._volumes.update(self._trial_volumes)
-        self._trial_volumes.clear()
+        if self._trial:
+            self._rows.update(self._trial)
+            self._trial.clear()
+        if self._trial_volumes:
+            self._volumes.update(self._trial_volumes)
+            self._trial_volumes.clear()
 
     def reject(self) -> None:
         """What was changed since the last `accept` never happened."""
@@ -75,6 +79,7 @@ class IndexChanges:
 
     def take(self) -> list[tuple[bytes, bytes | None]]:
         """Everything that changed, in key order (the order in which a tree likes it)."""
+        self._count_new_live()
         self.accept()
         for number, volume in self._volumes.items():
             self._rows[volume_key(number)] = None if volume is None else encode_volume_row(volume)
@@ -117,6 +122,23 @@ class IndexChanges:
         found: dict[bytes, bytes | None] = {**dict(stored), **changed}
         present = [(row, content) for row, content in sorted(found.items()) if content is not None]
         return [(row, decode_object_row(content)) for row, content in present[:limit]]
+
+    def put_first(
+        self, key: bytes, row: ObjectRow, index_record: bytes, new_blob: BlobRow | None
+    ) -> None:
+        """As `put_version`, of a key without a version and bytes that have no row yet: the only change of its mutation.
+
+        Accepted at once, and its live bytes are counted with those of others: most puts are of this kind.
+        """
+        assert not self._trial, "there is a change before this one"
+        live = row.record_length
+        if new_blob is not None:
+            assert new_blob.references == 1, f"a new blob with {new_blob.references} references"
+            assert new_blob.volume == row.volume, f"{new_blob.volume=} {row.volume=}"
+            self._rows[blob_key(row.record.content_hash)] = encode_blob_row(new_blob)
+            live += new_blob.size
+        self._rows[current_key(key)] = encode_object_row(row, index_record)
+        self._new_live[row.volume] = self._new_live.get(row.volume, 0) + live
 
     def put_version(
         self,
@@ -240,6 +262,7 @@ class IndexChanges:
     # --- volumes ---------------------------------------------------------------------------------
 
     def volume(self, number: int) -> VolumeRow | None:
+        self._count_new_live()
         if number in self._trial_volumes:
             return self._trial_volumes[number]
         if number in self._volumes:
@@ -271,6 +294,17 @@ class IndexChanges:
         row = self.volume(number)
         assert row is None or row.live_bytes == 0, f"volume {number} is live {row}"
         self._trial_volumes[number] = None
+
+    def _count_new_live(self) -> None:
+        """Before a row of a volume is read: what is tried goes on from what was accepted."""
+        if not self._new_live:
+            return
+        assert not self._trial_volumes, "a volume was changed beside what is new in it"
+        new_live, self._new_live = self._new_live, {}
+        for number, by in new_live.items():
+            self._add_live(number, by)
+        self._volumes.update(self._trial_volumes)
+        self._trial_volumes.clear()
 
     def _add_live(self, number: int, by: int) -> None:
         row = self._volume_or_new(number)

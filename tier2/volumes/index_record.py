@@ -70,7 +70,7 @@ class RetentionMode(Enum):
 
 @dataclass(slots=True)
 class IndexRecord:
-    """One version of an object. Never changed once made; not frozen, since that makes it three times as dear."""
+    """One version of an object. Never changed once it has its numbers; not frozen, since that triples its cost."""
 
     size: int
     sequence: int
@@ -93,27 +93,10 @@ class IndexRecord:
     oldest: int = 0
     """The lowest number that a record of this key and version id may have (H70)."""
 
-    def numbered(self, sequence: int, oldest: int) -> "IndexRecord":
-        """The same with its numbers."""
-        return IndexRecord(
-            self.size,
-            sequence,
-            self.content_hash,
-            self.etag,
-            self.created_ms,
-            self.piece_bytes,
-            self.pieces,
-            self.content_type,
-            self.metadata,
-            self.version_id,
-            self.retention_mode,
-            self.retain_until_ms,
-            self.legal_hold,
-            self.versioned,
-            self.delete_marker,
-            self.inline,
-            oldest,
-        )
+    def number(self, sequence: int, oldest: int) -> None:
+        """Of a draft, whose put is judged: nobody else has it yet. A copy would cost as much as all its bytes do."""
+        self.sequence = sequence
+        self.oldest = oldest
 
     def is_locked(self, now_ms: int, *, bypass_governance: bool) -> bool:
         """Whether it must be neither removed nor overwritten now."""
@@ -133,6 +116,41 @@ class IndexRecord:
 
 def encode_index_record(record: IndexRecord) -> bytes:
     """Raises InvalidRequestError for text that is too long."""
+    if (
+        len(record.pieces) != 1
+        or record.metadata
+        or record.versioned
+        or record.version_id
+        or record.retention_mode
+        or record.legal_hold
+        or record.delete_marker
+    ):
+        return _encode(record)
+    etag, content_type = _encoded(record.etag), _encoded(record.content_type)
+    return _usual_writer(len(etag), len(content_type)).pack(
+        _FORMAT_VERSION,
+        _INLINE if record.inline else 0,
+        0,
+        record.size,
+        record.sequence,
+        record.oldest,
+        record.created_ms,
+        record.retain_until_ms,
+        record.piece_bytes,
+        record.content_hash,
+        0,
+        len(etag),
+        etag,
+        len(content_type),
+        content_type,
+        0,
+        1,
+        record.pieces[0],
+    )
+
+
+def _encode(record: IndexRecord) -> bytes:
+    """Of any shape."""
     flags = (
         _DELETE_MARKER * record.delete_marker
         | _GOVERNANCE * (record.retention_mode is RetentionMode.GOVERNANCE)
@@ -170,6 +188,12 @@ def encode_index_record(record: IndexRecord) -> bytes:
 def _front(version_id: int, etag: int, content_type: int) -> struct.Struct:
     """The fixed part and the three texts, by the bytes that they have: most objects have the same."""
     return struct.Struct(f"{_FIXED_FORMAT}H{version_id}sH{etag}sH{content_type}s")
+
+
+@lru_cache(maxsize=256)
+def _usual_writer(etag: int, content_type: int) -> struct.Struct:
+    """All of a record of one piece, without a version id and metadata."""
+    return struct.Struct(f"{_FIXED_FORMAT}HH{etag}sH{content_type}sHII")
 
 
 def _metadata(metadata: Mapping[str, str]) -> bytes:

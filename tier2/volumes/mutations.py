@@ -167,12 +167,14 @@ OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, Inde
 class Waiting:
     """A mutation in the line, with the future of whoever asked."""
 
-    __slots__ = ("error", "future", "mutation")
+    __slots__ = ("error", "future", "mutation", "size")
 
     def __init__(
         self, mutation: "Mutation | Undigested", future: "Future[IndexRecord | None]"
     ) -> None:
         self.mutation = mutation
+        self.size: int = mutation.size
+        """Hashing does not change it."""
         self.future = future
         self.error: BaseException | None = None
         """Why its bytes could not be hashed, or what is wrong with its description: it joins no group."""

@@ -17,7 +17,7 @@ from tier2.volumes.row_memory import RowMemory
 
 _BATCH_ROWS = 2000
 """The database uses the pages of so many for the next batch again."""
-_STEP_BYTES_MAX = 8 << 20
+_STEP_BYTES_MAX = 2 << 20
 """After so much more it is looked whether the rows follow those that are stored."""
 _LOOKED_SHARE = 8
 """At one row in so many."""
@@ -37,6 +37,8 @@ class PlainRows:
         self._superseded = superseded
         self._rows: list[NewRow] = []
         self._highest_stored = b""
+        self._highest_looked_at = b""
+        """Of those that are not stored."""
         self._step = min(_STEP_BYTES_MAX, bytes_max // 8)
         self._look_at = self._step
         self._seen = self._looked = self._strays = 0
@@ -68,17 +70,25 @@ class PlainRows:
         for first in range(0, len(rows), _BATCH_ROWS):
             self._store(rows[first : first + _BATCH_ROWS])
         self._memory.clear()
+        self._highest_looked_at = b""
         self._look_at = self._step
         self._seen = self._looked = self._strays = 0
 
     def _follow(self) -> bool:
-        """Nearly all rows come behind those that are stored: more of them would not be stored any better."""
+        """Nearly all rows come behind those that are stored: more of them would not be stored any better.
+
+        Where nothing is stored yet, behind those that came before them. Rows in no order at all are so collected
+        before the first of them are stored: an index that is filled in order takes half as long.
+        """
         self._look_at += self._step
-        highest = self._highest_stored
-        newest = self._rows[self._seen :: _LOOKED_SHARE]
+        newest = [key for key, _ in self._rows[self._seen :: _LOOKED_SHARE]]
         self._seen = len(self._rows)
+        highest = self._highest_stored or self._highest_looked_at
+        self._highest_looked_at = max([self._highest_looked_at, *newest])
+        if not highest:
+            return False
         self._looked += len(newest)
-        self._strays += sum(key <= highest for key, _ in newest)
+        self._strays += sum(key <= highest for key in newest)
         return self._strays * _STRAYS_SHARE <= self._looked
 
     def _store(self, rows: list[NewRow]) -> None:

@@ -49,7 +49,7 @@ from tier2.volumes.index_rows import (
     volume_key,
 )
 from tier2.volumes.plain_rows import PlainRows
-from tier2.volumes.record_block import RecordBlock, take_block
+from tier2.volumes.record_block import RecordBlock, RecordBlocks
 from tier2.volumes.tail_replay import ReplaySummary, blob_row_of, object_row_of
 from tier2.volumes.volume_files import DamagedHeaderError, VolumeFiles
 from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
@@ -151,12 +151,9 @@ class Rebuild:
         batch = _Batch()
         doubtful: list[ScannedRecord | DamagedStretch] = []
         items = iter(scan)
+        blocks = RecordBlocks(scan, volume=number, secret=secret, memory_for=self._plain.memory_for)
         while True:
-            block = None
-            if not doubtful:
-                block = take_block(
-                    scan, volume=number, secret=secret, memory_for=self._plain.memory_for
-                )
+            block = None if doubtful else blocks.take()
             if block is not None:
                 tail.pass_over(block.end, block.groups)
                 self._take_plain(number, block)

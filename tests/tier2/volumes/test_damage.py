@@ -11,7 +11,9 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from tests.tier2.volumes.engines import open_small
+from tier2.volumes import record_block
 from tier2.volumes.index_rows import BLOB, CURRENT
+from tier2.volumes.record_block import Walk, native_walk, walk_in_python
 
 CONTENTS = {b"key/%02d" % n: Random(n).randbytes(n % 4 * 1500 + 100) for n in range(16)}
 
@@ -68,7 +70,13 @@ async def test_verification_finds_what_the_index_has_wrong(tmp_path: Path) -> No
     await opened.close()
 
 
-async def test_a_damaged_index_is_moved_aside_and_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("walk", [native_walk(), walk_in_python])
+async def test_a_damaged_index_is_moved_aside_and_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: Walk | None
+) -> None:
+    if walk is None:
+        pytest.skip("it was not built, or is switched off")
+    monkeypatch.setattr(record_block, "FASTEST_WALK", walk)
     await fill(tmp_path)
     data = tmp_path / "index" / "data.mdb"
     data.write_bytes(b"nonsense" * (data.stat().st_size // 8))

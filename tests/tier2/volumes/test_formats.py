@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import SystemFileSystem
 from tier2.volumes import index_record
 from tier2.volumes.blob_record import (
@@ -20,6 +21,7 @@ from tier2.volumes.blob_record import (
     RecordKind,
     decode_record_header,
     encode_record,
+    encode_records,
 )
 from tier2.volumes.index_record import (
     IndexRecord,
@@ -160,6 +162,57 @@ def index_records(draw: st.DrawFn) -> IndexRecord:
 def test_any_index_record_reads_back(record: IndexRecord) -> None:
     record.check()
     assert decode_index_record(encode_index_record(record)) == record
+
+
+@settings(max_examples=200, deadline=None)
+@given(index_records(), st.booleans())
+def test_a_usual_record_is_written_at_once_as_it_is_field_by_field(
+    record: IndexRecord, usual: bool
+) -> None:
+    if usual:
+        record = replace(
+            record,
+            pieces=(7,),
+            metadata={},
+            version_id="",
+            versioned=False,
+            retention_mode=None,
+            legal_hold=False,
+            delete_marker=False,
+        )
+    assert encode_index_record(record) == index_record._encode(record)  # any shape
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(RecordKind),
+            numbers,
+            st.binary(max_size=30),
+            st.binary(max_size=30),
+            st.lists(st.binary(max_size=9) | st.just(bytes(20_000)), max_size=3),
+        ),
+        max_size=6,
+    )
+)
+def test_the_records_of_a_group_are_those_of_one_after_the_other(
+    records: list[tuple[RecordKind, int, bytes, bytes, list[bytes]]],
+) -> None:
+    expected: list[BufferView] = []
+    for number, (kind, sequence, key, indexed, blob) in enumerate(records):
+        expected += encode_record(
+            secret=SECRET,
+            kind=kind,
+            timestamp_ms=5,
+            sequence=sequence,
+            key=key,
+            index_record=indexed,
+            blob=blob,
+            group_left=len(records) - number - 1,
+        )
+    found = encode_records(records, secret=SECRET, timestamp_ms=5)
+    assert b"".join(found) == b"".join(expected)
 
 
 @settings(max_examples=100, deadline=None)
