@@ -29,6 +29,7 @@ from segmentstore.controller.scopes.scopes import Scopes
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import Repair
 from segmentstore.controller.streams.streams import Streams
+from segmentstore.controller.transactions.begins import Begins
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.finisher import Finisher
 from segmentstore.controller.transactions.forgetting import Forgetting
@@ -153,6 +154,19 @@ class Rooms:
             wall_clock=wall_clock,
             settings=self._settings.transactions,
         )
+        decisions = Decisions(
+            book=book, table=table, finisher=finisher, settings=self._settings.transactions
+        )
+        begins = Begins(
+            book=book,
+            table=table,
+            operations=self.streams.operations,
+            segments=self.streams.segments,
+            decisions=decisions,
+            reservations=reservations,
+            ids=ids,
+            wall_clock=wall_clock,
+        )
         self.forgetting = Forgetting(
             book=book,
             table=table,
@@ -166,13 +180,10 @@ class Rooms:
             operations=self.streams.operations,
             segments=self.streams.segments,
             finisher=finisher,
-            decisions=Decisions(
-                book=book, table=table, finisher=finisher, settings=self._settings.transactions
-            ),
+            decisions=decisions,
             forgetting=self.forgetting,
             reservations=reservations,
-            ids=ids,
-            wall_clock=wall_clock,
+            begins=begins,
             settings=self._settings.transactions,
         )
 

@@ -12,6 +12,7 @@
 | | `numbers` | SegmentNumberRecord above all deleted streams |
 | | `index/<index>` | IndexRoot |
 | | `page/<number>/<index>` | IndexPage |
+| each of them, and that of the transactions | `proof` | none: an empty value, written to learn whether one can write |
 
 Keys are UTF-8; numbers are decimal. An empty value means that the record was removed.
 
@@ -29,6 +30,9 @@ REMOVED: Final = b""
 """The value of a record that was removed; every record has at least its version byte."""
 
 DELETED_NUMBERS: Final = "numbers"
+
+PROOF: Final = "proof"
+"""Never holds a record."""
 
 
 def scope_table(scope: str, incarnation: int) -> str:

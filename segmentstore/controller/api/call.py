@@ -1,4 +1,8 @@
-"""One call of the service, from the bytes of the request to the bytes of the answer."""
+"""One call of the service, from the bytes of the request to the bytes of the answer.
+
+Invariant: a refusal, or anything else that an old record would make wrong, is told once what it rests on is proved
+(stale_answers.py).
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,7 +10,9 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.controller.api.stale_answers import is_refusal, may_be_told
+from segmentstore.controller.metadata.tables_read import noting_reads
 
 Request = TypeVar("Request", bound=Message)
 
@@ -40,6 +46,15 @@ def unary(
             message.ParseFromString(content)
         except DecodeError as error:
             raise InvalidRequestError(f"request does not parse call={name}") from error
-        return (await method(message)).SerializeToString()
+        with noting_reads() as read:
+            try:
+                told = await method(message)
+            except SegmentStoreError as error:
+                if is_refusal(error):
+                    await read.prove()
+                raise
+            if not may_be_told(told, wrote=read.wrote):
+                await read.prove()
+        return told.SerializeToString()
 
     return Call(name, answer, service)

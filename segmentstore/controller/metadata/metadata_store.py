@@ -16,6 +16,7 @@ from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.errors import RetryLaterError, ScopeNotFoundError
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.metadata.record_key import RecordKey
+from segmentstore.controller.metadata.tables_read import note_read
 
 SCOPES_INDEX = "scopes"
 """In the table of scopes: every scope that exists."""
@@ -56,13 +57,17 @@ class MetadataStore:
 
     async def scope_table(self, scope: str) -> MetadataTable:
         """The table of an existing scope. Raises ScopeNotFoundError, RetryLaterError (it is being deleted)."""
-        record = (await self._scopes.read(scope_key(scope))).record
+        record = (await self._scopes.peek(scope_key(scope))).record
         if record is None or record.state is ScopeState.DELETED:
+            note_read(self._scopes.proof)
             self._opened.pop(scope, None)
             raise ScopeNotFoundError(scope)
         if record.state is ScopeState.DELETING:
             raise RetryLaterError(f"scope is being deleted scope={scope!r}")
-        return self.table_of(scope, record.incarnation)
+        table = self.table_of(scope, record.incarnation)
+        # It goes before the scope does: who can write to it knows that there is this scope.
+        note_read(table.proof)
+        return table
 
     async def first_segment_number(self, scope: str) -> int:
         """Above every number that streams of the scope's earlier incarnations used. Raises ScopeNotFoundError."""

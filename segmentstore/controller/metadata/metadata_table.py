@@ -9,6 +9,7 @@ Invariants:
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
   the next look at the records: whoever finishes what was broken off asks `require_settled` first.
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
+- What a call reads is noted with it (tables_read.py): its answer may have to wait for `proof` that it was not old.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from segmentstore.controller.errors import (
 )
 from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch, RecordChange
+from segmentstore.controller.metadata.log_proof import LogProof
 from segmentstore.controller.metadata.name_index import (
     IndexChange,
     change_names,
@@ -43,6 +45,7 @@ from segmentstore.controller.metadata.name_index import (
     root_key,
 )
 from segmentstore.controller.metadata.record_key import RecordKey, RecordType, Versioned
+from segmentstore.controller.metadata.tables_read import note_read, note_written
 from segmentstore.runtime.reported_elsewhere import reported_elsewhere
 
 _LOG = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class MetadataTable:
         self._index_locks = KeyedLocks(waiters_max=INDEX_WAITERS_MAX)
         self._abandoned: dict[Future[Sequence[int]], None] = {}
         """Batches on their way into the log whose callers have left."""
+        self.proof = LogProof(tables=tables, name=name)
 
     @property
     def name(self) -> str:
@@ -92,14 +96,19 @@ class MetadataTable:
         self, keys: Sequence[RecordKey[RecordType]]
     ) -> Sequence[Versioned[RecordType]]:
         """Records in the order of the keys, all as of one moment."""
-        async with self._tables.open_table(self._name) as table:
-            return await _read(table, keys)
+        note_read(self.proof)
+        return await self._read_many(keys)
+
+    async def peek(self, key: RecordKey[RecordType]) -> Versioned[RecordType]:
+        """As `read`, for who proves in another way that the record is not old."""
+        return (await self._read_many([key]))[0]
 
     async def commit(self, batch: Batch) -> None:
         """Write all of it. Nothing is written if it raises.
 
         Raises MetadataConflictError, IndexClosedError, IndexNotEmptyError, RetryLaterError (an index keeps changing).
         """
+        note_read(self.proof)
         async with AsyncExitStack() as held:
             # In order of name: two batches that share two indexes cannot wait for each other.
             for index in batch.indexes():
@@ -113,6 +122,7 @@ class MetadataTable:
 
     async def names(self, index: str, *, after: str = "", count: int) -> NamePage:
         """Up to `count` names behind `after`, in order. Raises RetryLaterError if the index keeps changing."""
+        note_read(self.proof)
         found: list[str] = []
         async with self._tables.open_table(self._name) as table:
             for _ in range(INDEX_ATTEMPTS_MAX):
@@ -133,11 +143,18 @@ class MetadataTable:
                     return NamePage(found, more=False)
         raise RetryLaterError(f"an index keeps changing table={self._name!r} index={index!r}")
 
+    async def _read_many(
+        self, keys: Sequence[RecordKey[RecordType]]
+    ) -> Sequence[Versioned[RecordType]]:
+        async with self._tables.open_table(self._name) as table:
+            return await _read(table, keys)
+
     async def _written(self, table: Table, batch: Batch, changes: Sequence[RecordChange]) -> bool:
         """Whether the batch is written; False if only an index was in the way."""
         entries = [
             TableEntry(change.key, change.value, change.expected_version) for change in changes
         ]
+        since = asyncio.get_running_loop().time()
         try:
             versions = await self._submitted(table.update(entries))
         except (TableVersionError, TableKeyNotFoundError) as error:
@@ -146,6 +163,8 @@ class MetadataTable:
                     f"a record changed meanwhile table={self._name!r} key={error.key!r}"
                 ) from error
             return False
+        note_written()
+        self.proof.note_write(since=since)
         await self._take_out(
             table,
             [

@@ -6,6 +6,7 @@ Invariants:
 - The number of a commit is taken in the same stretch as the call: that is what "in the order of the calls" means.
 - While a decision is being written the transaction is announced; whoever wants to decide it too waits for the outcome.
 - A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
+- Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
 """
 
 import asyncio
@@ -58,21 +59,20 @@ class Decisions:
         *,
         writer: str = "",
         timestamp: int = NO_TIMESTAMP,
+        unless_leased: bool = False,
     ) -> TransactionState | None:
-        """The state that the transaction is in now, which is `wanted` if it was open; None if it is not known."""
+        """The state that the transaction is in now, which is `wanted` if it was open; None if it is not known.
+
+        With `unless_leased` one that has a lease stays open.
+        """
         book = self._book.stream(name.scope, name.stream)
         transaction_id = name.transaction_id
         while True:
-            record = book.find(transaction_id)
+            record = await self._settled(book, transaction_id)
             if record is None or record.state is not TransactionState.OPEN:
-                self._book.drop_if_empty(book)
                 return record.state if record is not None else None
-            if transaction_id in book.announced:
-                await self._book.wait_for_change()
-                continue
-            if transaction_id in book.doubtful:
-                await self._finisher.adopt(book, transaction_id)
-                continue
+            if unless_leased and name in self._leases:
+                return record.state
             number = book.announce_commit(transaction_id)
             decided = dataclasses.replace(record, state=wanted)
             if wanted is TransactionState.COMMITTING:
@@ -84,20 +84,30 @@ class Decisions:
             except MetadataConflictError:
                 await self._finisher.adopt(book, transaction_id)
 
-    async def abort_quietly(self, names: Sequence[TransactionName]) -> None:
+    async def settled(self, name: TransactionName) -> TransactionRecord | None:
+        """The record, when no decision of the transaction is under way or unknown; None if it is not known.
+
+        True until the caller waits for something. Raises RetryLaterError, and what reading a table does.
+        """
+        return await self._settled(self._book.stream(name.scope, name.stream), name.transaction_id)
+
+    async def abort_quietly(
+        self, names: Sequence[TransactionName], *, unless_leased: bool = False
+    ) -> None:
         """Abort those that are open, side by side; tried again after a while if the store cannot now."""
         for start in range(0, len(names), self._settings.aborts_at_once_max):
             some = names[start : start + self._settings.aborts_at_once_max]
             outcomes = await asyncio.gather(
-                *(self._abort_quietly(name) for name in some), return_exceptions=True
+                *(self._abort_quietly(name, unless_leased=unless_leased) for name in some),
+                return_exceptions=True,
             )
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
 
-    async def _abort_quietly(self, name: TransactionName) -> None:
+    async def _abort_quietly(self, name: TransactionName, *, unless_leased: bool) -> None:
         try:
-            await self.decide(name, TransactionState.ABORTING)
+            await self.decide(name, TransactionState.ABORTING, unless_leased=unless_leased)
         except SegmentStoreError as error:
             _LOG.warning("transaction=%s abort is tried again: %s", name, error)
             self.grant(name, int(self._settings.retry_seconds_max * 1000))
@@ -108,6 +118,14 @@ class Decisions:
         self._begun_at.setdefault(name, now)
         self._leases.grant(name, deadline=now + lease_ms / 1000)
         self._lease_granted.set()
+
+    async def prove_lease(self, lease_ms: int) -> None:
+        """Returns once no other controller ends what is open here before a lease that was granted just now is over.
+
+        One that takes over behind the last proof grants the longest lease from then on. Raises as LogProof.wait.
+        """
+        spare_seconds = (self._settings.lease_ms_max - lease_ms) / 1000
+        await self._table.prove_since(asyncio.get_running_loop().time() - spare_seconds)
 
     def end_lease(self, name: TransactionName) -> None:
         """The transaction is decided."""
@@ -137,7 +155,8 @@ class Decisions:
                     expired.append(name)
                 else:
                     self._begun_at.pop(name, None)
-            await self.abort_quietly(expired)
+            # A ping may come before their turn does.
+            await self.abort_quietly(expired, unless_leased=True)
             deadline = self._leases.next_deadline()
             if deadline is None:
                 await self._lease_granted.wait()
@@ -155,6 +174,19 @@ class Decisions:
             for transaction_id in book.open:
                 name = book.name(transaction_id)
                 assert name in self._begun_at, f"an open transaction without a lease name={name}"
+
+    async def _settled(self, book: StreamBook, transaction_id: int) -> TransactionRecord | None:
+        while True:
+            record = book.find(transaction_id)
+            if record is None or record.state is not TransactionState.OPEN:
+                self._book.drop_if_empty(book)
+                return record
+            if transaction_id in book.announced:
+                await self._book.wait_for_change()
+            elif transaction_id in book.doubtful:
+                await self._finisher.adopt(book, transaction_id)
+            else:
+                return record
 
     async def _write(
         self,

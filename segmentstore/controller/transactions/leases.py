@@ -25,6 +25,9 @@ class Leases(Generic[Name]):
     def __len__(self) -> int:
         return len(self._deadlines)
 
+    def __contains__(self, name: Name) -> bool:
+        return name in self._deadlines
+
     def grant(self, name: Name, *, deadline: float) -> None:
         """Grant or renew."""
         self._births += 1

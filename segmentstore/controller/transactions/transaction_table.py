@@ -30,6 +30,7 @@ from segmentstore.controller.errors import MetadataConflictError
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.metadata.record_key import RecordKey
+from segmentstore.controller.metadata.tables_read import note_read
 
 TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
 
@@ -108,6 +109,17 @@ class TransactionTable:
     def require_settled(self) -> None:
         """Raises RetryLaterError while a change is under way that nobody waits for any more."""
         self._table.require_settled()
+
+    def note_read(self) -> None:
+        """The call of the moment reads what is remembered of the table."""
+        note_read(self._table.proof)
+
+    async def prove_since(self, moment: float) -> None:
+        """Returns once the table is known to have been this process's own at that moment of the loop's clock, or later.
+
+        Raises what LogProof.wait raises.
+        """
+        await self._table.proof.wait_unless_since(moment)
 
     async def read(self, name: TransactionName) -> TransactionRecord | None:
         """One transaction as it stands now."""

@@ -1,7 +1,6 @@
 """The controller's verbs of transactions.
 
-    create   record OPEN, or one that was written ahead; then a segment beside each segment of the current epoch, then
-             the answer
+    create   record OPEN, then segments, then the answer (begins.py)
     commit   record COMMITTING, then the answer; merging follows (finisher.py)
     abort    record ABORTING, then the answer; deleting follows
     ping     a new lease, in memory only; a controller that starts grants the longest one
@@ -11,8 +10,7 @@ Invariants:
 
 - An answer says only what is durable: after a commit was answered the transaction will be committed, whatever dies.
 - Commits of one stream take effect in the order of their calls.
-- A transaction's record is older than its segments: a controller that dies in between leaves a transaction whose lease
-  runs out, not segments that nobody knows.
+- A lease that was told of is kept, also by a controller that takes over before anybody has written.
 - A commit is never undone and an abort never becomes a commit; the later call is refused.
 """
 
@@ -29,7 +27,6 @@ from segmentstore.codec.stream_names import (
     transaction_segment,
 )
 from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_state_record import StreamState
 from segmentstore.codec.stream_records.transaction_record import (
     TransactionRecord,
     TransactionState,
@@ -39,24 +36,22 @@ from segmentstore.controller.errors import (
     RetryLaterError,
     ScopeNotFoundError,
     StreamNotFoundError,
-    StreamSealedError,
 )
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
+from segmentstore.controller.transactions.begins import Begins
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.finisher import Finisher
 from segmentstore.controller.transactions.forgetting import Forgetting
 from segmentstore.controller.transactions.reservations import Reservations
 from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
-from segmentstore.controller.transactions.transaction_ids import TransactionIds
+from segmentstore.controller.transactions.transaction_book import TransactionBook
 from segmentstore.controller.transactions.transaction_table import (
     LoadedFence,
     TransactionName,
     TransactionTable,
 )
-from segmentstore.runtime.clock import WallClock
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,8 +75,7 @@ class Transactions:
         decisions: Decisions,
         forgetting: Forgetting,
         reservations: Reservations,
-        ids: TransactionIds,
-        wall_clock: WallClock,
+        begins: Begins,
         settings: TransactionSettings,
     ) -> None:
         self._book = book
@@ -92,8 +86,7 @@ class Transactions:
         self._decisions = decisions
         self._forgetting = forgetting
         self._reservations = reservations
-        self._ids = ids
-        self._wall_clock = wall_clock
+        self._begins = begins
         self._settings = settings
         self._loaded = False
 
@@ -211,7 +204,9 @@ class Transactions:
 
     async def ping_transaction(self, request: api.PingTxnRequest) -> api.PingTxnStatus:
         self.require_loaded()
-        name, record = self._find(request.streamInfo, request.txnId)
+        name, _ = self._find(request.streamInfo, request.txnId)
+        # An abort that is being written ends it, whatever lease is granted meanwhile.
+        record = await self._decisions.settled(name)
         if record is None:
             return PingStatus(status=PingStatus.Status.UNKNOWN)
         if record.state in _COMMITTED:
@@ -222,7 +217,9 @@ class Transactions:
             return PingStatus(status=PingStatus.Status.LEASE_TOO_LARGE)
         if self._decisions.age_seconds(name) > self._settings.execution_seconds_max:
             return PingStatus(status=PingStatus.Status.MAX_EXECUTION_TIME_EXCEEDED)
-        self._decisions.grant(name, max(request.lease, self._settings.lease_ms_min))
+        lease_ms = max(request.lease, self._settings.lease_ms_min)
+        self._decisions.grant(name, lease_ms)
+        await self._decisions.prove_lease(lease_ms)
         return PingStatus(status=PingStatus.Status.OK)
 
     async def check_transaction_state(self, request: api.TxnRequest) -> api.TxnState:
@@ -264,20 +261,7 @@ class Transactions:
         Raises StreamNotFoundError, StreamSealedError, RetryLaterError (`open_max` are unfinished).
         """
         self.require_loaded()
-        book = self._book.stream(scope, stream)
-        if book.closed_count:
-            raise StreamSealedError(scope, stream)
-        if book.unfinished_count >= open_max:
-            raise RetryLaterError(
-                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
-            )
-        book.begun_count += 1
-        try:
-            return await self._begin(book, lease_ms)
-        finally:
-            book.begun_count -= 1
-            self._book.changed()
-            self._book.drop_if_empty(book)
+        return await self._begins.begin(scope, stream, lease_ms=lease_ms, open_max=open_max)
 
     # --- the stream's life -----------------------------------------------------------------------
 
@@ -330,37 +314,6 @@ class Transactions:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _begin(self, book: StreamBook, lease_ms: int) -> tuple[EpochRecord, int]:
-        history = await self._operations.history(book.scope, book.stream)
-        state = await history.state()
-        if state.state in (StreamState.SEALING, StreamState.SEALED):
-            raise StreamSealedError(book.scope, book.stream)
-        epoch = await history.epoch(state.current_epoch)
-        reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)
-        transaction_id, record = reserved or (
-            self._ids.take(epoch=epoch.epoch),
-            TransactionRecord(
-                state=TransactionState.OPEN,
-                lease_ms=lease_ms,
-                created_ms=self._wall_clock.now_ms(),
-            ),
-        )
-        name = book.name(transaction_id)
-        try:
-            if reserved is None:
-                await self._table.add(name, record)
-            await self._segments.create(
-                [
-                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
-                    for parent in epoch.segments
-                ]
-            )
-        finally:
-            # Also if it failed, or its caller left: what exists of it ends with the lease.
-            self._book.place(name, record)
-            self._decisions.grant(name, lease_ms)
-        return epoch, transaction_id
-
     async def _decided(
         self,
         name: TransactionName,
@@ -395,6 +348,7 @@ class Transactions:
         """Raises RetryLaterError while the controller does not know its transactions yet."""
         if not self._loaded:
             raise RetryLaterError("the controller is still reading its transactions")
+        self._table.note_read()
 
     def _require_lease(self, lease_ms: int) -> None:
         if not self._settings.lease_ms_min <= lease_ms <= self._settings.lease_ms_max:

@@ -62,6 +62,7 @@ class LifeHost(Host):
         self._machine = world.life_machine
         self.registry = ContainerRegistry(container_count=world.swarm.node.container_count)
         self._lives: dict[int, asyncio.Task[None]] = {}
+        """Of the containers that start or run. One that is ending is not to be disturbed in what it gives back."""
         self._assigned = asyncio.Event()
         self._assigned.set()
         self.segments = SegmentStore(registry=self.registry)
@@ -77,9 +78,12 @@ class LifeHost(Host):
         self.life = WatchedLife(self)
 
     def stop_container(self, container_id: int) -> bool:
-        """Let one container end as if it were moved; it starts again if it is to run here. Whether it ran."""
-        # One that is ending already is not to be disturbed in what it gives back.
-        return self.running(container_id) is not None and self._lives[container_id].cancel()
+        """Let one container end as if it were moved, also while it starts; it starts again if it is to run here.
+
+        Whether there was one.
+        """
+        life = self._lives.get(container_id)
+        return life is not None and life.cancel()
 
     def assign(self, *, runs: bool) -> None:
         """Whether its containers are to run here from now on. Those that run go on until they are stopped or fenced."""
@@ -120,6 +124,7 @@ class LifeHost(Host):
             self._world.loop.trace("container", container_id, "runs")
             await container.run()
         finally:
+            self._lives.pop(container_id, None)
             self.containers.pop(container_id, None)
             self.registry.set_absent(container, reason="ended", failed=False)
             await container.close()

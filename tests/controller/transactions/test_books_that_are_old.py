@@ -22,7 +22,9 @@ from segmentstore.controller.transactions.transaction_table import (
     TransactionTable,
 )
 from tests.controller.crashing_doors import CrashPlan
-from tests.controller.transactions.feature_cluster import FeatureCluster, State
+from tests.controller.transactions.feature_cluster import FeatureCluster, State, id_of
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 
 Outcome = TypeVar("Outcome")
 
@@ -51,6 +53,17 @@ class FullPlan(CrashPlan):
     async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
         self.count += 1
         raise LogFullError("the disk of the log is full")
+
+
+class LosingPlan(CrashPlan):
+    """The first change takes effect, and nobody is told."""
+
+    async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        self.count += 1
+        outcome = await call()
+        if self.count == 1:
+            raise RetryLaterError("the answer was lost")
+        return outcome
 
 
 async def cluster_with(
@@ -157,22 +170,79 @@ async def test_what_is_left_of_a_stream_of_the_same_name_ends_though_its_epoch_i
     assert found.state is TransactionState.ABORTED
 
 
-async def test_h52_a_seal_does_not_keep_the_loop_busy_while_the_log_is_full() -> None:
+def test_h52_a_seal_does_not_keep_the_loop_busy_while_the_log_is_full() -> None:
     """An abort that is refused at once was asked for again at once, for as long as the disk was full."""
-    settings = ControllerSettings(
-        transactions=TransactionSettings(retry_seconds_min=0.02, retry_seconds_max=0.02)
+    run_simulation(1, _seal_while_the_log_is_full)
+
+
+async def _seal_while_the_log_is_full(loop: SimLoop) -> None:
+    cluster = await cluster_with(
+        settings=ControllerSettings(
+            transactions=TransactionSettings(retry_seconds_min=10.0, retry_seconds_max=10.0)
+        )
     )
-    cluster = await cluster_with(settings=settings)
     await cluster.begin("a")
     async with cluster.finishing():
         works = cluster.tables._plan
         full = cluster.tables._plan = FullPlan()
         seal = asyncio.create_task(cluster.streams.sealing.seal("s", "a"))
+        now = loop.time()
         for _ in range(10):
             await some_turns()
+        # The loop's time goes on only while nobody has anything to do: no pause is over.
+        assert loop.time() == now
         assert not seal.done()
         refused = full.count
         cluster.tables._plan = works
         await seal
     assert 0 < refused <= 3
     await cluster.check()
+
+
+async def test_who_pings_while_an_abort_is_being_written_is_told_of_it() -> None:
+    """ "Alive" was said of a transaction whose lease had run out, since the abort was not in the book yet."""
+    cluster = await cluster_with()
+    begun = await cluster.begin("a")
+    plan = cluster.tables._plan = HoldingPlan()
+    abort = asyncio.create_task(cluster.abort("a", begun.txnId))
+    await some_turns()
+    assert plan.count == 1
+    ping = asyncio.create_task(cluster.ping("a", begun.txnId, lease_ms=60_000))
+    await some_turns()
+    assert not ping.done()
+    plan.let_go.set()
+    assert await ping == api.PingTxnStatus.Status.ABORTED
+    await abort
+
+
+async def test_who_pings_behind_an_abort_whose_outcome_is_unknown_is_told_what_the_table_says() -> (
+    None
+):
+    cluster = await cluster_with()
+    begun = await cluster.begin("a")
+    cluster.tables._plan = LosingPlan()
+    with pytest.raises(RetryLaterError):
+        await cluster.abort("a", begun.txnId)
+    assert await cluster.ping("a", begun.txnId, lease_ms=60_000) == (
+        api.PingTxnStatus.Status.ABORTED
+    )
+
+
+async def test_a_transaction_that_is_pinged_before_its_turn_to_be_aborted_comes_lives_on() -> None:
+    cluster = await cluster_with(
+        settings=ControllerSettings(transactions=TransactionSettings(aborts_at_once_max=1))
+    )
+    first, second = await cluster.begin("a"), await cluster.begin("a")
+    for begun in (first, second):
+        cluster.transactions.decisions.grant(TransactionName("s", "a", id_of(begun.txnId)), 0)
+    plan = cluster.tables._plan = HoldingPlan()
+    async with cluster.finishing():
+        await some_turns()
+        assert plan.count == 1
+        ping = await cluster.ping("a", second.txnId, lease_ms=60_000)
+        assert ping == api.PingTxnStatus.Status.OK
+        plan.let_go.set()
+        await some_turns()
+        assert await cluster.state("a", first.txnId) in (State.ABORTING, State.ABORTED)
+        assert await cluster.state("a", second.txnId) == State.OPEN
+        cluster.transactions.decisions.check()
