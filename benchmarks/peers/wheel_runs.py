@@ -18,17 +18,35 @@ from tests.integration.pravega_clients.toolchain import wheel_python
 SCRIPT = Path(__file__).parent / "wheel_latency.py"
 SYNCS, SYNC_BYTES = 400, 4096
 SYNCS_ALLOWED = 1.5
+ROUNDS = 3
 
 
 def run_wheel(directory: Path, *, seconds: float) -> dict[str, Figures]:
-    """By case: with the log in files, in memory, and the bound."""
+    """By case: with the log in files, in memory, and the bound. Medians of rounds in which they come in turn."""
     directory.mkdir(parents=True)
+    rounds = [_one_round(directory / str(number), seconds) for number in range(ROUNDS)]
+    return {
+        case: {
+            name: statistics.median([one[case][name] for one in rounds]) for name in rounds[0][case]
+        }
+        for case in rounds[0]
+    }
+
+
+def _one_round(directory: Path, seconds: float) -> dict[str, Figures]:
+    directory.mkdir()
     in_files = latency(directory / "file", [], seconds)
     in_memory = latency(directory / "memory", ["--tier1=memory"], seconds)
-    sync = raw_sync_ms(directory, pause_seconds=in_memory["p50_ms"] / 1e3)
+    pause = in_memory["p50_ms"] / 1e3
+    # A disk's interrupts go to one processor, and a process beside it waits a fifth longer: both count.
+    syncs = [
+        raw_sync_ms(directory, pause_seconds=pause, processor=one)
+        for one in sorted(os.sched_getaffinity(0))
+    ]
+    sync = statistics.fmean(syncs)
     bound = in_memory["p50_ms"] + SYNCS_ALLOWED * sync
     return {
-        "wheel, file log": in_files,
+        "wheel, file log": {**in_files, "beside_bound": in_files["p50_ms"] / bound},
         "wheel, memory log": in_memory,
         "wheel, bound": {
             "p50_ms": bound,
@@ -58,9 +76,12 @@ def latency(directory: Path, options: list[str], seconds: float) -> Figures:
     return figures
 
 
-def raw_sync_ms(directory: Path, *, pause_seconds: float) -> float:
+def raw_sync_ms(directory: Path, *, pause_seconds: float, processor: int | None = None) -> float:
     """Median of overwriting 4 KiB of a file that has its blocks already, and syncing it; a pause before each."""
     durations: list[float] = []
+    processors = os.sched_getaffinity(0)
+    if processor is not None:
+        os.sched_setaffinity(0, {processor})
     descriptor = os.open(directory / "syncs", os.O_RDWR | os.O_CREAT)
     try:
         os.pwrite(descriptor, bytes(SYNCS * SYNC_BYTES), 0)
@@ -74,4 +95,5 @@ def raw_sync_ms(directory: Path, *, pause_seconds: float) -> float:
             durations.append(time.perf_counter() - started)
     finally:
         os.close(descriptor)
+        os.sched_setaffinity(0, processors)
     return statistics.median(durations) * 1e3

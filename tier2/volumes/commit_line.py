@@ -3,7 +3,8 @@
 Invariants:
 
 - One group is under way at a time; a change joins the line synchronously, in the order of the calls, and leaves it in
-  that order (group_line).
+  that order (group_line). The thread that has committed one goes on with the next by itself, if that is ready: on the
+  way over the loop the disk would wait for all that the callers of the first do next.
 - No waiting window: a lone change is a group of one.
 - The line is bounded by bytes, those of contents that are being hashed included; more wait outside, in order.
 - A caller that goes away changes nothing: its change is made all the same.
@@ -16,7 +17,7 @@ Invariants:
 
 import asyncio
 import logging
-from asyncio import Future
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -41,6 +42,12 @@ _Result = TypeVar("_Result")
 
 _LOGGER = logging.getLogger(__name__)
 
+_GROUPS_IN_TURN_MAX = 16
+"""Others use the executor, too."""
+_JUDGED_FIRST_MAX = 64
+"""So many changes are judged before the group ahead of them is told of its end: its callers would need the interpreter
+at the same time, and the disk would wait for both. More take longer than anybody should wait for that."""
+
 
 class CommitLine:
     """start(), submit()..., close()."""
@@ -61,7 +68,7 @@ class CommitLine:
         self._settings = settings
         self._line = GroupLine(executor=executor, wall_clock=wall_clock, settings=settings)
         self._queued_bytes = 0
-        self._room = asyncio.Condition()
+        self._room_changed = asyncio.Event()
         self._waiting_outside = 0
         self._worker: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -75,6 +82,7 @@ class CommitLine:
     async def close(self) -> None:
         """Everything in the line is made, then the volume is closed. Idempotent."""
         self._closing = True
+        self._room_changed.set()
         self._line.wake()
         if self._worker is not None:
             await self._worker
@@ -101,8 +109,10 @@ class CommitLine:
     async def _wait_for_room(self) -> None:
         self._waiting_outside += 1
         try:
-            async with self._room:
-                await self._room.wait_for(lambda: self._has_room() or self._closing)
+            # All are woken in the order in which they came, and the first ones take what there is.
+            while not (self._has_room() or self._closing):
+                self._room_changed.clear()
+                await self._room_changed.wait()
         finally:
             self._waiting_outside -= 1
 
@@ -131,37 +141,75 @@ class CommitLine:
             # Also while the line never empties: readers beside this process see only what the database has.
             await self._flush_if_due()
 
+    async def _make(self, group: list[Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            call = loop.run_in_executor(self._executor, self._commit_in_turn, group, loop)
+        except RuntimeError as error:  # the executor is shut down
+            self._answer(group, [_translate(error) for _ in _made_of(group)])
+        else:
+            await call
+
     async def _flush_if_due(self) -> None:
         if self._flush_due:
             self._flush_due = False
             await self._run(self._commit.flush_index)
 
-    async def _make(self, group: list[Waiting]) -> None:
-        size = sum([waiting.size for waiting in group])
-        await self._commit_all(_without_failed(group))
-        self._queued_bytes -= size
-        if self._waiting_outside:
-            async with self._room:
-                self._room.notify_all()
+    def _commit_in_turn(self, group: list[Waiting], loop: AbstractEventLoop) -> None:
+        """In the executor: this group, and what is ready behind it."""
+        ended: list[tuple[list[Waiting], list[Outcome]]] = []
 
-    async def _commit_all(self, group: list[tuple[Mutation, "Future[IndexRecord | None]"]]) -> None:
-        if not group:
-            return
-        mutations = [mutation for mutation, _ in group]
+        def tell() -> None:
+            while ended:
+                loop.call_soon_threadsafe(self._answer, *ended.pop())
+
         try:
-            outcomes = await self._run(self._commit.commit, mutations, self._wall_clock.now_ms())
+            for turn in range(_GROUPS_IN_TURN_MAX):
+                if turn:
+                    group = self._line.cut_group()
+                if not group:
+                    return
+                if len(group) > _JUDGED_FIRST_MAX:
+                    tell()
+                outcomes = self._outcomes_of(group, tell)
+                tell()
+                ended.append((group, outcomes))
+                if self._flush_due:
+                    return
+        finally:
+            tell()
+
+    def _outcomes_of(self, group: list[Waiting], judged: Callable[[], None]) -> list[Outcome]:
+        """Of those that could be hashed."""
+        mutations = _made_of(group)
+        if not mutations:
+            return []
+        try:
+            return self._commit.commit(mutations, self._wall_clock.now_ms(), judged=judged)
         except (OSError, SegmentStoreError) as error:
-            outcomes = [_translate(error) for _ in group]
+            return [_translate(error) for _ in mutations]
         except Exception as error:
             _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
-            outcomes = [_translate(error) for _ in group]
-        for (_, future), outcome in zip(group, outcomes, strict=True):
+            return [_translate(error) for _ in mutations]
+
+    def _answer(self, group: list[Waiting], outcomes: list[Outcome]) -> None:
+        found = iter(outcomes)
+        for waiting in group:
+            future = waiting.future
+            outcome = next(found) if waiting.error is None else _translate(waiting.error)
             if not isinstance(outcome, SegmentStoreError) and not future.done():
                 future.set_result(outcome)
             else:
                 _complete(future, outcome)
+            self._queued_bytes -= waiting.size
+        if self._waiting_outside:
+            self._room_changed.set()
+        if not outcomes:
+            return
         if self._changed is not None and not all(
-            isinstance(mutation, OF_COMPACTION) for mutation in mutations
+            isinstance(waiting.mutation, OF_COMPACTION)
+            for waiting in group
+            if waiting.error is None
         ):
             self._changed(self._commit.full)
         if self._flush_timer is None:
@@ -184,18 +232,14 @@ class CommitLine:
         return await loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
 
 
-def _without_failed(
-    group: list[Waiting],
-) -> list[tuple[Mutation, "Future[IndexRecord | None]"]]:
-    """What is to be made; callers whose puts came to nothing before their group are told."""
-    made: list[tuple[Mutation, Future[IndexRecord | None]]] = []
+def _made_of(group: list[Waiting]) -> list[Mutation]:
+    """What is to be made of it: without the puts that came to nothing before their group."""
+    made: list[Mutation] = []
     for waiting in group:
         mutation = waiting.mutation
-        if waiting.error is not None:
-            _complete(waiting.future, _translate(waiting.error))
-        else:
+        if waiting.error is None:
             assert not isinstance(mutation, Undigested), f"not hashed {mutation.key=}"
-            made.append((mutation, waiting.future))
+            made.append(mutation)
     return made
 
 

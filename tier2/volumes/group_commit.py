@@ -18,7 +18,7 @@ Blocking; runs in an executor, one call at a time.
 
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from segmentstore.contracts.errors import StorageUnavailableError
 from tier2.volumes.buffered_index import BufferedIndex
@@ -75,9 +75,12 @@ class GroupCommit:
         """Whether both are held: compaction's first, since it makes the room for the other."""
         return self._compaction_reserve.hold() and self._reserve.hold()
 
-    def commit(self, mutations: Sequence[Mutation], now_ms: int) -> list[Outcome]:
+    def commit(
+        self, mutations: Sequence[Mutation], now_ms: int, *, judged: Callable[[], None]
+    ) -> list[Outcome]:
         """One outcome per mutation: its record, None, or why it was refused.
 
+        `judged` is called when the disk begins to work for them; not always, and twice when it turns out to be full.
         Raises OSError: the outcome is unknown then; StorageUnavailableError.
         """
         if self._broken is not None:
@@ -87,7 +90,7 @@ class GroupCommit:
         self._cut_failed_group()
         full = not self.hold_reserves()
         try:
-            return self._commit(mutations, now_ms, full=full)
+            return self._commit(mutations, now_ms, judged, full=full)
         except OSError as error:
             if error.errno not in NO_SPACE or full:
                 raise
@@ -96,7 +99,7 @@ class GroupCommit:
             raise
         self._reserve.give_up()
         self._cut_failed_group()
-        return self._commit(mutations, now_ms, full=True)
+        return self._commit(mutations, now_ms, judged, full=True)
 
     def flush_index(self) -> None:
         """Other processes may read what was committed. If it fails, the next group meets the error."""
@@ -111,7 +114,14 @@ class GroupCommit:
         if opened is not None:
             self._volumes.release(opened)
 
-    def _commit(self, mutations: Sequence[Mutation], now_ms: int, *, full: bool) -> list[Outcome]:
+    def _commit(
+        self,
+        mutations: Sequence[Mutation],
+        now_ms: int,
+        judged: Callable[[], None],
+        *,
+        full: bool,
+    ) -> list[Outcome]:
         group = Group(
             changes=IndexChanges(self._index),
             open_volume=lambda: self._volume(now_ms),
@@ -123,7 +133,7 @@ class GroupCommit:
         group.look_ahead(mutations)
         outcomes = [group.judge(mutation) for mutation in mutations]
         if group.has_records:
-            self._write(group, first)
+            self._write(group, first, judged)
         changes = group.changes.take()
         if changes:
             self._apply(changes)
@@ -132,7 +142,7 @@ class GroupCommit:
             self._index.sync()
         return outcomes
 
-    def _write(self, group: Group, first: int) -> None:
+    def _write(self, group: Group, first: int, judged: Callable[[], None]) -> None:
         volume = self._open
         assert volume is not None, "records without a volume"
         self._sequence_next = group.sequence
@@ -140,7 +150,9 @@ class GroupCommit:
         self._to_cut = (volume.number, start)
         try:
             past_cache = group.unique_bytes >= PAST_CACHE_BYTES_MIN
-            volume.write(group.encode(volume.secret), group.length, past_cache=past_cache)
+            encoded = group.encode(volume.secret)
+            judged()
+            volume.write(encoded, group.length, past_cache=past_cache)
         except BaseException:
             self._abandon()
             raise

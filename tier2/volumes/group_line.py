@@ -11,6 +11,8 @@ Invariants:
 - Nothing waits for company: a round is what has come by the turn of the loop in which it begins.
 - A round is bounded, so whoever joins behind it waits little longer than for a group of that size.
 - A caller that goes away takes nothing from the others of its round.
+- One at a time takes from what is ready, the worker or the thread that commits; only the loop adds to it. Each does so
+  by single steps of a deque, which need no lock.
 """
 
 import asyncio
@@ -60,6 +62,7 @@ class GroupLine:
         """Behind all who joined before."""
         self._line.append(waiting)
         if type(waiting.mutation) is not Undigested:
+            self._pass_hashed()
             self._changed.set()
             return
         self._undigested_bytes += waiting.size
@@ -86,7 +89,7 @@ class GroupLine:
             self._pass_hashed()
             if self._ready:
                 self._group_is_under_way = True
-                return self._cut_group()
+                return self.cut_group()
             if self._is_woken:
                 self._is_woken = False
                 return []
@@ -101,7 +104,11 @@ class GroupLine:
         while line and type(line[0].mutation) is not Undigested:
             self._ready.append(line.popleft())
 
-    def _cut_group(self) -> list[Waiting]:
+    def cut_group(self) -> list[Waiting]:
+        """What is ready at the front, as much as a group may have.
+
+        Called in any thread, by whoever is between two groups.
+        """
         settings = self._settings
         ready = self._ready
         group: list[Waiting] = []
