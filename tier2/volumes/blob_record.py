@@ -157,34 +157,6 @@ def encode_records(
     return buffers
 
 
-def encode_record(
-    *,
-    secret: int,
-    kind: RecordKind,
-    timestamp_ms: int,
-    sequence: int,
-    key: bytes,
-    index_record: bytes,
-    blob: Sequence[BufferView] = (),
-    group_left: int = 0,
-) -> list[BufferView]:
-    """One record as `encode_records` has it, with so many of its group behind it."""
-    body = (key, index_record, *blob)
-    (crc,) = crc32_all([body], seed_of(secret))
-    header = RecordHeader(
-        crc=crc,
-        timestamp_ms=timestamp_ms,
-        key_length=len(key),
-        blob_length=sum(map(len, blob)),
-        kind=kind,
-        index_record_length=len(index_record),
-        sequence=sequence,
-        group_left=group_left,
-    )
-    padding = _PADDINGS[-header.body_length % ALIGNMENT]
-    return [encode_record_header(header, secret), *body, padding]
-
-
 def encode_record_header(header: RecordHeader, secret: int) -> bytes:
     """The fixed part alone, for a body that is written piece by piece."""
     checked = _CHECKED.pack(

@@ -195,12 +195,8 @@ class CommitLine:
     def _answer(self, group: list[Waiting], outcomes: list[Outcome]) -> None:
         found = iter(outcomes)
         for waiting in group:
-            future = waiting.future
             outcome = next(found) if waiting.error is None else _translate(waiting.error)
-            if not isinstance(outcome, SegmentStoreError) and not future.done():
-                future.set_result(outcome)
-            else:
-                _complete(future, outcome)
+            _complete(waiting.future, outcome)
             self._queued_bytes -= waiting.size
         if self._waiting_outside:
             self._room_changed.set()

@@ -17,7 +17,8 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes.blob_record import RECORD_HEADER_BYTES, encode_record
+from tests.tier2.volumes.one_record import encode_record
+from tier2.volumes.blob_record import RECORD_HEADER_BYTES
 from tier2.volumes.copy_batch import CopyBatch
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.memory_index import MemoryIndex

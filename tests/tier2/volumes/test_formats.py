@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import SystemFileSystem
+from tests.tier2.volumes.one_record import encode_record
 from tier2.volumes import index_record
 from tier2.volumes.blob_record import (
     ALIGNMENT,
     RECORD_HEADER_BYTES,
     RecordKind,
     decode_record_header,
-    encode_record,
     encode_records,
 )
 from tier2.volumes.index_record import (
