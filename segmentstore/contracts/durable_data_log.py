@@ -4,8 +4,9 @@ Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py
 
 - L1  append() is ordered by call; addresses strictly grow in that order.
 - L2  A completed append means that it and every earlier append are durable.
-- L3  After one append fails, every later one fails and the log is closed; the one exception is
-      LogFullError, which refuses an entry before anything of it is accepted and leaves the log open.
+- L3  After one append fails, every later one fails and the log is closed; the one exception is LogFullError, which
+      refuses an entry, and all that had been handed over behind it, before a byte of them is written, and leaves the
+      log open.
 - L4  After initialize() returns epoch e, no writer with a smaller epoch can complete an append.
 - L5  truncate(up_to) is inclusive and idempotent; read() starts behind it and returns every
       completed append. It may return more: entries written but never acknowledged.

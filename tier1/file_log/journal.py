@@ -7,6 +7,7 @@ Invariants:
 - Entries leave MARK_PAGES pages free at the end, so that a truncation can always be recorded (H52).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from segmentstore.runtime.files import File, FileSystem
@@ -119,4 +120,5 @@ class JournalFiller:
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
-            self._files.remove(self._path)
+            with suppress(FileNotFoundError):  # A new owner of the log may have been here.
+                self._files.remove(self._path)

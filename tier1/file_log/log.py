@@ -23,6 +23,7 @@ from segmentstore.contracts.errors import (
     AppendTooLargeError,
     DurableDataLogError,
     LogCorruptedError,
+    LogNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
 from segmentstore.runtime.files import FileSystem
@@ -245,7 +246,7 @@ class FileDurableDataLog:
             try:
                 await self._release_discarded()
             except OSError as error:
-                failure = self._disk_error(error)
+                failure = await self._blame(error)
                 self._writer.fail(failure)
                 raise failure from error
 
@@ -298,7 +299,7 @@ class FileDurableDataLog:
         try:
             await pool.run()
         except OSError as error:
-            writer.fail(self._disk_error(error))
+            writer.fail(await self._blame(error))
         except Exception as error:  # noqa: BLE001 - a task's top: without journals the log cannot go on
             writer.fail(error)
 
@@ -310,6 +311,16 @@ class FileDurableDataLog:
         assert state in _MOVES[self._state], f"log cannot go from {self._state} to {state}"
         self._state = state
 
+    async def _blame(self, error: OSError) -> DurableDataLogError:
+        """A new owner removes files that the one before it still makes: that one has been fenced, its disk is sound."""
+        try:
+            await self._steps.run(self._directory.check_epoch)
+        except LogNotPrimaryError as fenced:
+            return fenced
+        except OSError:  # The first one says more.
+            pass
+        return self._disk_error(error)
+
     def _disk_error(self, error: OSError) -> DurableDataLogError:
         failure = DurableDataLogError(f"the disk of the log failed: {error} path={self._path!r}")
         failure.__cause__ = error
@@ -320,7 +331,7 @@ class FileDurableDataLog:
         """A frame that is gone because another owner has moved on is no damage: then LogNotPrimaryError is raised."""
         try:
             yield
-        except LogCorruptedError:
+        except (LogCorruptedError, FileNotFoundError):
             await self._steps.run(self._directory.check_epoch)
             raise
 

@@ -91,6 +91,11 @@ class FramePlanner:
         return self._truncated_up_to
 
     @property
+    def last_address(self) -> int:
+        """Of the newest entry that is in a frame."""
+        return self._last_address
+
+    @property
     def unvouched(self) -> bool:
         """The last synced frame has no later one that calls it synced (H45)."""
         return self._synced_number > self._vouched_number

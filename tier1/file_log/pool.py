@@ -4,6 +4,8 @@ Invariants:
 - Every spare is whole, zero-filled or written before, and durable (H49).
 - Only journals of this pool, hence of this epoch and process, are recycled (H46).
 - `full` is true exactly while the last attempt to make a journal found no space and no spare was freed since.
+- A pool that becomes full while its files have no room for the reserve first makes one of what is left free for others,
+  if that is there: internal entries, and those that were accepted already, go into it (H52).
 """
 
 import asyncio
@@ -47,6 +49,7 @@ class JournalPool:
         self._settings = settings
         self._on_change = on_change
         self._spares: deque[Journal] = deque()
+        self._written: Journal | None = None
         self._serial = 0
         self._next_bytes = settings.journal_bytes_first
         self._full = False
@@ -67,7 +70,8 @@ class JournalPool:
         if not self._spares:
             return None
         self._wake.set()
-        return self._spares.popleft()
+        self._written = self._spares.popleft()
+        return self._written
 
     async def offer(self, journal: Journal) -> bool:
         """Take a freed journal of this epoch back; False if it is one too many and should be removed."""
@@ -105,6 +109,7 @@ class JournalPool:
         self._next_bytes = 2 * max(size_bytes, self._settings.journal_bytes_first)
         self._next_bytes = min(self._next_bytes, self._settings.journal_bytes_max)
         self._full = not await self._has_room(self._next_bytes)
+        self._written = journal
         return journal
 
     async def run(self) -> None:
@@ -129,12 +134,30 @@ class JournalPool:
                     self._next_bytes, free_bytes_min=self._settings.free_bytes_min
                 )
             except NoJournalSpaceError:
-                self._set_full(full=True)
+                if not self._full:
+                    await self._keep_reserve()
+                    self._set_full(full=True)
+                    self._on_change()
                 await self._wait_for_space()
                 continue
             self._spares.append(journal)
             self._set_full(full=False)
             self._on_change()
+
+    async def _keep_reserve(self) -> None:
+        # The rest of the files is the reserve, unless the disk filled before there were any, or entries were faster.
+        settings = self._settings
+        journals = self._spares if self._written is None else (self._written, *self._spares)
+        if sum(journal.entry_room() for journal in journals) >= settings.reserve_bytes:
+            return
+        size_bytes = settings.reserve_bytes + settings.journal_bytes_first & -PAGE_BYTES
+        free = await self._steps.run(self._files.free_bytes, self._directory.path)
+        try:
+            if free < size_bytes:
+                raise NoJournalSpaceError
+            self._spares.append(await self._make(size_bytes, free_bytes_min=0))
+        except NoJournalSpaceError:
+            _LOG.warning("no space for the log's reserve either path=%s", self._directory.path)
 
     async def _wait_for_space(self) -> None:
         timer = asyncio.get_running_loop().call_later(

@@ -8,6 +8,8 @@ Invariants:
 - A future completes only after the sync of its frame, and after an epoch check made behind that sync (L2, H47).
 - After a failed write or sync nothing is written or acknowledged any more (H48, H51).
 - A journal is left only when nothing in it is un-synced: at most the newest file has an unknown tail.
+- No entry waits for a file that cannot be made: when the pool turns full, what has no place is refused, from the first
+  of them to the last, and the log stays open (L3, H52).
 """
 
 import asyncio
@@ -117,12 +119,7 @@ class FrameWriter:
             return future
         if self._pool.full and not self._planner.has_room(length, internal=internal):
             reserve = 0 if internal else self._settings.reserve_bytes
-            fail_future(
-                future,
-                LogFullError(
-                    f"no journal space is left length={length} reserve_bytes={reserve} path={self._log_path!r}"
-                ),
-            )
+            fail_future(future, self._full_error(length, reserve))
             return future
         if self._is_lone(length) and self._append_lone(pieces, length, future):
             return future
@@ -196,6 +193,8 @@ class FrameWriter:
                 planned = self._plan()
                 if planned is not None:
                     self._hand_over(planned)
+                elif self._pool.full and self._flush.idle and self._pending.next_room_bytes:
+                    self._refuse_waiting()
                 elif self._stopping and self._flush.idle:
                     return
                 else:
@@ -249,6 +248,11 @@ class FrameWriter:
         return self._planner.plan_mark(truncation=False) if vouch else None
 
     # --- doing -------------------------------------------------------------------------------
+
+    def _refuse_waiting(self) -> None:
+        """They were accepted while there was hope of a further file. Their addresses go to those that come next."""
+        self._next_address = self._planner.last_address + 1
+        self._pending.fail_waiting(self._full_error(self._pending.next_room_bytes, 0))
 
     def _go_on(self) -> None:
         """Begin what is due at once: by way of run() it would wait for another turn of the loop.
@@ -314,6 +318,11 @@ class FrameWriter:
     def _raise_if_unusable(self) -> None:
         if self._failure is not None or self._stopping:
             raise self._closed_error()
+
+    def _full_error(self, length: int, reserve: int) -> LogFullError:
+        return LogFullError(
+            f"no journal space is left length={length} reserve_bytes={reserve} path={self._log_path!r}"
+        )
 
     def _closed_error(self) -> Exception:
         if self._failure is not None:

@@ -224,6 +224,33 @@ def test_h47_an_epoch_claimed_while_the_owner_writes_or_syncs_takes_its_ack(mome
     run_simulation(1, main)
 
 
+def test_h47_an_owner_whose_unfinished_file_is_removed_under_it_reports_the_takeover() -> None:
+    """The new owner tidies up what the old one is still filling: no disk has failed."""
+
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedLogWorld(replace(TINY, spare_journals=2))
+        other_files = world.disk.mount("other")
+        other = LogDirectory(world.path, files=other_files, random=Random(9), owner="")
+        removed: list[str] = []
+
+        def tidy(boundary: Boundary) -> None:
+            if boundary.kind == "write" and boundary.path.endswith("-000003") and not removed:
+                removed.append(boundary.path)
+                other.claim_epoch(floor=0)
+                other_files.remove(boundary.path)
+
+        world.disk.on_boundary = tidy
+        owner = world.log()
+        await owner.initialize()
+        await asyncio.sleep(1)
+        assert removed
+        with pytest.raises(LogNotPrimaryError):
+            await owner.append([b"x"])
+        await owner.close()
+
+    run_simulation(1, main)
+
+
 def test_h47_two_processes_never_claim_one_epoch() -> None:
     """Both list the epochs before either creates its own: exclusive creation lets one of them through."""
     world = SimulatedLogWorld()

@@ -47,6 +47,9 @@ TINY = replace(
 """Two to eight frames a file."""
 
 
+LEFT_FREE_BYTES = 1 << 20
+
+
 class InlineExecutor(Executor):
     """Runs every job at once, so that what a test does is the same every time."""
 
@@ -130,7 +133,7 @@ class _TrackingFileSystem(SystemFileSystem):
         return file
 
     def free_bytes(self, path: str) -> int:
-        return 0 if self._world.filled else super().free_bytes(path)
+        return LEFT_FREE_BYTES - 1 if self._world.filled else super().free_bytes(path)
 
 
 class DirectoryLogWorld:
@@ -138,8 +141,8 @@ class DirectoryLogWorld:
 
     def __init__(self, path: str, settings: FileLogSettings = SMALL) -> None:
         self.path = path
-        # One byte is enough for a full disk to be noticed; it is the file system's free_bytes() that lies.
-        self.settings = replace(settings, free_bytes_min=1)
+        # It is the file system's free_bytes() that lies: of a full disk there is left what is kept free for others.
+        self.settings = replace(settings, free_bytes_min=LEFT_FREE_BYTES)
         self.filled = False
         self._files: dict[int, _TrackingFileSystem] = {}
 
