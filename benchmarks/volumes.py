@@ -31,7 +31,7 @@ from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 
 CALLERS = 16
-SIZES = ((1000, 6000, "1 KB"), (100_000, 1000, "100 KB"), (8 << 20, 48, "8 MB"))
+SIZES = ((1000, 6000, "1 KB"), (100_000, 5000, "100 KB"), (8 << 20, 48, "8 MB"))
 PUT_ROUNDS = 5
 REBUILDS = 5
 REBUILT_OBJECTS = 60_000

@@ -14,12 +14,21 @@ Invariants:
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from segmentstore.contracts.errors import StorageError
 from tier2.volumes.index_database import IndexDatabase, NewRow, Row
 
 _SCANS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAhead:
+    """What the database had of some rows, before the one who applies gets to them."""
+
+    flushes: int
+    rows: Mapping[bytes, bytes | None]
 
 
 class BufferedIndex:
@@ -68,6 +77,24 @@ class BufferedIndex:
         missing = [key for key in keys if key not in found]
         found.update(zip(missing, self._database.get_many(missing), strict=True))
         return [found[key] for key in keys]
+
+    def read_ahead(self, keys: Sequence[bytes]) -> RowsAhead:
+        """To be read before they are wanted, beside whoever applies: `still_true` says what has become of them."""
+        flushes = self._flushes  # before the database is asked
+        return RowsAhead(flushes, dict(zip(keys, self._database.get_many(keys), strict=True)))
+
+    def still_true(self, ahead: RowsAhead) -> Mapping[bytes, bytes | None]:
+        """Those rows as they are now, or nothing. For the thread that applies.
+
+        What was applied since is in memory, unless it went into the database meanwhile: then nothing is known.
+        """
+        if ahead.flushes != self._flushes:
+            return {}
+        rows = ahead.rows
+        for newer in (self._leaving, self._fresh):
+            if not newer.keys().isdisjoint(rows):
+                rows = {**rows, **{key: newer[key] for key in rows if key in newer}}
+        return rows
 
     def scan(
         self, first: bytes, before: bytes, limit: int, *, reverse: bool = False

@@ -2,9 +2,12 @@
 
 Invariants:
 
-- One group is under way at a time; a change joins the line synchronously, in the order of the calls, and leaves it in
-  that order (group_line). The thread that has committed one goes on with the next by itself, if that is ready: on the
-  way over the loop the disk would wait for all that the callers of the first do next.
+- One group is under way at a time, and the database is written by nobody beside it: whoever has the turn does either.
+  Whoever takes from the line, or from the database, without the turn breaks this.
+- A change joins the line synchronously, in the order of the calls, and leaves it in that order (group_line).
+- The disk does not wait for the loop: the thread that has committed a group goes on with the next by itself, if that is
+  ready; a thread that has hashed contents commits them, if nobody else commits. What is ready while a thread gives the
+  turn back is seen: it looks once more behind that.
 - No waiting window: a lone change is a group of one.
 - The line is bounded by bytes, those of contents that are being hashed included; more wait outside, in order.
 - A caller that goes away changes nothing: its change is made all the same.
@@ -18,6 +21,7 @@ Invariants:
 import asyncio
 import logging
 from asyncio import AbstractEventLoop, Future
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -44,9 +48,6 @@ _LOGGER = logging.getLogger(__name__)
 
 _GROUPS_IN_TURN_MAX = 16
 """Others use the executor, too."""
-_JUDGED_FIRST_MAX = 64
-"""So many changes are judged before the group ahead of them is told of its end: its callers would need the interpreter
-at the same time, and the disk would wait for both. More take longer than anybody should wait for that."""
 
 
 class CommitLine:
@@ -66,7 +67,16 @@ class CommitLine:
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
-        self._line = GroupLine(executor=executor, wall_clock=wall_clock, settings=settings)
+        self._line = GroupLine(
+            executor=executor,
+            wall_clock=wall_clock,
+            settings=settings,
+            read_ahead=commit.read_ahead,
+            is_idle=lambda: bool(self._turn),
+            hashed=self._commit_ready,
+        )
+        self._turn: deque[None] = deque([None])
+        """Empty while somebody has the turn; taken and given back by single steps, which need no lock."""
         self._queued_bytes = 0
         self._room_changed = asyncio.Event()
         self._waiting_outside = 0
@@ -134,29 +144,50 @@ class CommitLine:
         return self._queued_bytes < self._settings.queued_bytes_max
 
     async def _work(self) -> None:
-        while not (self._closing and self._line.is_empty):
-            group = await self._line.next()
-            if group:
-                await self._make(group)
+        while not (self._closing and self._line.is_empty and self._turn):
+            await self._line.changed()
             # Also while the line never empties: readers beside this process see only what the database has.
-            await self._flush_if_due()
+            if self._flush_due and self._takes_turn():
+                self._flush_due = False
+                try:
+                    await self._run(self._commit.flush_index)
+                finally:
+                    self._turn.append(None)
+            if self._line.has_ready and self._turn:
+                await self._make()
 
-    async def _make(self, group: list[Waiting]) -> None:
+    async def _make(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            call = loop.run_in_executor(self._executor, self._commit_in_turn, group, loop)
+            call = loop.run_in_executor(self._executor, self._commit_ready, loop)
         except RuntimeError as error:  # the executor is shut down
-            self._answer(group, [_translate(error) for _ in _made_of(group)])
+            if self._takes_turn():
+                group = self._line.cut_group()
+                self._answer(group, [_translate(error) for _ in _made_of(group)])
+                self._turn.append(None)
+            self._line.wake()
         else:
             await call
 
-    async def _flush_if_due(self) -> None:
-        if self._flush_due:
-            self._flush_due = False
-            await self._run(self._commit.flush_index)
+    def _takes_turn(self) -> bool:
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
+        return True
 
-    def _commit_in_turn(self, group: list[Waiting], loop: AbstractEventLoop) -> None:
-        """In the executor: this group, and what is ready behind it."""
+    def _commit_ready(self, loop: AbstractEventLoop) -> None:
+        """In the executor: what is ready, one group after the other, if nobody else has the turn."""
+        groups_left = _GROUPS_IN_TURN_MAX
+        while groups_left and self._line.has_ready and not self._flush_due and self._takes_turn():
+            try:
+                groups_left = self._commit_in_turn(groups_left, loop)
+            finally:
+                self._turn.append(None)
+                loop.call_soon_threadsafe(self._line.wake)
+
+    def _commit_in_turn(self, groups_left: int, loop: AbstractEventLoop) -> int:
+        """How many groups this thread may still make."""
         ended: list[tuple[list[Waiting], list[Outcome]]] = []
 
         def tell() -> None:
@@ -164,28 +195,29 @@ class CommitLine:
                 loop.call_soon_threadsafe(self._answer, *ended.pop())
 
         try:
-            for turn in range(_GROUPS_IN_TURN_MAX):
-                if turn:
-                    group = self._line.cut_group()
-                if not group:
-                    return
-                if len(group) > _JUDGED_FIRST_MAX:
-                    tell()
-                outcomes = self._outcomes_of(group, tell)
+            while groups_left and not self._flush_due:
+                group = self._line.cut_group()
+                # It has to wake, and when it is awake the group is judged: neither waits for the other.
                 tell()
-                ended.append((group, outcomes))
-                if self._flush_due:
-                    return
+                if not group:
+                    break
+                groups_left -= 1
+                ended.append((group, self._outcomes_of(group)))
         finally:
             tell()
+        return groups_left
 
-    def _outcomes_of(self, group: list[Waiting], judged: Callable[[], None]) -> list[Outcome]:
+    def _outcomes_of(self, group: list[Waiting]) -> list[Outcome]:
         """Of those that could be hashed."""
         mutations = _made_of(group)
         if not mutations:
             return []
         try:
-            return self._commit.commit(mutations, self._wall_clock.now_ms(), judged=judged)
+            return self._commit.commit(
+                mutations,
+                self._wall_clock.now_ms(),
+                ahead=[one.ahead for one in group if one.error is None],
+            )
         except (OSError, SegmentStoreError) as error:
             return [_translate(error) for _ in mutations]
         except Exception as error:

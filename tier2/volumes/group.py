@@ -12,10 +12,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from segmentstore.contracts.errors import (
-    InvalidRequestError,
-    ObjectChangedError,
-    ObjectExistsError,
-    ObjectLockedError,
     ObjectNotFoundError,
     SegmentStoreError,
     StorageFullError,
@@ -23,13 +19,19 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.blob_record import (
     ALIGNMENT,
+    COPIED_BYTES_MAX,
     RECORD_HEADER_BYTES,
     GroupRecord,
+    Pieces,
     RecordKind,
     encode_records,
 )
 from tier2.volumes.index_changes import IndexChanges
-from tier2.volumes.index_record import IndexRecord, RetentionMode, encode_index_record
+from tier2.volumes.index_record import (
+    IndexRecord,
+    encode_index_record,
+    encode_numbered,
+)
 from tier2.volumes.index_rows import (
     BLOB,
     CURRENT,
@@ -37,12 +39,13 @@ from tier2.volumes.index_rows import (
     BlobRow,
     ObjectRow,
     current_key,
+    encode_new_rows,
+    encode_object_row,
 )
 from tier2.volumes.mutations import (
     ALWAYS,
     FREES_SPACE,
     ChangeLock,
-    Condition,
     Delete,
     IndexSynced,
     Mutation,
@@ -51,6 +54,11 @@ from tier2.volumes.mutations import (
     Relocation,
     VolumeRemoved,
     VolumeWritten,
+)
+from tier2.volumes.refusals import (
+    require_condition,
+    require_retention_may_change,
+    require_unlocked,
 )
 from tier2.volumes.volume_files import OpenVolume
 
@@ -93,13 +101,12 @@ class Group:
 
     def look_ahead(self, mutations: Sequence[Mutation]) -> None:
         """What puts and plain relocations among them will ask the index for is read in one go."""
-        puts = [one for one in mutations if type(one) is Put]
-        wanted = [CURRENT + put.key for put in puts]
-        wanted += [BLOB + put.draft.content_hash for put in puts if not put.draft.inline]
+        wanted = rows_asked_for([one for one in mutations if type(one) is Put])
         for one in mutations:
             if type(one) is PlainRelocation:
                 wanted += [row_key for row_key, _, _ in one.moves]
-        self.changes.look_ahead(wanted)
+        if wanted:
+            self.changes.look_ahead(wanted)
 
     def judge(self, mutation: Mutation) -> Outcome:
         """All of its effects or none. Raises OSError."""
@@ -153,7 +160,7 @@ class Group:
         changes, key, record = self.changes, put.key, put.draft
         current = changes.current(key)
         if put.condition is not ALWAYS:
-            _require(put.condition, key, current)
+            require_condition(put.condition, key, current)
         replaced = None
         if current is not None:
             replaced = self._replaceable(
@@ -163,20 +170,24 @@ class Group:
         known = None if inline else changes.blob(record.content_hash)
         brings_blob = size > 0 and known is None and put.stored is None
         sequence = self.sequence
-        record.number(sequence, sequence if replaced is None else replaced.record.oldest)
-        encoded = encode_index_record(record)
+        oldest = sequence if replaced is None else replaced.record.oldest
+        record.number(sequence, oldest)
+        draft = put.encoded
+        encoded = encode_numbered(draft, sequence, oldest) if draft else encode_index_record(record)
+        pieces = None
+        if brings_blob and size > COPIED_BYTES_MAX and _cannot_change(put.content):
+            pieces = record.pieces, record.piece_bytes
         volume, offset, overhead = self._append(
-            RecordKind.PUT, key, encoded, put.content if brings_blob else ()
+            RecordKind.PUT, key, encoded, put.content if brings_blob else (), pieces
         )
-        new_blob = None
-        if known is None and size > 0 and not inline:
-            if put.stored is None:
-                new_blob = BlobRow(volume, offset, offset + overhead, size, 1)
-            else:
-                self._note_stored(put.stored)
-                changes.add_blob(record.content_hash, put.stored)
         if put.unique and brings_blob:
             self.unique_bytes += size
+        if current is None and brings_blob and not inline:
+            # What most large ones are: no object is made for a row.
+            object_row, blob_row = encode_new_rows(volume, offset, overhead, encoded, size)
+            blob = record.content_hash, blob_row
+            changes.put_first(key, object_row, volume=volume, live=overhead + size, blob=blob)
+            return record
         row = ObjectRow(
             volume,
             offset,
@@ -184,10 +195,19 @@ class Group:
             record,
             b"".join(put.content) if inline else None,
         )
-        if current is None and (new_blob is not None or not row.has_blob_row):
-            changes.put_first(key, row, encoded, new_blob)
-        else:
-            changes.put_version(key, row, encoded, new_blob=new_blob)
+        if current is None and not row.has_blob_row:
+            live = row.record_length
+            encoded_row = encode_object_row(row, encoded)
+            changes.put_first(key, encoded_row, volume=volume, live=live, blob=None)
+            return record
+        new_blob = None
+        if known is None and row.has_blob_row:
+            if put.stored is None:
+                new_blob = BlobRow(volume, offset, offset + overhead, size, 1)
+            else:
+                self._note_stored(put.stored)
+                changes.add_blob(record.content_hash, put.stored)
+        changes.put_version(key, row, encoded, new_blob=new_blob)
         return record
 
     def _note_stored(self, stored: BlobRow) -> None:
@@ -204,7 +224,7 @@ class Group:
         found = self.changes.version(key, version_id)
         if found is None:
             return None
-        self._require_unlocked(key, found[1], bypass_governance=bypass_governance)
+        require_unlocked(key, found[1].record, self._now_ms, bypass_governance=bypass_governance)
         return found[1]
 
     # --- delete ----------------------------------------------------------------------------------
@@ -212,7 +232,7 @@ class Group:
     def _delete(self, delete: Delete) -> IndexRecord | None:
         changes, key = self.changes, delete.key
         current = changes.current(key)
-        _require(delete.condition, key, current)
+        require_condition(delete.condition, key, current)
         if delete.marker_id is not None:
             return self._mark_deleted(delete, delete.marker_id)
         if delete.version_id is None:
@@ -222,7 +242,7 @@ class Group:
         if found is None:
             return None
         row_key, row = found
-        self._require_unlocked(key, row, bypass_governance=delete.bypass_governance)
+        require_unlocked(key, row.record, self._now_ms, bypass_governance=delete.bypass_governance)
         tombstone = replace(
             _nothing(self._now_ms),
             sequence=self.sequence,
@@ -268,8 +288,13 @@ class Group:
         record = row.record
         if change.retention is not None:
             mode, until_ms = change.retention
-            self._require_retention_may_change(
-                key, record, mode, until_ms, bypass_governance=change.bypass_governance
+            require_retention_may_change(
+                key,
+                record,
+                mode,
+                until_ms,
+                self._now_ms,
+                bypass_governance=change.bypass_governance,
             )
             until_ms = 0 if mode is None else until_ms
             record = replace(record, retention_mode=mode, retain_until_ms=until_ms)
@@ -282,33 +307,6 @@ class Group:
         length = overhead + len(inline or b"")
         changes.replace_object(row_key, row, ObjectRow(volume, offset, length, record, inline))
         return record
-
-    def _require_retention_may_change(
-        self,
-        key: bytes,
-        record: IndexRecord,
-        mode: RetentionMode | None,
-        until_ms: int,
-        *,
-        bypass_governance: bool,
-    ) -> None:
-        if mode is not None and until_ms <= self._now_ms:
-            raise InvalidRequestError(f"retention must end in the future until_ms={until_ms}")
-        if record.retention_mode is None or self._now_ms >= record.retain_until_ms:
-            return
-        weaker = until_ms < record.retain_until_ms or mode is not record.retention_mode
-        if record.retention_mode is RetentionMode.COMPLIANCE and weaker:
-            raise ObjectLockedError(f"compliance retention can only be extended key={key!r}")
-        if weaker and not bypass_governance:
-            raise ObjectLockedError(
-                f"governance retention is shortened only by whoever may bypass it key={key!r}"
-            )
-
-    def _require_unlocked(self, key: bytes, row: ObjectRow, *, bypass_governance: bool) -> None:
-        if row.record.is_locked(self._now_ms, bypass_governance=bypass_governance):
-            raise ObjectLockedError(
-                f"object is under retention or legal hold key={key!r} version={row.record.version_id!r}"
-            )
 
     # --- compaction ------------------------------------------------------------------------------
 
@@ -325,7 +323,12 @@ class Group:
     # --- records ---------------------------------------------------------------------------------
 
     def _append(
-        self, kind: RecordKind, key: bytes, encoded: bytes, blob: Sequence[BufferView]
+        self,
+        kind: RecordKind,
+        key: bytes,
+        encoded: bytes,
+        blob: Sequence[BufferView],
+        pieces: Pieces | None = None,
     ) -> tuple[int, int, int]:
         """Volume, offset of the record, and its length before the blob."""
         if self._volume is None:
@@ -333,28 +336,30 @@ class Group:
         offset = self._volume.end + self.length
         front = RECORD_HEADER_BYTES + len(key) + len(encoded)
         length = front + sum(map(len, blob))
-        self._records.append((kind, self.sequence, key, encoded, blob))
+        self._records.append((kind, self.sequence, key, encoded, blob, pieces))
         self.length += length + -length % ALIGNMENT
         self.sequence += 1
         return self._volume.number, offset, front
 
 
-def _require(condition: Condition, key: bytes, current: ObjectRow | None) -> None:
-    present = current is not None and not current.record.delete_marker
-    if condition.absent and present:
-        raise ObjectExistsError(f"object exists already key={key!r}")
-    if condition.etag is None and condition.sequence is None:
-        return
-    if current is None or not present:
-        raise ObjectChangedError(f"object does not exist key={key!r}")
-    record = current.record
-    if condition.etag not in (None, record.etag) or condition.sequence not in (
-        None,
-        record.sequence,
-    ):
-        raise ObjectChangedError(
-            f"object has another version key={key!r} etag={record.etag} sequence={record.sequence}"
-        )
+def rows_asked_for(puts: Sequence[Put]) -> list[bytes]:
+    """The rows of the index that say whether there are such objects, and such bytes."""
+    wanted = [CURRENT + put.key for put in puts]
+    wanted += [BLOB + put.draft.content_hash for put in puts if not put.draft.inline]
+    return wanted
+
+
+def _cannot_change(content: Sequence[BufferView]) -> bool:
+    """What was hashed is what will be written, whatever its owner does meanwhile.
+
+    Of all else the record's checksum is made anew: a record that is not whole would take its group along after a power
+    cut, and so others' objects; bytes that differ from their hash are the trouble of one object.
+    """
+    for buffer in content:
+        owner = buffer.obj if type(buffer) is memoryview else buffer
+        if type(owner) is not bytes:
+            return False
+    return True
 
 
 def _same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:

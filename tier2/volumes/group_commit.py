@@ -18,15 +18,15 @@ Blocking; runs in an executor, one call at a time.
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.errors import StorageUnavailableError
-from tier2.volumes.buffered_index import BufferedIndex
+from tier2.volumes.buffered_index import BufferedIndex, RowsAhead
 from tier2.volumes.disk_reserve import DiskReserve
-from tier2.volumes.group import Group, Outcome
+from tier2.volumes.group import Group, Outcome, rows_asked_for
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_rows import NEXT_SEQUENCE, encode_sequence
-from tier2.volumes.mutations import IndexSynced, Mutation
+from tier2.volumes.mutations import IndexSynced, Mutation, Put
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
 
@@ -75,12 +75,19 @@ class GroupCommit:
         """Whether both are held: compaction's first, since it makes the room for the other."""
         return self._compaction_reserve.hold() and self._reserve.hold()
 
+    def read_ahead(self, puts: Sequence[Put]) -> RowsAhead:
+        """What their group will ask the index for. May be called in any thread, beside a group. Raises StorageError."""
+        return self._index.read_ahead(rows_asked_for(puts))
+
     def commit(
-        self, mutations: Sequence[Mutation], now_ms: int, *, judged: Callable[[], None]
+        self,
+        mutations: Sequence[Mutation],
+        now_ms: int,
+        ahead: Sequence[RowsAhead | None],
     ) -> list[Outcome]:
         """One outcome per mutation: its record, None, or why it was refused.
 
-        `judged` is called when the disk begins to work for them; not always, and twice when it turns out to be full.
+        `ahead`: what was read for each of them before, if anything.
         Raises OSError: the outcome is unknown then; StorageUnavailableError.
         """
         if self._broken is not None:
@@ -90,7 +97,7 @@ class GroupCommit:
         self._cut_failed_group()
         full = not self.hold_reserves()
         try:
-            return self._commit(mutations, now_ms, judged, full=full)
+            return self._commit(mutations, now_ms, ahead, full=full)
         except OSError as error:
             if error.errno not in NO_SPACE or full:
                 raise
@@ -99,7 +106,7 @@ class GroupCommit:
             raise
         self._reserve.give_up()
         self._cut_failed_group()
-        return self._commit(mutations, now_ms, judged, full=True)
+        return self._commit(mutations, now_ms, ahead, full=True)
 
     def flush_index(self) -> None:
         """Other processes may read what was committed. If it fails, the next group meets the error."""
@@ -118,7 +125,7 @@ class GroupCommit:
         self,
         mutations: Sequence[Mutation],
         now_ms: int,
-        judged: Callable[[], None],
+        ahead: Sequence[RowsAhead | None],
         *,
         full: bool,
     ) -> list[Outcome]:
@@ -130,10 +137,10 @@ class GroupCommit:
             full=full,
         )
         first = group.sequence
-        group.look_ahead(mutations)
+        self._look_ahead(group, mutations, ahead)
         outcomes = [group.judge(mutation) for mutation in mutations]
         if group.has_records:
-            self._write(group, first, judged)
+            self._write(group, first)
         changes = group.changes.take()
         if changes:
             self._apply(changes)
@@ -142,7 +149,22 @@ class GroupCommit:
             self._index.sync()
         return outcomes
 
-    def _write(self, group: Group, first: int, judged: Callable[[], None]) -> None:
+    def _look_ahead(
+        self, group: Group, mutations: Sequence[Mutation], ahead: Sequence[RowsAhead | None]
+    ) -> None:
+        unread: list[Mutation] = []
+        last: RowsAhead | None = None
+        rows: Mapping[bytes, bytes | None] = {}
+        for mutation, one in zip(mutations, ahead, strict=True):
+            if one is not last:
+                last = one
+                rows = {} if one is None else self._index.still_true(one)
+                group.changes.know(rows)
+            if not rows:
+                unread.append(mutation)
+        group.look_ahead(unread)
+
+    def _write(self, group: Group, first: int) -> None:
         volume = self._open
         assert volume is not None, "records without a volume"
         self._sequence_next = group.sequence
@@ -151,7 +173,6 @@ class GroupCommit:
         try:
             past_cache = group.unique_bytes >= PAST_CACHE_BYTES_MIN
             encoded = group.encode(volume.secret)
-            judged()
             volume.write(encoded, group.length, past_cache=past_cache)
         except BaseException:
             self._abandon()
@@ -162,9 +183,9 @@ class GroupCommit:
         )
         group.changes.put(NEXT_SEQUENCE, encode_sequence(group.sequence))
 
-    def _apply(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+    def _apply(self, changes: Mapping[bytes, bytes | None]) -> None:
         try:
-            self._index.apply(changes)
+            self._index.apply(changes.items())
         except BaseException:
             # Nothing of the group is visible: its records must not be found later either.
             self._abandon()

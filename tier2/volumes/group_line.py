@@ -11,21 +11,25 @@ Invariants:
 - Nothing waits for company: a round is what has come by the turn of the loop in which it begins.
 - A round is bounded, so whoever joins behind it waits little longer than for a group of that size.
 - A caller that goes away takes nothing from the others of its round.
-- One at a time takes from what is ready, the worker or the thread that commits; only the loop adds to it. Each does so
-  by single steps of a deque, which need no lock.
+- One at a time takes from what is ready: whoever has the turn. One at a time adds to it: while there is a round, who
+  ends the last of its calls, which is a thread that need not wait for the loop to look; else the loop. Each does so by
+  single steps of a deque, which need no lock.
 """
 
 import asyncio
-from asyncio import Future
+from asyncio import AbstractEventLoop, Future
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.clock import WallClock
+from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.content import ContentDigest, digest_all, digest_by_name
 from tier2.volumes.description import draft_of
+from tier2.volumes.index_record import encode_draft
 from tier2.volumes.mutations import Put, Undigested, Waiting
 from tier2.volumes.settings import VolumeSettings
 
@@ -38,25 +42,38 @@ _ROUND_BYTES_MAX = 4 << 20
 
 
 class GroupLine:
-    """join(), next()... by one worker."""
+    """join(); then changed() tells one worker to look, and cut_group() whoever has the turn."""
 
     def __init__(
-        self, *, executor: Executor | None, wall_clock: WallClock, settings: VolumeSettings
+        self,
+        *,
+        executor: Executor | None,
+        wall_clock: WallClock,
+        settings: VolumeSettings,
+        read_ahead: Callable[[Sequence[Put]], RowsAhead],
+        is_idle: Callable[[], bool],
+        hashed: Callable[[AbstractEventLoop], None],
     ) -> None:
+        """`read_ahead` and `hashed` are called in the executor.
+
+        read_ahead: what a group of these puts will ask for; beside a group that is under way. May raise StorageError.
+        is_idle: nobody makes a group now. hashed: a round has ended, and is ready.
+        """
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
+        self._read_ahead = read_ahead
+        self._is_idle = is_idle
+        self._hashed = hashed
         self._line: deque[Waiting] = deque()
         self._undigested_bytes = 0
         """In the line."""
         self._round: list[Waiting] = []
-        self._calls = 0
-        """For the round, under way."""
+        self._not_last: deque[None] = deque()
+        """One for each of its calls but one: whoever ends a call and finds none has ended the last one."""
         self._round_is_due = False
         self._ready: deque[Waiting] = deque()
-        self._group_is_under_way = False
         self._changed = asyncio.Event()
-        self._is_woken = False
 
     def join(self, waiting: Waiting) -> None:
         """Behind all who joined before."""
@@ -71,30 +88,22 @@ class GroupLine:
             asyncio.get_running_loop().call_soon(self._begin_round)
 
     def wake(self) -> None:
-        """`next` returns soon, with nothing if there is nothing."""
-        self._is_woken = True
+        """`changed` returns soon."""
         self._changed.set()
+
+    @property
+    def has_ready(self) -> bool:
+        """A group could be cut. For any thread."""
+        return bool(self._ready)
 
     @property
     def is_empty(self) -> bool:
         return not (self._line or self._round or self._ready)
 
-    async def next(self) -> list[Waiting]:
-        """The next group, all of whose contents are hashed or have failed; the one before it has ended.
-
-        Empty if `wake` was called, and nothing is ready.
-        """
-        self._group_is_under_way = False
-        while True:
-            self._pass_hashed()
-            if self._ready:
-                self._group_is_under_way = True
-                return self.cut_group()
-            if self._is_woken:
-                self._is_woken = False
-                return []
-            self._changed.clear()
-            await self._changed.wait()
+    async def changed(self) -> None:
+        """Something may have become ready, or `wake` was called, since this returned the last time. For one worker."""
+        await self._changed.wait()
+        self._changed.clear()
 
     def _pass_hashed(self) -> None:
         """Whatever is in front of the line and needs no hashing is ready."""
@@ -107,7 +116,7 @@ class GroupLine:
     def cut_group(self) -> list[Waiting]:
         """What is ready at the front, as much as a group may have.
 
-        Called in any thread, by whoever is between two groups.
+        Called in any thread, by whoever has the turn.
         """
         settings = self._settings
         ready = self._ready
@@ -129,7 +138,7 @@ class GroupLine:
         self._pass_hashed()
         if self._round or not self._line:
             return
-        is_idle = not self._group_is_under_way and not self._ready
+        is_idle = self._is_idle() and not self._ready
         wanted = min(self._undigested_bytes, _ROUND_BYTES_MAX)
         if is_idle and wanted >= _HALVED_BYTES_MIN:
             wanted //= 2
@@ -143,39 +152,63 @@ class GroupLine:
                 size += waiting.size
         self._undigested_bytes -= size
         shares = _shares(contents, _CALLS_MAX if is_idle else 1)
-        self._calls = len(shares)
+        self._not_last = deque([None] * (len(shares) - 1))
         for share in shares:
             self._hash(share)
 
     def _hash(self, share: list[Waiting]) -> None:
-        wanted = [one.mutation for one in share if isinstance(one.mutation, Undigested)]
+        loop = asyncio.get_running_loop()
         try:
-            call = asyncio.get_running_loop().run_in_executor(
-                self._executor, _digest_all, wanted, self._wall_clock.now_ms(), self._settings
-            )
+            call = loop.run_in_executor(self._executor, self._hash_in_thread, share, loop)
         except RuntimeError as error:  # the executor is shut down
-            self._end_call(share, [error] * len(share))
+            self._give_up(share, error)
         else:
-            call.add_done_callback(partial(self._take_outcomes, share))
+            call.add_done_callback(partial(self._see_end, share))
 
-    def _take_outcomes(
-        self, share: list[Waiting], call: "Future[list[Put | SegmentStoreError]]"
-    ) -> None:
-        error = asyncio.CancelledError() if call.cancelled() else call.exception()
-        self._end_call(share, [error] * len(share) if error is not None else call.result())
+    def _hash_in_thread(self, share: list[Waiting], loop: AbstractEventLoop) -> None:
+        wanted = [one.mutation for one in share if isinstance(one.mutation, Undigested)]
+        outcomes = _digest_all(wanted, self._wall_clock.now_ms(), self._settings)
+        puts = [one for one in outcomes if isinstance(one, Put)]
+        # What fails here fails again in the group, and is reported there.
+        with suppress(OSError, SegmentStoreError):
+            ahead = self._read_ahead(puts)
+            for waiting in share:
+                waiting.ahead = ahead
+        if self._note_outcomes(share, outcomes):
+            # The next round begins while this thread makes the group.
+            loop.call_soon_threadsafe(self._end_round)
+            self._hashed(loop)
 
-    def _end_call(self, share: list[Waiting], outcomes: Sequence[Put | BaseException]) -> None:
+    def _note_outcomes(self, share: list[Waiting], outcomes: Sequence[Put | BaseException]) -> bool:
+        """Once for each call, in any thread; whether that was the last one, and all are ready."""
         for waiting, outcome in zip(share, outcomes, strict=True):
             if isinstance(outcome, Put):
                 waiting.mutation = outcome
             else:
                 waiting.error = outcome
-        self._calls -= 1
-        if not self._calls:
+        try:
+            self._not_last.pop()
+        except IndexError:
             self._ready.extend(self._round)
-            self._round = []
-            self._begin_round()
-            self._changed.set()
+            return True
+        return False
+
+    def _see_end(self, share: list[Waiting], call: "Future[None]") -> None:
+        error = asyncio.CancelledError() if call.cancelled() else call.exception()
+        if error is None:
+            return
+        if type(share[0].mutation) is not Undigested or share[0].error is not None:
+            raise error  # It hashed them, and failed in what is no business of this line: the loop reports it.
+        self._give_up(share, error)
+
+    def _give_up(self, share: list[Waiting], error: BaseException) -> None:
+        if self._note_outcomes(share, [error] * len(share)):
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self._round = []
+        self._begin_round()
+        self._changed.set()
 
 
 def _shares(contents: list[Waiting], count: int) -> list[list[Waiting]]:
@@ -216,7 +249,17 @@ def _put_of(
 ) -> Put | SegmentStoreError:
     try:
         draft = draft_of(found, one.description, now_ms=now_ms, settings=settings)
+        encoded = encode_draft(draft)
     except SegmentStoreError as error:
         return error
     # By position: names cost a third more.
-    return Put(one.key, draft, one.content, one.condition, one.bypass_governance, None, one.unique)
+    return Put(
+        one.key,
+        draft,
+        one.content,
+        one.condition,
+        one.bypass_governance,
+        None,
+        one.unique,
+        encoded,
+    )

@@ -9,7 +9,7 @@ Invariants:
 - What was changed since the last `accept` can be dropped as a whole: a mutation has all of its effects or none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from segmentstore.contracts.errors import CorruptedDataError
@@ -77,15 +77,19 @@ class IndexChanges:
         self._trial.clear()
         self._trial_volumes.clear()
 
-    def take(self) -> list[tuple[bytes, bytes | None]]:
-        """Everything that changed, in key order (the order in which a tree likes it)."""
+    def take(self) -> dict[bytes, bytes | None]:
+        """Everything that changed."""
         self._count_new_live()
         self.accept()
         for number, volume in self._volumes.items():
             self._rows[volume_key(number)] = None if volume is None else encode_volume_row(volume)
-        rows, self._rows = sorted(self._rows.items()), {}
+        rows, self._rows = self._rows, {}
         self._volumes.clear()
         return rows
+
+    def know(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """These rows are what the index has."""
+        self._seen.update(rows)
 
     def look_ahead(self, row_keys: Sequence[bytes]) -> None:
         """These rows will be asked for: they are read in one go."""
@@ -124,21 +128,18 @@ class IndexChanges:
         return [(row, decode_object_row(content)) for row, content in present[:limit]]
 
     def put_first(
-        self, key: bytes, row: ObjectRow, index_record: bytes, new_blob: BlobRow | None
+        self, key: bytes, row: bytes, *, volume: int, live: int, blob: tuple[bytes, bytes] | None
     ) -> None:
         """As `put_version`, of a key without a version and bytes that have no row yet: the only change of its mutation.
 
-        Accepted at once, and its live bytes are counted with those of others: most puts are of this kind.
+        `blob`: their hash and row, with this name counted, unless they are inline. Accepted at once, and its `live`
+        bytes are counted with those of others: most puts are of this kind.
         """
         assert not self._trial, "there is a change before this one"
-        live = row.record_length
-        if new_blob is not None:
-            assert new_blob.references == 1, f"a new blob with {new_blob.references} references"
-            assert new_blob.volume == row.volume, f"{new_blob.volume=} {row.volume=}"
-            self._rows[blob_key(row.record.content_hash)] = encode_blob_row(new_blob)
-            live += new_blob.size
-        self._rows[current_key(key)] = encode_object_row(row, index_record)
-        self._new_live[row.volume] = self._new_live.get(row.volume, 0) + live
+        if blob is not None:
+            self._rows[blob_key(blob[0])] = blob[1]
+        self._rows[current_key(key)] = row
+        self._new_live[volume] = self._new_live.get(volume, 0) + live
 
     def put_version(
         self,

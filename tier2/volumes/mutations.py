@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from segmentstore.contracts.identifiers import BufferView
+from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.description import Description
-from tier2.volumes.index_record import IndexRecord, RetentionMode
+from tier2.volumes.index_record import DraftBytes, IndexRecord, RetentionMode
 from tier2.volumes.index_rows import BlobRow, ObjectRow, RowMove
 
 
@@ -46,6 +47,8 @@ class Put:
     """The bytes are synced in a volume already, and `content` is empty."""
     unique: bool = False
     """Of somebody who keeps the newest bytes in memory too."""
+    encoded: DraftBytes | None = None
+    """Of the draft, if that was encoded already."""
 
     @property
     def size(self) -> int:
@@ -167,7 +170,7 @@ OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, Inde
 class Waiting:
     """A mutation in the line, with the future of whoever asked."""
 
-    __slots__ = ("error", "future", "mutation", "size")
+    __slots__ = ("ahead", "error", "future", "mutation", "size")
 
     def __init__(
         self, mutation: "Mutation | Undigested", future: "Future[IndexRecord | None]"
@@ -176,5 +179,7 @@ class Waiting:
         self.size: int = mutation.size
         """Hashing does not change it."""
         self.future = future
+        self.ahead: RowsAhead | None = None
+        """What was read for it, and for its neighbours, while its group waited for another one."""
         self.error: BaseException | None = None
         """Why its bytes could not be hashed, or what is wrong with its description: it joins no group."""

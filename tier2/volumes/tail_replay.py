@@ -123,7 +123,8 @@ class TailReplay:
             self._changes.put(NEXT_SEQUENCE, encode_sequence(summary.sequence_next))
         changes = self._changes.take()
         if changes:
-            self._index.apply(changes)
+            # In the order in which a tree likes it.
+            self._index.apply(sorted(changes.items()))
         return summary
 
     def _read_tail(self, number: int, indexed: int) -> list[_Found]:

@@ -9,6 +9,9 @@
  * - crc32_prepare is called once, before all others: when the module that includes this is loaded.
  * - Nothing but the given bytes is read, in any alignment; the result is the same on every processor.
  *
+ * crc32_behind puts two checksums together, of bytes that stand one behind the other: the first one is multiplied by x^8
+ * for each byte of the second, modulo the polynomial.
+ *
  * The constants are those of Gopal, Ozturk et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
  * Instruction" (Intel, 2009), for the reflected polynomial 0xEDB88320.
  */
@@ -28,9 +31,24 @@
 #define CRC32_VECTOR_BYTES_MIN 64
 
 static uint32_t crc32_tables[8][256];
+static uint32_t crc32_powers[64]; /* x^(2^n), reflected as all is here: the highest bit is x^0 */
 static int crc32_has_vectors;
 
+/* Modulo the polynomial. */
+static inline uint32_t crc32_product(uint32_t one, uint32_t other) {
+    uint32_t product = 0;
+    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+        if (one & bit)
+            product ^= other;
+        other = other & 1 ? other >> 1 ^ 0xEDB88320u : other >> 1;
+    }
+    return product;
+}
+
 static inline void crc32_prepare(void) {
+    crc32_powers[0] = 1u << 30;
+    for (int power = 1; power < 64; power++)
+        crc32_powers[power] = crc32_product(crc32_powers[power - 1], crc32_powers[power - 1]);
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t crc = byte;
         for (int bit = 0; bit < 8; bit++)
@@ -112,6 +130,14 @@ static inline uint32_t crc32_of(const uint8_t *data, size_t length, uint32_t val
     }
 #endif
     return ~crc32_by_tables(data, length, crc);
+}
+
+/* Of `length` bytes that stand behind those of `front`, and whose own checksum is `rest`. */
+static inline uint32_t crc32_behind(uint32_t front, uint32_t rest, uint64_t length) {
+    for (int power = 3; length; power++, length >>= 1)
+        if (length & 1)
+            front = crc32_product(crc32_powers[power & 63], front);
+    return front ^ rest;
 }
 
 #endif

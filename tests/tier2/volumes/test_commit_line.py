@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import cast
@@ -11,13 +12,16 @@ import pytest
 
 from segmentstore.contracts.errors import StorageError, StorageUnavailableError
 from tests.tier2.volumes.engines import SetClock
+from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.commit_line import CommitLine
+from tier2.volumes.description import Description
 from tier2.volumes.group import Outcome
 from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.mutations import Delete, Mutation
+from tier2.volumes.mutations import Delete, Mutation, Put, Undigested
 from tier2.volumes.settings import VolumeSettings
 
 PATIENCE_SECONDS = 20.0
+_THREAD = threading.local()
 
 
 class Commit:
@@ -27,47 +31,69 @@ class Commit:
         self.full = False
         self.groups: list[list[bytes]] = []
         self.flushes = 0
-        self.is_judging = threading.Semaphore(0)
-        self.may_judge = threading.Semaphore(0)
-        self.is_writing = threading.Semaphore(0)
+        self.calls: list[str] = []
+        """Of the executor, in which groups were made."""
+        self.has_begun = threading.Semaphore(0)
         self.may_end = threading.Semaphore(0)
         self.failures: dict[int, Exception] = {}
+        self.read_ahead_of: list[list[bytes]] = []
+        self.is_busy = False
+        self.overlaps = 0
+        """Times that somebody came in while somebody else was here."""
 
     def commit(
-        self, mutations: Sequence[Mutation], now_ms: int, *, judged: Callable[[], None]
+        self, mutations: Sequence[Mutation], now_ms: int, ahead: Sequence[object]
     ) -> list[Outcome]:
+        self._enter()
         number = len(self.groups)
-        self.groups.append([one.key for one in mutations if isinstance(one, Delete)])
-        self.is_judging.release()
-        assert self.may_judge.acquire(timeout=PATIENCE_SECONDS)
-        judged()
-        self.is_writing.release()
+        self.groups.append([one.key for one in mutations if isinstance(one, Delete | Put)])
+        self.calls.append(_THREAD.call)
+        self.has_begun.release()
         assert self.may_end.acquire(timeout=PATIENCE_SECONDS)
+        self._leave()
         if number in self.failures:
             raise self.failures[number]
         return [None] * len(mutations)
 
+    def read_ahead(self, puts: Sequence[Put]) -> RowsAhead:
+        self.read_ahead_of.append([one.key for one in puts])
+        return RowsAhead(0, {})
+
     def flush_index(self) -> None:
+        self._enter()
         self.flushes += 1
+        self._leave()
 
     def close(self) -> None:
-        pass
+        self._enter()
+
+    def _enter(self) -> None:
+        self.overlaps += self.is_busy
+        self.is_busy = True
+        time.sleep(0)  # others may come in, if they can
+
+    def _leave(self) -> None:
+        self.is_busy = False
 
     def let_go(self, groups: int) -> None:
-        self.may_judge.release(groups)
         self.may_end.release(groups)
 
 
 class Threads(ThreadPoolExecutor):
     """Counts the calls."""
 
-    def __init__(self) -> None:
-        super().__init__(max_workers=2)
+    def __init__(self, max_workers: int = 2) -> None:
+        super().__init__(max_workers=max_workers)
         self.calls = 0
 
     def submit(self, call, /, *args, **kwargs):  # type: ignore[no-untyped-def]  # as the class above has it
         self.calls += 1
-        return super().submit(call, *args, **kwargs)
+
+        def run() -> object:
+            _THREAD.call = getattr(call, "__name__", "")
+            return call(*args, **kwargs)
+
+        return super().submit(run)
 
 
 @pytest.fixture
@@ -114,6 +140,10 @@ def deleted(line: CommitLine, *keys: bytes) -> list["asyncio.Future[object]"]:
     return futures
 
 
+def put_of(number: int) -> Undigested:
+    return Undigested(b"%d" % number, [b"%d" % number], len(b"%d" % number), Description())
+
+
 async def reached(moment: threading.Semaphore) -> None:
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(None, moment.acquire, True, PATIENCE_SECONDS)
@@ -123,7 +153,7 @@ async def test_the_thread_goes_on_with_what_became_ready_meanwhile(
     line: CommitLine, commit: Commit, threads: Threads
 ) -> None:
     first = deleted(line, b"a")
-    await reached(commit.is_judging)
+    await reached(commit.has_begun)
     later = deleted(line, b"b", b"c")
     commit.let_go(2)
     await asyncio.gather(*first, *later)
@@ -131,33 +161,66 @@ async def test_the_thread_goes_on_with_what_became_ready_meanwhile(
     assert threads.calls == 1, "the second group went over the loop"
 
 
-async def test_callers_are_told_when_the_next_group_is_on_its_way_to_the_disk(
+async def test_callers_are_told_before_the_next_group_is_durable(
     line: CommitLine, commit: Commit
 ) -> None:
     (first,) = deleted(line, b"a")
-    await reached(commit.is_judging)
+    await reached(commit.has_begun)
     (second,) = deleted(line, b"b")
     commit.let_go(1)
-    await reached(commit.is_judging)
-    commit.may_judge.release()
     await asyncio.wait_for(first, PATIENCE_SECONDS)
+    await reached(commit.has_begun)
     assert not second.done(), "told before it was written"
-    commit.may_end.release()
+    commit.let_go(1)
     await second
 
 
-async def test_callers_do_not_wait_until_a_long_group_is_judged(
-    line: CommitLine, commit: Commit
+async def test_the_thread_that_has_hashed_commits_if_nobody_else_does(commit: Commit) -> None:
+    # Of one thread nobody else can have the next call before this one ends.
+    with Threads(max_workers=1) as threads:
+        async with line_over(commit, threads, index_delay_seconds=1e6) as line:
+            commit.let_go(2)
+            for number in range(2):
+                await asyncio.wait_for(line.submit(put_of(number)), PATIENCE_SECONDS)
+            assert commit.groups == [[b"0"], [b"1"]]
+            assert commit.read_ahead_of == [[b"0"], [b"1"]]
+            assert commit.calls == ["_hash_in_thread", "_hash_in_thread"]
+
+
+async def test_closing_waits_for_the_thread_that_has_the_turn(commit: Commit) -> None:
+    with Threads(max_workers=2) as threads:
+        async with line_over(commit, threads, index_delay_seconds=1e6) as line:
+            put = asyncio.create_task(line.submit(put_of(1)))
+            await reached(commit.has_begun)
+            closing = asyncio.create_task(line.close())
+            await asyncio.sleep(0.01)
+            assert not closing.done()
+            assert not commit.overlaps
+            commit.let_go(1)
+            await asyncio.wait_for(asyncio.gather(put, closing), PATIENCE_SECONDS)
+            assert not commit.overlaps
+
+
+async def test_what_was_hashed_while_a_group_ended_is_not_left_lying(
+    line: CommitLine, commit: Commit, threads: Threads
 ) -> None:
-    (first,) = deleted(line, b"a")
-    await reached(commit.is_judging)
-    many = deleted(line, *(b"%d" % number for number in range(100)))
-    commit.let_go(1)
-    await reached(commit.is_judging)
-    await asyncio.wait_for(first, PATIENCE_SECONDS)
-    assert not any(one.done() for one in many)
-    commit.let_go(1)
-    await asyncio.gather(*many)
+    """Whoever hashes finds the turn taken, and whoever has it may be about to leave: one of the two sees the other."""
+    commit.let_go(2000)
+    for number in range(300):
+        deletes = deleted(line, b"d%d" % number)
+        puts = [asyncio.create_task(line.submit(put_of(one))) for one in range(number, number + 3)]
+        await asyncio.wait_for(asyncio.gather(*deletes, *puts), PATIENCE_SECONDS)
+
+
+async def test_nobody_commits_beside_the_database_getting_its_turn(
+    commit: Commit, threads: Threads
+) -> None:
+    async with line_over(commit, threads, index_delay_seconds=0.001) as line:
+        commit.let_go(3000)
+        for number in range(200):
+            await asyncio.gather(*(line.submit(put_of(number + one)) for one in range(3)))
+        assert commit.flushes, "the database never had its turn"
+    assert not commit.overlaps
 
 
 async def test_a_group_that_fails_takes_neither_the_one_before_nor_the_one_behind_along(
@@ -167,10 +230,10 @@ async def test_a_group_that_fails_takes_neither_the_one_before_nor_the_one_behin
     commit.failures[2] = StorageUnavailableError("stopped", state="index_failed")
     futures = deleted(line, b"a")
     for key in (b"b", b"c", b"d"):
-        await reached(commit.is_judging)
+        await reached(commit.has_begun)
         futures += deleted(line, key)
         commit.let_go(1)
-    await reached(commit.is_judging)
+    await reached(commit.has_begun)
     commit.let_go(1)
     outcomes = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(one) for one in outcomes] == [
@@ -188,7 +251,7 @@ async def test_the_database_gets_its_turn_although_there_is_always_a_next_group(
         deleted(line, b"first")
         groups = 0
         while not commit.flushes:
-            await reached(commit.is_judging)
+            await reached(commit.has_begun)
             deleted(line, b"%d" % groups)
             await asyncio.sleep(0.001)
             commit.let_go(1)
@@ -201,7 +264,7 @@ async def test_the_executor_is_given_back_now_and_then(
 ) -> None:
     futures = deleted(line, b"first")
     for number in range(40):
-        await reached(commit.is_judging)
+        await reached(commit.has_begun)
         futures += deleted(line, b"%d" % number)
         commit.let_go(1)
     commit.let_go(1)

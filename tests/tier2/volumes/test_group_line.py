@@ -15,6 +15,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import SetClock, let_run, open_small
+from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.content import digest, digest_by_name
 from tier2.volumes.description import Description
 from tier2.volumes.group_line import GroupLine
@@ -33,8 +34,31 @@ async def threads() -> AsyncIterator[CountingThreads]:
         yield executor
 
 
-def line_of(executor: ThreadPoolExecutor) -> GroupLine:
-    return GroupLine(executor=executor, wall_clock=SetClock(), settings=SETTINGS)
+class Line(GroupLine):
+    """With one who makes its groups, in place of all who may have the turn."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self.is_under_way = False
+        super().__init__(
+            executor=executor,
+            wall_clock=SetClock(),
+            settings=SETTINGS,
+            read_ahead=lambda _: RowsAhead(0, {}),
+            is_idle=lambda: not self.is_under_way,
+            hashed=lambda _: None,
+        )
+
+    async def next(self) -> list[Waiting]:
+        """The next group; the one before it has ended."""
+        self.is_under_way = False
+        while not self.has_ready:
+            await self.changed()
+        self.is_under_way = True
+        return self.cut_group()
+
+
+def line_of(executor: ThreadPoolExecutor) -> Line:
+    return Line(executor)
 
 
 def content_of(number: int, size: int) -> list[BufferView]:
@@ -133,10 +157,12 @@ async def test_a_unique_content_is_named_and_not_hashed(threads: CountingThreads
 
 async def test_the_worker_is_woken_without_a_group(threads: CountingThreads) -> None:
     line = line_of(threads)
-    next_one = asyncio.create_task(line.next())
+    changed = asyncio.create_task(line.changed())
     await let_run()
+    assert not changed.done()
     line.wake()
-    assert await next_one == []
+    await changed
+    assert not line.has_ready
 
 
 async def test_a_put_that_is_refused_takes_nothing_from_its_round(tmp_path: Path) -> None:
