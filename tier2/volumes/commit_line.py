@@ -197,7 +197,7 @@ class CommitLine:
         try:
             while groups_left and not self._flush_due:
                 group = self._line.cut_group()
-                # It has to wake, and when it is awake the group is judged: neither waits for the other.
+                # The loop has to wake, and until then this group is judged: neither waits for the other.
                 tell()
                 if not group:
                     break

@@ -14,7 +14,8 @@ from tests.sim.disk import Boundary, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_image
 from tests.sim.simulation import run_simulation
-from tests.tier1.file_log.history import Entries, History, work
+from tests.tier1.file_log.history import History, work
+from tests.tier1.file_log.recovered import recovered
 from tests.tier1.file_log.worlds import SMALL, TINY, SimulatedLogWorld
 from tier1.file_log.log import FileDurableDataLog
 
@@ -32,14 +33,6 @@ CALLS = (
     "read",
     "link",
 )
-
-
-async def recover(world: SimulatedLogWorld) -> Entries:
-    log = world.log()
-    await log.initialize()
-    found = await entries(log)
-    await world.kill(log)
-    return found
 
 
 def test_h48_after_a_failed_sync_nothing_is_acknowledged_although_the_next_sync_would_say_ok() -> (
@@ -78,10 +71,10 @@ def test_h48_h39_frames_of_a_failed_sync_that_recovery_serves_survive_the_next_p
         with pytest.raises(DurableDataLogError):
             await log.append([b"in the failed sync"])
         await world.kill(log)
-        served = await recover(world)
+        served = await recovered(world)
         assert [payload for _, payload in served] == [b"kept", b"in the failed sync"]
         image = power_cut_image(world.disk, Persistence.NOTHING, Random(1))
-        assert await recover(SimulatedLogWorld(disk=image)) == served
+        assert await recovered(SimulatedLogWorld(disk=image)) == served
 
     run_simulation(1, main)
 
@@ -123,7 +116,7 @@ def test_an_error_in_any_call_is_translated_and_loses_nothing(kind: str, error_n
                 pass
             await world.kill(log)
         world.disk.faults.clear()
-        history.judge(await recover(world))
+        history.judge(await recovered(world))
         return world.disk.faults.struck > 0
 
     async def main(loop: SimLoop) -> int:

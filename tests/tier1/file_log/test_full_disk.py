@@ -12,20 +12,12 @@ from tests.contracts.durable_data_log_suite import entries
 from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
-from tests.tier1.file_log.history import Entries
+from tests.tier1.file_log.recovered import recovered
 from tests.tier1.file_log.worlds import SMALL, SimulatedLogWorld
 from tier1.file_log.log import FileDurableDataLog
 
 KIB = 1024
 FULL = replace(SMALL, entry_bytes_max=16 * KIB, batch_bytes_max=16 * KIB, space_poll_seconds=0.5)
-
-
-async def recovered(world: SimulatedLogWorld) -> Entries:
-    log = world.log()
-    await log.initialize()
-    found = await entries(log)
-    await world.kill(log)
-    return found
 
 
 async def fill(log: FileDurableDataLog) -> list[LogAddress]:

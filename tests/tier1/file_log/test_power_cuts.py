@@ -17,12 +17,13 @@ from tests.sim.disk import Boundary, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_image, power_cut_images
 from tests.sim.simulation import run_simulation
-from tests.tier1.file_log.history import Entries, History, work
+from tests.tier1.file_log.history import History, work
 from tests.tier1.file_log.planted import (
     AcknowledgesBeforeSync,
     ReplaysFormerLives,
     ServesTheUnsyncedTail,
 )
+from tests.tier1.file_log.recovered import recovered
 from tests.tier1.file_log.worlds import SMALL, TINY, SimulatedLogWorld
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.rules import DurabilityRules
@@ -100,15 +101,6 @@ class Recorder:
         return boundary.kind == "write" and boundary.path == writer.journals[-1].path
 
 
-async def recover(world: SimulatedLogWorld) -> Entries:
-    log = world.log()
-    try:
-        await log.initialize()
-        return await entries(log)
-    finally:
-        await world.kill(log)
-
-
 async def check_cut(
     cut: Cut, settings: FileLogSettings, random: Random, rules: DurabilityRules | None = None
 ) -> None:
@@ -121,13 +113,13 @@ async def check_cut(
             halfway.append(power_cut_image(cut.image, Persistence.SUBSET, random))
 
     cut.image.on_boundary = take_halfway
-    first = await recover(world)
+    first = await recovered(world)
     cut.image.on_boundary = None
     cut.history.judge(first)
     again = [*halfway, power_cut_image(cut.image, random.choice(list(Persistence)), random)]
     for image in again:
         second = SimulatedLogWorld(settings, disk=image, rules=rules, seed=random.getrandbits(32))
-        assert await recover(second) == first, "recovering twice gave something else"
+        assert await recovered(second) == first, "recovering twice gave something else"
 
 
 async def run_all_cuts(
