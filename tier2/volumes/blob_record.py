@@ -43,7 +43,7 @@ _FRONT = struct.Struct(">4sI")
 RECORD_LAYOUT = struct.Struct(">4sII8xIQHHIQ")
 """The whole fixed part without its timestamp, `is_deleted` and `kind` as one number."""
 _PADDINGS = [bytes(length) for length in range(ALIGNMENT)]
-COPIED_BYTES_MAX = 16 << 10
+_COPIED_BYTES_MAX = 16 << 10
 """Shorter blobs are copied: fewer buffers to write cost less than the bytes do."""
 
 
@@ -104,11 +104,8 @@ def seed_of(secret: int) -> int:
     return crc32_of(secret.to_bytes(8, "big"))
 
 
-Pieces: TypeAlias = tuple[tuple[int, ...], int]
-"""The checksums of a blob's pieces, and their length."""
-GroupRecord: TypeAlias = tuple[RecordKind, int, bytes, bytes, Sequence[BufferView], Pieces | None]
-"""Kind, sequence number, key, index record and blob; and what is known of a long blob, which need not be read once more
-then. A tuple: each put makes one."""
+GroupRecord: TypeAlias = tuple[RecordKind, int, bytes, bytes, Sequence[BufferView]]
+"""Kind, sequence number, key, index record and blob. A tuple: each change makes one."""
 
 
 def crc32_all(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
@@ -133,39 +130,45 @@ def encode_records(
     records: Sequence[GroupRecord], *, secret: int, timestamp_ms: int
 ) -> list[BufferView]:
     """All records of a group, to write one behind the other; long blobs are passed on as they are."""
-    seed = seed_of(secret)
-    crcs = crc32_all(
-        [
-            (key, indexed) if pieces is not None and _NATIVE is not None else (key, indexed, *blob)
-            for _, _, key, indexed, blob, pieces in records
-        ],
-        seed,
-    )
+    headers = encode_group_headers(records, seed=seed_of(secret), timestamp_ms=timestamp_ms)
     buffers: list[BufferView] = []
+    for header, (_, _, key, indexed, blob) in zip(headers, records, strict=True):
+        blob_length = sum(map(len, blob))
+        padding = padding_of(len(key) + len(indexed) + blob_length)
+        if blob_length <= _COPIED_BYTES_MAX:
+            buffers.append(b"".join((header, key, indexed, *blob, padding)))
+        else:
+            buffers += (header + key + indexed, *blob, padding)
+    return buffers
+
+
+def encode_group_headers(
+    records: Sequence[GroupRecord], *, seed: int, timestamp_ms: int
+) -> list[bytes]:
+    """The fixed parts of all records of a group."""
+    crcs = crc32_all([(key, indexed, *blob) for _, _, key, indexed, blob in records], seed)
+    headers: list[bytes] = []
     group_left = len(records)
-    for (kind, sequence, key, indexed, blob, pieces), crc in zip(records, crcs, strict=True):
+    for (kind, sequence, key, indexed, blob), crc in zip(records, crcs, strict=True):
         group_left -= 1
-        key_length, indexed_length, blob_length = len(key), len(indexed), sum(map(len, blob))
-        if pieces is not None and _NATIVE is not None:
-            crc = _NATIVE.crc32_of_pieces(crc, *pieces, blob_length)
         checked = _CHECKED.pack(
             crc,
             timestamp_ms,
-            key_length,
-            blob_length,
+            len(key),
+            sum(map(len, blob)),
             kind is _TOMBSTONE,
             kind,
             group_left,
-            indexed_length,
+            len(indexed),
             sequence,
         )
-        mark = _FRONT.pack(MARK, crc32_of(checked, seed))
-        padding = _PADDINGS[-(key_length + indexed_length + blob_length) % ALIGNMENT]
-        if blob_length <= COPIED_BYTES_MAX:
-            buffers.append(b"".join((mark, checked, key, indexed, *blob, padding)))
-        else:
-            buffers += (mark + checked + key + indexed, *blob, padding)
-    return buffers
+        headers.append(_FRONT.pack(MARK, crc32_of(checked, seed)) + checked)
+    return headers
+
+
+def padding_of(length: int) -> bytes:
+    """What stands behind a record, or a body, of so many bytes."""
+    return _PADDINGS[-length % ALIGNMENT]
 
 
 def encode_record_header(header: RecordHeader, secret: int) -> bytes:

@@ -121,9 +121,7 @@ class BufferedIndex:
         ):
             self.flush()
         self._fresh.update(batch)
-        self._fresh_bytes += sum(
-            len(key) + (0 if value is None else len(value)) for key, value in batch.items()
-        )
+        self._fresh_bytes += sum(map(len, batch)) + sum(map(len, filter(None, batch.values())))
 
     def add(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
         self.flush()

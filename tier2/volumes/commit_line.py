@@ -38,8 +38,9 @@ from tier2.volumes.group import Outcome
 from tier2.volumes.group_commit import NO_SPACE, GroupCommit
 from tier2.volumes.group_line import GroupLine
 from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.mutations import OF_COMPACTION, Mutation, Undigested, Waiting
+from tier2.volumes.mutations import OF_COMPACTION, Mutation, SmallPut, Undigested
 from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.waiting import Waiting
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -71,7 +72,7 @@ class CommitLine:
             executor=executor,
             wall_clock=wall_clock,
             settings=settings,
-            read_ahead=commit.read_ahead,
+            prepare=commit.prepare,
             is_idle=lambda: bool(self._turn),
             hashed=self._commit_ready,
         )
@@ -101,7 +102,7 @@ class CommitLine:
             self._flush_timer.cancel()
         await self._run(self._commit.close)
 
-    async def submit(self, mutation: Mutation | Undigested) -> IndexRecord | None:
+    async def submit(self, mutation: Mutation | Undigested | SmallPut) -> IndexRecord | None:
         """The mutation's record once it is durable and indexed. Raises what refused it, or StorageError."""
         if self._waiting_outside or not self._has_room():
             await self._wait_for_room()
@@ -109,7 +110,7 @@ class CommitLine:
         return await self._join(mutation)
 
     def submit_at_once(
-        self, mutation: Mutation | Undigested
+        self, mutation: Mutation | Undigested | SmallPut
     ) -> "Future[IndexRecord | None] | None":
         """As `submit`, without a coroutine in between; None, and nothing is done, if somebody has to wait for room."""
         if self._waiting_outside or not self._has_room():
@@ -131,7 +132,7 @@ class CommitLine:
         for future in [self._join(mutation) for mutation in mutations]:
             await future
 
-    def _join(self, mutation: Mutation | Undigested) -> "Future[IndexRecord | None]":
+    def _join(self, mutation: Mutation | Undigested | SmallPut) -> "Future[IndexRecord | None]":
         if self._closing or self._worker is None:
             raise StorageUnavailableError("the volumes are closed", state="unavailable")
         future: Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
@@ -209,20 +210,22 @@ class CommitLine:
 
     def _outcomes_of(self, group: list[Waiting]) -> list[Outcome]:
         """Of those that could be hashed."""
-        mutations = _made_of(group)
-        if not mutations:
-            return []
         try:
+            self._line.hash_small(group)
+            mutations = _made_of(group)
+            if not mutations:
+                return []
             return self._commit.commit(
                 mutations,
                 self._wall_clock.now_ms(),
                 ahead=[one.ahead for one in group if one.error is None],
             )
         except (OSError, SegmentStoreError) as error:
-            return [_translate(error) for _ in mutations]
+            failure = _translate(error)
         except Exception as error:
             _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
-            return [_translate(error) for _ in mutations]
+            failure = _translate(error)
+        return [failure for one in group if one.error is None]
 
     def _answer(self, group: list[Waiting], outcomes: list[Outcome]) -> None:
         found = iter(outcomes)
@@ -266,7 +269,7 @@ def _made_of(group: list[Waiting]) -> list[Mutation]:
     for waiting in group:
         mutation = waiting.mutation
         if waiting.error is None:
-            assert not isinstance(mutation, Undigested), f"not hashed {mutation.key=}"
+            assert not isinstance(mutation, Undigested | SmallPut), f"not hashed {mutation.key=}"
             made.append(mutation)
     return made
 

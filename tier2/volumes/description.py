@@ -69,6 +69,15 @@ def draft_of(
     return draft
 
 
+def is_plain(content_type: str, etag: str) -> bool:
+    """Whether there is nothing that `draft_of` could refuse in these."""
+    return (
+        len(content_type) + len(etag) <= _TEXTS_UNCHECKED
+        and content_type.isascii()
+        and etag.isascii()
+    )
+
+
 def _check_length(draft: IndexRecord) -> None:
     try:
         length = len(encode_index_record(draft))

@@ -26,7 +26,14 @@ from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
 from tier2.volumes.content import ContentDigest, digest, digest_by_name, digest_piece
-from tier2.volumes.description import Description, check_date, check_key, check_texts, draft_of
+from tier2.volumes.description import (
+    Description,
+    check_date,
+    check_key,
+    check_texts,
+    draft_of,
+    is_plain,
+)
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import (
@@ -34,7 +41,15 @@ from tier2.volumes.index_rows import (
 )
 from tier2.volumes.lookup_line import LookupLine
 from tier2.volumes.lookups import ListedObject, Lookups, StoredObject, Wanted
-from tier2.volumes.mutations import ALWAYS, ChangeLock, Condition, Delete, Put, Undigested
+from tier2.volumes.mutations import (
+    ALWAYS,
+    ChangeLock,
+    Condition,
+    Delete,
+    Put,
+    SmallPut,
+    Undigested,
+)
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
 from tier2.volumes.volume_files import VolumeFiles
@@ -42,7 +57,7 @@ from tier2.volumes.volume_files import VolumeFiles
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_HASH_ON_LOOP_BYTES_MAX = 8192
+_SMALL_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
 _HASH_IN_LINE_BYTES_MAX = 256 << 10
 """Smaller contents are hashed faster than the disk syncs: those behind them in the line may wait for it."""
@@ -73,6 +88,7 @@ class VolumeEngine:
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
+        self._small_bytes_max = min(_SMALL_BYTES_MAX, settings.piece_bytes)
 
     @property
     def index(self) -> IndexDatabase:
@@ -104,19 +120,27 @@ class VolumeEngine:
         Raises ObjectExistsError, ObjectChangedError (conditions), ObjectLockedError, StorageFullError, StorageError
         (outcome unknown).
         """
+        size = sum(map(len, content))
         # By position here and below: names cost twice as much, for each put.
+        if (
+            0 < size <= self._small_bytes_max
+            and condition is ALWAYS
+            and version_id is None
+            and retention is None
+            and not (metadata or legal_hold or bypass_governance)
+            and is_plain(content_type, etag)
+        ):
+            check_key(key)
+            return await self._put(SmallPut(key, b"".join(content), content_type, etag, size))
         description = Description(
             content_type, metadata or {}, etag, version_id, retention, legal_hold
         )
-        size = sum(map(len, content))
-        if size <= min(_HASH_ON_LOOP_BYTES_MAX, self._settings.piece_bytes):
+        if size <= self._small_bytes_max:
             check_key(key)
             whole = b"".join(content)
             now_ms, settings = self._wall_clock.now_ms(), self._settings
             draft = draft_of(digest_piece(whole), description, now_ms=now_ms, settings=settings)
-            return await self._put(
-                Put(key, draft, [whole], condition, bypass_governance, None, unique)
-            )
+            return await self._put(Put(key, draft, (whole,), condition, bypass_governance))
         if size <= _HASH_IN_LINE_BYTES_MAX:
             check_key(key)
             return await self._put(
@@ -155,7 +179,7 @@ class VolumeEngine:
             Put(key, draft, content, condition, bypass_governance, stored, unique)
         )
 
-    def _put(self, put: Put | Undigested) -> "Awaitable[IndexRecord]":
+    def _put(self, put: Put | Undigested | SmallPut) -> "Awaitable[IndexRecord]":
         """Joins the line at once, if there is room."""
         made: Awaitable[IndexRecord | None] = self._line.submit_at_once(put) or self._line.submit(
             put

@@ -19,18 +19,16 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.blob_record import (
     ALIGNMENT,
-    COPIED_BYTES_MAX,
     RECORD_HEADER_BYTES,
     GroupRecord,
-    Pieces,
     RecordKind,
     encode_records,
+    seed_of,
 )
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_record import (
     IndexRecord,
     encode_index_record,
-    encode_numbered,
 )
 from tier2.volumes.index_rows import (
     BLOB,
@@ -39,8 +37,6 @@ from tier2.volumes.index_rows import (
     BlobRow,
     ObjectRow,
     current_key,
-    encode_new_rows,
-    encode_object_row,
 )
 from tier2.volumes.mutations import (
     ALWAYS,
@@ -55,6 +51,7 @@ from tier2.volumes.mutations import (
     VolumeRemoved,
     VolumeWritten,
 )
+from tier2.volumes.new_objects import GroupPlace, Prepared, seal_at
 from tier2.volumes.refusals import (
     require_condition,
     require_retention_may_change,
@@ -88,15 +85,19 @@ class Group:
         self._open_volume = open_volume
         self._volume: OpenVolume | None = None
         self._records: list[GroupRecord] = []
+        self._sealed: list[BufferView] = []
+        """All of the group, if that consists of new objects."""
         self._now_ms = now_ms
         self._full = full
 
     @property
     def has_records(self) -> bool:
-        return bool(self._records)
+        return bool(self._records or self._sealed)
 
     def encode(self, secret: int) -> list[BufferView]:
         """All records, one behind the other."""
+        if self._sealed:
+            return self._sealed
         return encode_records(self._records, secret=secret, timestamp_ms=self._now_ms)
 
     def look_ahead(self, mutations: Sequence[Mutation]) -> None:
@@ -107,6 +108,15 @@ class Group:
                 wanted += [row_key for row_key, _, _ in one.moves]
         if wanted:
             self.changes.look_ahead(wanted)
+
+    def judge_all(self, mutations: Sequence[Mutation], ahead: Prepared | None) -> list[Outcome]:
+        """The first ones, in order, after `look_ahead`. `ahead`: of exactly these. Raises OSError."""
+        puts = [one for one in mutations if type(one) is Put and one.new is not None]
+        if len(puts) == len(mutations) > 0 and not self._full:
+            wanted = rows_asked_for(puts)
+            if self.changes.are_unknown(wanted):
+                return list(self._seal(puts, ahead))
+        return [self.judge(mutation) for mutation in mutations]
 
     def judge(self, mutation: Mutation) -> Outcome:
         """All of its effects or none. Raises OSError."""
@@ -156,6 +166,28 @@ class Group:
 
     # --- put -------------------------------------------------------------------------------------
 
+    def _seal(self, puts: list[Put], ahead: Prepared | None) -> list[IndexRecord]:
+        """Of keys and blobs that nothing is known of: there is nothing to judge."""
+        volume = self._open_volume()
+        place = GroupPlace(volume.number, volume.end, seed_of(volume.secret), self.sequence)
+        sealed = (ahead and ahead.sealed_at(place, len(puts))) or seal_at(puts, place, self._now_ms)
+        assert sealed is not None, "puts that have to be judged"
+        parts, rows, self.length, live = sealed
+        drafts = [put.draft for put in puts]
+        self._sealed.append(parts[0])
+        if len(parts) > 1:
+            following = iter(parts[1:])
+            for put in puts:
+                if not put.draft.inline:
+                    self._sealed += (*put.content, next(following))
+                    if put.unique:
+                        self.unique_bytes += put.draft.size
+        self.changes.put_new(rows, volume=volume.number, live=live)
+        for draft in drafts:
+            draft.number(self.sequence, self.sequence)
+            self.sequence += 1
+        return drafts
+
     def _put(self, put: Put) -> IndexRecord:
         changes, key, record = self.changes, put.key, put.draft
         current = changes.current(key)
@@ -172,22 +204,12 @@ class Group:
         sequence = self.sequence
         oldest = sequence if replaced is None else replaced.record.oldest
         record.number(sequence, oldest)
-        draft = put.encoded
-        encoded = encode_numbered(draft, sequence, oldest) if draft else encode_index_record(record)
-        pieces = None
-        if brings_blob and size > COPIED_BYTES_MAX and _cannot_change(put.content):
-            pieces = record.pieces, record.piece_bytes
+        encoded = encode_index_record(record)
         volume, offset, overhead = self._append(
-            RecordKind.PUT, key, encoded, put.content if brings_blob else (), pieces
+            RecordKind.PUT, key, encoded, put.content if brings_blob else ()
         )
         if put.unique and brings_blob:
             self.unique_bytes += size
-        if current is None and brings_blob and not inline:
-            # What most large ones are: no object is made for a row.
-            object_row, blob_row = encode_new_rows(volume, offset, overhead, encoded, size)
-            blob = record.content_hash, blob_row
-            changes.put_first(key, object_row, volume=volume, live=overhead + size, blob=blob)
-            return record
         row = ObjectRow(
             volume,
             offset,
@@ -195,11 +217,6 @@ class Group:
             record,
             b"".join(put.content) if inline else None,
         )
-        if current is None and not row.has_blob_row:
-            live = row.record_length
-            encoded_row = encode_object_row(row, encoded)
-            changes.put_first(key, encoded_row, volume=volume, live=live, blob=None)
-            return record
         new_blob = None
         if known is None and row.has_blob_row:
             if put.stored is None:
@@ -328,7 +345,6 @@ class Group:
         key: bytes,
         encoded: bytes,
         blob: Sequence[BufferView],
-        pieces: Pieces | None = None,
     ) -> tuple[int, int, int]:
         """Volume, offset of the record, and its length before the blob."""
         if self._volume is None:
@@ -336,7 +352,7 @@ class Group:
         offset = self._volume.end + self.length
         front = RECORD_HEADER_BYTES + len(key) + len(encoded)
         length = front + sum(map(len, blob))
-        self._records.append((kind, self.sequence, key, encoded, blob, pieces))
+        self._records.append((kind, self.sequence, key, encoded, blob))
         self.length += length + -length % ALIGNMENT
         self.sequence += 1
         return self._volume.number, offset, front
@@ -347,19 +363,6 @@ def rows_asked_for(puts: Sequence[Put]) -> list[bytes]:
     wanted = [CURRENT + put.key for put in puts]
     wanted += [BLOB + put.draft.content_hash for put in puts if not put.draft.inline]
     return wanted
-
-
-def _cannot_change(content: Sequence[BufferView]) -> bool:
-    """What was hashed is what will be written, whatever its owner does meanwhile.
-
-    Of all else the record's checksum is made anew: a record that is not whole would take its group along after a power
-    cut, and so others' objects; bytes that differ from their hash are the trouble of one object.
-    """
-    for buffer in content:
-        owner = buffer.obj if type(buffer) is memoryview else buffer
-        if type(owner) is not bytes:
-            return False
-    return True
 
 
 def _same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:

@@ -21,12 +21,14 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.errors import StorageUnavailableError
-from tier2.volumes.buffered_index import BufferedIndex, RowsAhead
+from tier2.volumes.blob_record import seed_of
+from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.disk_reserve import DiskReserve
 from tier2.volumes.group import Group, Outcome, rows_asked_for
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_rows import NEXT_SEQUENCE, encode_sequence
 from tier2.volumes.mutations import IndexSynced, Mutation, Put
+from tier2.volumes.new_objects import GroupPlace, Prepared, seal_at
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
 
@@ -60,6 +62,8 @@ class GroupCommit:
         """A volume with records of a failed group, and where they begin."""
         self._abandoned: list[int] = []
         self._broken: BaseException | None = None
+        self._next_place: GroupPlace | None = None
+        """Where the group behind the one that is written will begin, if nothing comes in between. For any thread."""
 
     @property
     def sequence_applied(self) -> int:
@@ -75,15 +79,22 @@ class GroupCommit:
         """Whether both are held: compaction's first, since it makes the room for the other."""
         return self._compaction_reserve.hold() and self._reserve.hold()
 
-    def read_ahead(self, puts: Sequence[Put]) -> RowsAhead:
-        """What their group will ask the index for. May be called in any thread, beside a group. Raises StorageError."""
-        return self._index.read_ahead(rows_asked_for(puts))
+    def prepare(self, puts: Sequence[Put], now_ms: int) -> Prepared:
+        """What can be done for their group before it is judged. In any thread, beside a group. Raises StorageError.
+
+        It is taken to be the next one: if it is not, or not these puts alone, its records are made anew.
+        """
+        rows = self._index.read_ahead(rows_asked_for(puts))
+        place = self._next_place
+        if place is None or any(row is not None for row in rows.rows.values()):
+            return Prepared(puts, rows)
+        return Prepared(puts, rows, place, seal_at(puts, place, now_ms))
 
     def commit(
         self,
         mutations: Sequence[Mutation],
         now_ms: int,
-        ahead: Sequence[RowsAhead | None],
+        ahead: Sequence[Prepared | None],
     ) -> list[Outcome]:
         """One outcome per mutation: its record, None, or why it was refused.
 
@@ -125,7 +136,7 @@ class GroupCommit:
         self,
         mutations: Sequence[Mutation],
         now_ms: int,
-        ahead: Sequence[RowsAhead | None],
+        ahead: Sequence[Prepared | None],
         *,
         full: bool,
     ) -> list[Outcome]:
@@ -138,7 +149,7 @@ class GroupCommit:
         )
         first = group.sequence
         self._look_ahead(group, mutations, ahead)
-        outcomes = [group.judge(mutation) for mutation in mutations]
+        outcomes = group.judge_all(mutations, _of_all(ahead))
         if group.has_records:
             self._write(group, first)
         changes = group.changes.take()
@@ -150,15 +161,15 @@ class GroupCommit:
         return outcomes
 
     def _look_ahead(
-        self, group: Group, mutations: Sequence[Mutation], ahead: Sequence[RowsAhead | None]
+        self, group: Group, mutations: Sequence[Mutation], ahead: Sequence[Prepared | None]
     ) -> None:
         unread: list[Mutation] = []
-        last: RowsAhead | None = None
+        last: Prepared | None = None
         rows: Mapping[bytes, bytes | None] = {}
         for mutation, one in zip(mutations, ahead, strict=True):
             if one is not last:
                 last = one
-                rows = {} if one is None else self._index.still_true(one)
+                rows = {} if one is None else self._index.still_true(one.rows)
                 group.changes.know(rows)
             if not rows:
                 unread.append(mutation)
@@ -173,6 +184,9 @@ class GroupCommit:
         try:
             past_cache = group.unique_bytes >= PAST_CACHE_BYTES_MIN
             encoded = group.encode(volume.secret)
+            self._next_place = GroupPlace(
+                volume.number, start + group.length, seed_of(volume.secret), group.sequence
+            )
             volume.write(encoded, group.length, past_cache=past_cache)
         except BaseException:
             self._abandon()
@@ -213,3 +227,9 @@ class GroupCommit:
         if self._open is None:
             self._open = self._volumes.create(now_ms=now_ms, sequence_first=self._sequence_next)
         return self._open
+
+
+def _of_all(ahead: Sequence[Prepared | None]) -> Prepared | None:
+    """If one is of all of them."""
+    first = ahead[0] if ahead else None
+    return first if all(one is first for one in ahead) else None

@@ -26,12 +26,13 @@ from functools import partial
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.clock import WallClock
-from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.content import ContentDigest, digest_all, digest_by_name
 from tier2.volumes.description import draft_of
-from tier2.volumes.index_record import encode_draft
-from tier2.volumes.mutations import Put, Undigested, Waiting
+from tier2.volumes.index_record import IndexRecord
+from tier2.volumes.mutations import ALWAYS, NewObject, Put, SmallPut, Undigested
+from tier2.volumes.new_objects import Prepared, new_object
 from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.waiting import Waiting
 
 _CALLS_MAX = 2
 """Of the executor, for a round that begins while the disk has nothing to do. Beside a group it is one: the write takes
@@ -50,19 +51,19 @@ class GroupLine:
         executor: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
-        read_ahead: Callable[[Sequence[Put]], RowsAhead],
+        prepare: Callable[[Sequence[Put], int], Prepared],
         is_idle: Callable[[], bool],
         hashed: Callable[[AbstractEventLoop], None],
     ) -> None:
-        """`read_ahead` and `hashed` are called in the executor.
+        """`prepare` and `hashed` are called in the executor.
 
-        read_ahead: what a group of these puts will ask for; beside a group that is under way. May raise StorageError.
+        prepare: of puts, at a time, beside a group under way: what may be done before theirs. May raise StorageError.
         is_idle: nobody makes a group now. hashed: a round has ended, and is ready.
         """
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
-        self._read_ahead = read_ahead
+        self._prepare = prepare
         self._is_idle = is_idle
         self._hashed = hashed
         self._line: deque[Waiting] = deque()
@@ -104,6 +105,17 @@ class GroupLine:
         """Something may have become ready, or `wake` was called, since this returned the last time. For one worker."""
         await self._changed.wait()
         self._changed.clear()
+
+    def hash_small(self, group: Sequence[Waiting]) -> None:
+        """Of what was cut: the puts that joined without being hashed. In any thread."""
+        small: list[Waiting] = []
+        wanted: list[SmallPut] = []
+        for one in group:
+            if type(one.mutation) is SmallPut:
+                small.append(one)
+                wanted.append(one.mutation)
+        if small:
+            _note(small, _digest_small(wanted, self._wall_clock.now_ms(), self._settings))
 
     def _pass_hashed(self) -> None:
         """Whatever is in front of the line and needs no hashing is ready."""
@@ -167,11 +179,12 @@ class GroupLine:
 
     def _hash_in_thread(self, share: list[Waiting], loop: AbstractEventLoop) -> None:
         wanted = [one.mutation for one in share if isinstance(one.mutation, Undigested)]
-        outcomes = _digest_all(wanted, self._wall_clock.now_ms(), self._settings)
+        now_ms = self._wall_clock.now_ms()
+        outcomes = _digest_all(wanted, now_ms, self._settings)
         puts = [one for one in outcomes if isinstance(one, Put)]
         # What fails here fails again in the group, and is reported there.
         with suppress(OSError, SegmentStoreError):
-            ahead = self._read_ahead(puts)
+            ahead = self._prepare(puts, now_ms)
             for waiting in share:
                 waiting.ahead = ahead
         if self._note_outcomes(share, outcomes):
@@ -181,11 +194,7 @@ class GroupLine:
 
     def _note_outcomes(self, share: list[Waiting], outcomes: Sequence[Put | BaseException]) -> bool:
         """Once for each call, in any thread; whether that was the last one, and all are ready."""
-        for waiting, outcome in zip(share, outcomes, strict=True):
-            if isinstance(outcome, Put):
-                waiting.mutation = outcome
-            else:
-                waiting.error = outcome
+        _note(share, outcomes)
         try:
             self._not_last.pop()
         except IndexError:
@@ -211,6 +220,14 @@ class GroupLine:
         self._changed.set()
 
 
+def _note(share: Sequence[Waiting], outcomes: Sequence[Put | BaseException]) -> None:
+    for waiting, outcome in zip(share, outcomes, strict=True):
+        if isinstance(outcome, Put):
+            waiting.mutation = outcome
+        else:
+            waiting.error = outcome
+
+
 def _shares(contents: list[Waiting], count: int) -> list[list[Waiting]]:
     """The same in the same order, in at most `count` lists of about as many bytes."""
     wanted = sum(one.size for one in contents) / count
@@ -228,9 +245,8 @@ def _shares(contents: list[Waiting], count: int) -> list[list[Waiting]]:
 def _digest_all(
     wanted: Sequence[Undigested], now_ms: int, settings: VolumeSettings
 ) -> list[Put | SegmentStoreError]:
-    found = iter(
-        digest_all([one.content for one in wanted if not one.unique], settings.piece_bytes)
-    )
+    hashed = [one.content for one in wanted if not one.unique]
+    found = iter(digest_all(hashed, settings.piece_bytes))
     return [
         _put_of(
             one,
@@ -244,22 +260,56 @@ def _digest_all(
     ]
 
 
+def _digest_small(wanted: Sequence[SmallPut], now_ms: int, settings: VolumeSettings) -> list[Put]:
+    """As `_digest_all`, of what has only what `draft_of` need not look at."""
+    piece_bytes, inline_bytes_max = settings.piece_bytes, settings.inline_bytes_max
+    contents = [(one.content,) for one in wanted]
+    puts: list[Put] = []
+    for one, found in zip(wanted, digest_all(contents, piece_bytes), strict=True):
+        key, content, content_type, etag, size = one
+        content_hash = found.content_hash
+        # By position: names cost a third more.
+        draft = IndexRecord(
+            size,
+            0,
+            content_hash,
+            etag or content_hash[:16].hex(),
+            now_ms,
+            piece_bytes,
+            found.pieces,
+            content_type,
+            {},
+            "",
+            None,
+            0,
+            False,
+            False,
+            False,
+            size <= inline_bytes_max,
+        )
+        new: NewObject = (
+            key,
+            content_type,
+            draft.etag,
+            content_hash,
+            found.pieces[0],
+            size,
+            now_ms,
+            content if draft.inline else None,
+            (content,),
+        )
+        puts.append(Put(key, draft, (content,), ALWAYS, False, None, False, new))
+    return puts
+
+
 def _put_of(
     one: Undigested, found: ContentDigest, now_ms: int, settings: VolumeSettings
 ) -> Put | SegmentStoreError:
     try:
         draft = draft_of(found, one.description, now_ms=now_ms, settings=settings)
-        encoded = encode_draft(draft)
     except SegmentStoreError as error:
         return error
     # By position: names cost a third more.
-    return Put(
-        one.key,
-        draft,
-        one.content,
-        one.condition,
-        one.bypass_governance,
-        None,
-        one.unique,
-        encoded,
-    )
+    put = Put(one.key, draft, one.content, one.condition, one.bypass_governance, None, one.unique)
+    put.new = new_object(put)
+    return put

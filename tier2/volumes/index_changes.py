@@ -58,8 +58,6 @@ class IndexChanges:
         self._volumes: dict[int, VolumeRow | None] = {}
         """Changed rows of volumes, encoded at the end: every put of a group changes the same one."""
         self._trial_volumes: dict[int, VolumeRow | None] = {}
-        self._new_live: dict[int, int] = {}
-        """Bytes that `put_first` made live, accepted, and not yet in `_volumes`."""
         self._version_rows: dict[bytes, list[bytes]] = {}
         """Keys of changed `v` rows by the key of their object."""
 
@@ -79,7 +77,6 @@ class IndexChanges:
 
     def take(self) -> dict[bytes, bytes | None]:
         """Everything that changed."""
-        self._count_new_live()
         self.accept()
         for number, volume in self._volumes.items():
             self._rows[volume_key(number)] = None if volume is None else encode_volume_row(volume)
@@ -127,19 +124,18 @@ class IndexChanges:
         present = [(row, content) for row, content in sorted(found.items()) if content is not None]
         return [(row, decode_object_row(content)) for row, content in present[:limit]]
 
-    def put_first(
-        self, key: bytes, row: bytes, *, volume: int, live: int, blob: tuple[bytes, bytes] | None
-    ) -> None:
-        """As `put_version`, of a key without a version and bytes that have no row yet: the only change of its mutation.
+    def are_unknown(self, row_keys: Sequence[bytes]) -> bool:
+        """Whether there are no such rows, by what was read ahead, and each is asked for once. Before any change."""
+        assert not self._rows, "a group that has begun"
+        seen = self._seen
+        return len(set(row_keys)) == len(row_keys) and all(
+            key in seen and seen[key] is None for key in row_keys
+        )
 
-        `blob`: their hash and row, with this name counted, unless they are inline. Accepted at once, and its `live`
-        bytes are counted with those of others: most puts are of this kind.
-        """
-        assert not self._trial, "there is a change before this one"
-        if blob is not None:
-            self._rows[blob_key(blob[0])] = blob[1]
-        self._rows[current_key(key)] = row
-        self._new_live[volume] = self._new_live.get(volume, 0) + live
+    def put_new(self, rows: Mapping[bytes, bytes], *, volume: int, live: int) -> None:
+        """Rows of new objects and new blobs, and how many bytes of their volume they make live."""
+        self._rows.update(rows)
+        self._add_live(volume, live)
 
     def put_version(
         self,
@@ -263,7 +259,6 @@ class IndexChanges:
     # --- volumes ---------------------------------------------------------------------------------
 
     def volume(self, number: int) -> VolumeRow | None:
-        self._count_new_live()
         if number in self._trial_volumes:
             return self._trial_volumes[number]
         if number in self._volumes:
@@ -274,11 +269,13 @@ class IndexChanges:
     def note_written(self, number: int, *, end: int, lowest: int, highest: int) -> None:
         """Records with numbers from `lowest` to `highest` now end at `end` of a volume."""
         row = self._volume_or_new(number)
-        self._trial_volumes[number] = replace(
-            row,
-            indexed_to=max(row.indexed_to, end),
-            sequence_lowest=min(row.sequence_lowest, lowest),
-            sequence_highest=max(row.sequence_highest, highest),
+        self._trial_volumes[number] = VolumeRow(
+            max(row.indexed_to, end),
+            row.live_bytes,
+            min(row.sequence_lowest, lowest),
+            max(row.sequence_highest, highest),
+            row.tombstone_bytes,
+            row.tombstone_oldest,
         )
 
     def note_tombstones(self, number: int, *, length: int, oldest: int) -> None:
@@ -295,17 +292,6 @@ class IndexChanges:
         row = self.volume(number)
         assert row is None or row.live_bytes == 0, f"volume {number} is live {row}"
         self._trial_volumes[number] = None
-
-    def _count_new_live(self) -> None:
-        """Before a row of a volume is read: what is tried goes on from what was accepted."""
-        if not self._new_live:
-            return
-        assert not self._trial_volumes, "a volume was changed beside what is new in it"
-        new_live, self._new_live = self._new_live, {}
-        for number, by in new_live.items():
-            self._add_live(number, by)
-        self._volumes.update(self._trial_volumes)
-        self._trial_volumes.clear()
 
     def _add_live(self, number: int, by: int) -> None:
         row = self._volume_or_new(number)

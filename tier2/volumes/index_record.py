@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
@@ -40,9 +40,6 @@ RECORD_FRONT = struct.Struct(">IQQ60xH")
 """Version with flags and reserved bytes as one number, size, sequence, length of the version id."""
 RECORD_OLDEST = struct.Struct(">20xQ")
 """What stands behind the sequence."""
-_NUMBERS = struct.Struct(">QQ")
-"""Sequence and oldest, behind the first twelve bytes."""
-_BEFORE_NUMBERS = 12
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _NO_METADATA = _SHORT.pack(0)
@@ -150,21 +147,6 @@ def encode_index_record(record: IndexRecord) -> bytes:
         1,
         record.pieces[0],
     )
-
-
-DraftBytes: TypeAlias = tuple[bytes, bytes]
-"""A draft's bytes before and behind its two numbers: made where there is time, they wait for these."""
-
-
-def encode_draft(draft: IndexRecord) -> DraftBytes:
-    """Raises InvalidRequestError for text that is too long."""
-    encoded = encode_index_record(draft)
-    return encoded[:_BEFORE_NUMBERS], encoded[_BEFORE_NUMBERS + _NUMBERS.size :]
-
-
-def encode_numbered(draft: DraftBytes, sequence: int, oldest: int) -> bytes:
-    """As `encode_index_record` of the record with these numbers."""
-    return draft[0] + _NUMBERS.pack(sequence, oldest) + draft[1]
 
 
 def _encode(record: IndexRecord) -> bytes:

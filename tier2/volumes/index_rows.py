@@ -140,16 +140,6 @@ def encode_object_row(row: ObjectRow, index_record: bytes | None = None) -> byte
     return fixed + record + (row.inline or b"")
 
 
-def encode_new_rows(
-    volume: int, record_offset: int, overhead: int, index_record: bytes, size: int
-) -> tuple[bytes, bytes]:
-    """The object row and the blob row of bytes that come with their first name: as the two encoders have them."""
-    return (
-        OBJECT_LAYOUT.pack(volume, record_offset, overhead, len(index_record)) + index_record,
-        _BLOB.pack(volume, record_offset, record_offset + overhead, size, 1),
-    )
-
-
 def decode_object_row(content: bytes) -> ObjectRow:
     """Raises CorruptedDataError."""
     try:

@@ -4,15 +4,13 @@ A mutation is judged in the writer's turn, against the index and the mutations b
 changes the index in between, so a condition that holds when it is judged holds when it is applied.
 """
 
-from asyncio import Future
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from segmentstore.contracts.identifiers import BufferView
-from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.description import Description
-from tier2.volumes.index_record import DraftBytes, IndexRecord, RetentionMode
+from tier2.volumes.index_record import IndexRecord, RetentionMode
 from tier2.volumes.index_rows import BlobRow, ObjectRow, RowMove
 
 
@@ -31,6 +29,13 @@ class Condition:
 ALWAYS = Condition()
 
 
+NewObject: TypeAlias = tuple[
+    bytes, str, str, bytes, int, int, int, bytes | None, Sequence[BufferView]
+]
+"""Key, content type, etag, hash of the content, its CRC32, its size, Unix milliseconds; its bytes, if they stand in the
+index as well; and its buffers. All of it is measured before it is written: none of it may change."""
+
+
 @dataclass(slots=True)
 class Put:
     """A new version of an object. `draft` is its record without a sequence number.
@@ -47,8 +52,8 @@ class Put:
     """The bytes are synced in a volume already, and `content` is empty."""
     unique: bool = False
     """Of somebody who keeps the newest bytes in memory too."""
-    encoded: DraftBytes | None = None
-    """Of the draft, if that was encoded already."""
+    new: NewObject | None = None
+    """What its group needs of it if nothing is known of its key and bytes; None: it has to be judged (new_objects)."""
 
     @property
     def size(self) -> int:
@@ -70,6 +75,17 @@ class Undigested:
     bypass_governance: bool = False
     unique: bool = False
     """As in `Put`; and in place of its hash stands that of its name."""
+
+
+class SmallPut(NamedTuple):
+    """Of bytes, etag and type, and nothing else. Whoever makes its group hashes it: no thread is sooner reached."""
+
+    key: bytes
+    content: bytes
+    content_type: str
+    etag: str
+    """As in `Description`."""
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +181,3 @@ Mutation: TypeAlias = (
 FREES_SPACE = (Delete, Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, IndexSynced)
 """What goes on when the disk is full."""
 OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, IndexSynced)
-
-
-class Waiting:
-    """A mutation in the line, with the future of whoever asked."""
-
-    __slots__ = ("ahead", "error", "future", "mutation", "size")
-
-    def __init__(
-        self, mutation: "Mutation | Undigested", future: "Future[IndexRecord | None]"
-    ) -> None:
-        self.mutation = mutation
-        self.size: int = mutation.size
-        """Hashing does not change it."""
-        self.future = future
-        self.ahead: RowsAhead | None = None
-        """What was read for it, and for its neighbours, while its group waited for another one."""
-        self.error: BaseException | None = None
-        """Why its bytes could not be hashed, or what is wrong with its description: it joins no group."""

@@ -353,27 +353,6 @@ done:
     return outcomes;
 }
 
-/* The checksum of a content that stands behind others, from the checksums of its pieces: its bytes are not read again. */
-static PyObject *crc32_of_pieces(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    unsigned int value;
-    PyObject *pieces;
-    Py_ssize_t piece_bytes, size;
-    if (!PyArg_ParseTuple(arguments, "IO!nn:crc32_of_pieces", &value, &PyTuple_Type, &pieces, &piece_bytes, &size))
-        return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(pieces), left = size;
-    if (piece_bytes <= 0 || size < 0 || count != size / piece_bytes + (size % piece_bytes != 0))
-        return PyErr_Format(PyExc_ValueError, "%zd pieces of %zd bytes are not %zd bytes", count, piece_bytes, size);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        unsigned long piece = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(pieces, i));
-        if (PyErr_Occurred())
-            return NULL;
-        Py_ssize_t length = left < piece_bytes ? left : piece_bytes;
-        value = crc32_behind(value, (uint32_t)piece, (uint64_t)length);
-        left -= length;
-    }
-    return PyLong_FromUnsignedLong(value);
-}
-
 static int prepare(PyObject *module) {
     crc32_prepare();
     /* The library is there when Python's own module is. */
@@ -389,7 +368,6 @@ static int prepare(PyObject *module) {
 static PyMethodDef methods[] = {
     {"digest_all", digest_all, METH_VARARGS, "Size, SHA-256 (or nothing) and the CRC-32 of each piece, of each content."},
     {"crc32_all", crc32_all, METH_VARARGS, "The CRC-32 of each content, behind `value`."},
-    {"crc32_of_pieces", crc32_of_pieces, METH_VARARGS, "The CRC-32 of a content behind `value`, from those of its pieces."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -18,6 +18,7 @@ from tier2.volumes.description import Description
 from tier2.volumes.group import Outcome
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.mutations import Delete, Mutation, Put, Undigested
+from tier2.volumes.new_objects import Prepared
 from tier2.volumes.settings import VolumeSettings
 
 PATIENCE_SECONDS = 20.0
@@ -36,7 +37,7 @@ class Commit:
         self.has_begun = threading.Semaphore(0)
         self.may_end = threading.Semaphore(0)
         self.failures: dict[int, Exception] = {}
-        self.read_ahead_of: list[list[bytes]] = []
+        self.prepared: list[list[bytes]] = []
         self.is_busy = False
         self.overlaps = 0
         """Times that somebody came in while somebody else was here."""
@@ -55,9 +56,9 @@ class Commit:
             raise self.failures[number]
         return [None] * len(mutations)
 
-    def read_ahead(self, puts: Sequence[Put]) -> RowsAhead:
-        self.read_ahead_of.append([one.key for one in puts])
-        return RowsAhead(0, {})
+    def prepare(self, puts: Sequence[Put], now_ms: int) -> Prepared:
+        self.prepared.append([one.key for one in puts])
+        return Prepared(puts, RowsAhead(0, {}))
 
     def flush_index(self) -> None:
         self._enter()
@@ -183,7 +184,7 @@ async def test_the_thread_that_has_hashed_commits_if_nobody_else_does(commit: Co
             for number in range(2):
                 await asyncio.wait_for(line.submit(put_of(number)), PATIENCE_SECONDS)
             assert commit.groups == [[b"0"], [b"1"]]
-            assert commit.read_ahead_of == [[b"0"], [b"1"]]
+            assert commit.prepared == [[b"0"], [b"1"]]
             assert commit.calls == ["_hash_in_thread", "_hash_in_thread"]
 
 

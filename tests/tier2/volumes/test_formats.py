@@ -24,14 +24,11 @@ from tier2.volumes.blob_record import (
     decode_record_header,
     encode_records,
 )
-from tier2.volumes.content import digest
 from tier2.volumes.index_record import (
     IndexRecord,
     RetentionMode,
     decode_index_record,
-    encode_draft,
     encode_index_record,
-    encode_numbered,
 )
 from tier2.volumes.index_rows import (
     BlobRow,
@@ -42,7 +39,6 @@ from tier2.volumes.index_rows import (
     decode_staged_row,
     decode_volume_row,
     encode_blob_row,
-    encode_new_rows,
     encode_object_row,
     encode_staged_row,
     encode_volume_row,
@@ -197,21 +193,17 @@ def test_a_usual_record_is_written_at_once_as_it_is_field_by_field(
             st.binary(max_size=30),
             st.binary(max_size=30),
             st.lists(st.binary(max_size=9) | st.just(bytes(20_000)), max_size=3),
-            st.sampled_from((None, 7, 16 << 10, 40_000, 1 << 20)),
         ),
         max_size=6,
     )
 )
 def test_the_records_of_a_group_are_those_of_one_after_the_other(
-    given_records: list[tuple[RecordKind, int, bytes, bytes, list[bytes], int | None]],
+    given_records: list[tuple[RecordKind, int, bytes, bytes, list[bytes]]],
 ) -> None:
     expected: list[BufferView] = []
     records: list[GroupRecord] = []
-    for number, (kind, sequence, key, indexed, blob, piece_bytes) in enumerate(given_records):
-        pieces = None
-        if piece_bytes is not None:
-            pieces = digest(blob, piece_bytes).pieces, piece_bytes
-        records.append((kind, sequence, key, indexed, blob, pieces))
+    for number, (kind, sequence, key, indexed, blob) in enumerate(given_records):
+        records.append((kind, sequence, key, indexed, blob))
         expected += encode_record(
             secret=SECRET,
             kind=kind,
@@ -224,28 +216,6 @@ def test_the_records_of_a_group_are_those_of_one_after_the_other(
         )
     found = encode_records(records, secret=SECRET, timestamp_ms=5)
     assert b"".join(found) == b"".join(expected)
-
-
-@settings(max_examples=200, deadline=None)
-@given(index_records(), numbers, numbers)
-def test_a_draft_gets_its_numbers_later(record: IndexRecord, sequence: int, oldest: int) -> None:
-    draft = encode_draft(record)
-    record.number(sequence, oldest)
-    assert encode_numbered(draft, sequence, oldest) == encode_index_record(record)
-
-
-@settings(max_examples=100, deadline=None)
-@given(index_records(), numbers, st.integers(0, 1 << 40), st.integers(1, 1 << 40))
-def test_new_rows_are_those_of_the_encoders(
-    record: IndexRecord, offset: int, overhead: int, size: int
-) -> None:
-    record = replace(record, inline=False)
-    offset %= 1 << 40
-    encoded = encode_index_record(record)
-    assert encode_new_rows(7, offset, overhead, encoded, size) == (
-        encode_object_row(ObjectRow(7, offset, overhead, record)),
-        encode_blob_row(BlobRow(7, offset, offset + overhead, size, 1)),
-    )
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,11 +22,14 @@ from tier2.volumes.description import Description
 from tier2.volumes.group_line import GroupLine
 from tier2.volumes.index_record import IndexRecord
 from tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.mutations import Delete, Put, Undigested, Waiting
+from tier2.volumes.mutations import Delete, Put, Undigested
+from tier2.volumes.new_objects import Prepared
 from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.waiting import Waiting
 
 SETTINGS = VolumeSettings()
 LARGE = 200_000
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -39,14 +43,26 @@ class Line(GroupLine):
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
         self.is_under_way = False
+        self.calls_at_once = 1000
+        """So many calls end; those behind them only once a group was taken."""
+        self.taken = threading.Event()
+        self.hashed_at_once: list[int] = []
+        """Contents of each call."""
         super().__init__(
             executor=executor,
             wall_clock=SetClock(),
             settings=SETTINGS,
-            read_ahead=lambda _: RowsAhead(0, {}),
+            prepare=self._prepare_in_time,
             is_idle=lambda: not self.is_under_way,
             hashed=lambda _: None,
         )
+
+    def _prepare_in_time(self, puts: Sequence[Put], _: int) -> Prepared:
+        self.hashed_at_once.append(len(puts))
+        self.calls_at_once -= 1
+        if self.calls_at_once < 0:
+            assert self.taken.wait(PATIENCE_SECONDS)
+        return Prepared(puts, RowsAhead(0, {}))
 
     async def next(self) -> list[Waiting]:
         """The next group; the one before it has ended."""
@@ -54,7 +70,9 @@ class Line(GroupLine):
         while not self.has_ready:
             await self.changed()
         self.is_under_way = True
-        return self.cut_group()
+        group = self.cut_group()
+        self.taken.set()
+        return group
 
 
 def line_of(executor: ThreadPoolExecutor) -> Line:
@@ -109,6 +127,7 @@ async def test_of_much_that_comes_at_once_one_half_is_hashed_while_the_other_is_
     threads: CountingThreads,
 ) -> None:
     line = line_of(threads)
+    line.calls_at_once = 2
     some = join_all(line, [undigested(number, LARGE) for number in range(16)])
     assert await line.next() == some[:8]
     # The first group is under way: nobody asks for the next one yet.
@@ -128,7 +147,8 @@ async def test_a_round_is_bounded(threads: CountingThreads) -> None:
     while sum(map(len, groups)) < len(some):
         groups.append(await line.next())
     assert [one for group in groups for one in group] == some
-    assert max(len(group) for group in groups) <= (4 << 20) // LARGE + 1
+    assert sum(line.hashed_at_once) == len(some)
+    assert max(line.hashed_at_once) <= (4 << 20) // LARGE + 1
 
 
 async def test_what_needs_no_hashing_does_not_overtake_what_does(threads: CountingThreads) -> None:

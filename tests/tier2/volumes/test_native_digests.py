@@ -68,34 +68,6 @@ def test_checksums_are_those_of_the_twin(contents: Contents, value: int) -> None
     assert blob_record._crc32_all(contents, value) == expected  # the twin
 
 
-@settings(deadline=None)
-@given(
-    st.lists(BUFFERS, max_size=5),
-    st.integers(0, (1 << 32) - 1),
-    st.sampled_from((1, 64, 100, 1000, PIECE_BYTES)),
-    st.sampled_from((0, 1, 255_000, 300_000)),
-)
-def test_checksums_of_pieces_are_put_together(
-    buffers: list[BufferView], value: int, piece_bytes: int, more: int
-) -> None:
-    assert NATIVE is not None
-    whole = b"".join(buffers) + BYTES[:more] * (piece_bytes == PIECE_BYTES)
-    pieces = content.digest([whole], piece_bytes).pieces
-    found = NATIVE.crc32_of_pieces(value, pieces, piece_bytes, len(whole))
-    assert found == zlib.crc32(whole, value)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "piece_bytes", "size"), [((), 10, 1), ((1,), 10, 11), ((1, 2), 10, 10), ((), 0, 0)]
-)
-def test_pieces_that_are_not_all_are_refused(
-    pieces: tuple[int, ...], piece_bytes: int, size: int
-) -> None:
-    assert NATIVE is not None
-    with pytest.raises(ValueError, match="pieces"):
-        NATIVE.crc32_of_pieces(0, pieces, piece_bytes, size)
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 8, 9, 16, 17, 23])
 def test_contents_of_every_small_size_are_hashed_side_by_side(count: int) -> None:
     assert NATIVE is not None

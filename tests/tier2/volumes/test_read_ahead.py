@@ -13,7 +13,8 @@ from tier2.volumes import group_line
 from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.mutations import Undigested
+from tier2.volumes.mutations import Put, Undigested
+from tier2.volumes.new_objects import Prepared
 
 KEYS = [b"key%d" % number for number in range(8)]
 
@@ -72,13 +73,13 @@ async def test_a_put_finds_what_a_group_changed_after_it_had_looked(
 ) -> None:
     """The same bytes and the same key again and again: each group looks while the one before it is under way."""
     looked = []
-    real = GroupCommit.read_ahead
+    real = GroupCommit.prepare
 
-    def read_ahead(self: GroupCommit, puts: Sequence[object]) -> object:
+    def prepare(self: GroupCommit, puts: Sequence[Put], now_ms: int) -> Prepared:
         looked.append(len(puts))
-        return real(self, puts)  # type: ignore[arg-type]  # as it came
+        return real(self, puts, now_ms)
 
-    monkeypatch.setattr(GroupCommit, "read_ahead", read_ahead)
+    monkeypatch.setattr(GroupCommit, "prepare", prepare)
     opened = await open_small(str(tmp_path))
     engine = opened.engine
     contents: list[list[BufferView]] = [[bytes([number]) * 9000] for number in range(3)]
