@@ -23,7 +23,6 @@ from tier2.volumes.blob_record import (
     GroupRecord,
     RecordKind,
     encode_records,
-    seed_of,
 )
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_record import (
@@ -31,8 +30,6 @@ from tier2.volumes.index_record import (
     encode_index_record,
 )
 from tier2.volumes.index_rows import (
-    BLOB,
-    CURRENT,
     SEQUENCE_MAX,
     BlobRow,
     ObjectRow,
@@ -51,7 +48,7 @@ from tier2.volumes.mutations import (
     VolumeRemoved,
     VolumeWritten,
 )
-from tier2.volumes.new_objects import GroupPlace, Prepared, seal_at
+from tier2.volumes.new_objects import rows_asked_for
 from tier2.volumes.refusals import (
     require_condition,
     require_retention_may_change,
@@ -85,19 +82,15 @@ class Group:
         self._open_volume = open_volume
         self._volume: OpenVolume | None = None
         self._records: list[GroupRecord] = []
-        self._sealed: list[BufferView] = []
-        """All of the group, if that consists of new objects."""
         self._now_ms = now_ms
         self._full = full
 
     @property
     def has_records(self) -> bool:
-        return bool(self._records or self._sealed)
+        return bool(self._records)
 
     def encode(self, secret: int) -> list[BufferView]:
         """All records, one behind the other."""
-        if self._sealed:
-            return self._sealed
         return encode_records(self._records, secret=secret, timestamp_ms=self._now_ms)
 
     def look_ahead(self, mutations: Sequence[Mutation]) -> None:
@@ -108,15 +101,6 @@ class Group:
                 wanted += [row_key for row_key, _, _ in one.moves]
         if wanted:
             self.changes.look_ahead(wanted)
-
-    def judge_all(self, mutations: Sequence[Mutation], ahead: Prepared | None) -> list[Outcome]:
-        """The first ones, in order, after `look_ahead`. `ahead`: of exactly these. Raises OSError."""
-        puts = [one for one in mutations if type(one) is Put and one.new is not None]
-        if len(puts) == len(mutations) > 0 and not self._full:
-            wanted = rows_asked_for(puts)
-            if self.changes.are_unknown(wanted):
-                return list(self._seal(puts, ahead))
-        return [self.judge(mutation) for mutation in mutations]
 
     def judge(self, mutation: Mutation) -> Outcome:
         """All of its effects or none. Raises OSError."""
@@ -165,28 +149,6 @@ class Group:
         return None
 
     # --- put -------------------------------------------------------------------------------------
-
-    def _seal(self, puts: list[Put], ahead: Prepared | None) -> list[IndexRecord]:
-        """Of keys and blobs that nothing is known of: there is nothing to judge."""
-        volume = self._open_volume()
-        place = GroupPlace(volume.number, volume.end, seed_of(volume.secret), self.sequence)
-        sealed = (ahead and ahead.sealed_at(place, len(puts))) or seal_at(puts, place, self._now_ms)
-        assert sealed is not None, "puts that have to be judged"
-        parts, rows, self.length, live = sealed
-        drafts = [put.draft for put in puts]
-        self._sealed.append(parts[0])
-        if len(parts) > 1:
-            following = iter(parts[1:])
-            for put in puts:
-                if not put.draft.inline:
-                    self._sealed += (*put.content, next(following))
-                    if put.unique:
-                        self.unique_bytes += put.draft.size
-        self.changes.put_new(rows, volume=volume.number, live=live)
-        for draft in drafts:
-            draft.number(self.sequence, self.sequence)
-            self.sequence += 1
-        return drafts
 
     def _put(self, put: Put) -> IndexRecord:
         changes, key, record = self.changes, put.key, put.draft
@@ -356,13 +318,6 @@ class Group:
         self.length += length + -length % ALIGNMENT
         self.sequence += 1
         return self._volume.number, offset, front
-
-
-def rows_asked_for(puts: Sequence[Put]) -> list[bytes]:
-    """The rows of the index that say whether there are such objects, and such bytes."""
-    wanted = [CURRENT + put.key for put in puts]
-    wanted += [BLOB + put.draft.content_hash for put in puts if not put.draft.inline]
-    return wanted
 
 
 def _same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:

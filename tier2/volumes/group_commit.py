@@ -21,14 +21,29 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.errors import StorageUnavailableError
+from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.blob_record import seed_of
 from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.disk_reserve import DiskReserve
-from tier2.volumes.group import Group, Outcome, rows_asked_for
+from tier2.volumes.group import Group, Outcome
 from tier2.volumes.index_changes import IndexChanges
-from tier2.volumes.index_rows import NEXT_SEQUENCE, encode_sequence
+from tier2.volumes.index_rows import (
+    NEW_VOLUME_ROW,
+    NEXT_SEQUENCE,
+    VolumeRow,
+    decode_volume_row,
+    encode_sequence,
+    encode_volume_row,
+    volume_key,
+)
 from tier2.volumes.mutations import IndexSynced, Mutation, Put
-from tier2.volumes.new_objects import GroupPlace, Prepared, seal_at
+from tier2.volumes.new_objects import (
+    GroupPlace,
+    Prepared,
+    SealedGroup,
+    rows_asked_for,
+    seal_group,
+)
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
 
@@ -84,11 +99,12 @@ class GroupCommit:
 
         It is taken to be the next one: if it is not, or not these puts alone, its records are made anew.
         """
-        rows = self._index.read_ahead(rows_asked_for(puts))
+        wanted = rows_asked_for(puts)
+        rows = self._index.read_ahead(wanted)
         place = self._next_place
-        if place is None or any(row is not None for row in rows.rows.values()):
-            return Prepared(puts, rows)
-        return Prepared(puts, rows, place, seal_at(puts, place, now_ms))
+        if place is None or not _are_new(puts) or not _are_unknown(wanted, rows.rows):
+            return Prepared(rows)
+        return Prepared(rows, seal_group(puts, place, now_ms))
 
     def commit(
         self,
@@ -140,6 +156,9 @@ class GroupCommit:
         *,
         full: bool,
     ) -> list[Outcome]:
+        sealed = None if full else self._sealed(mutations, now_ms, ahead)
+        if sealed is not None:
+            return self._commit_sealed(sealed)
         group = Group(
             changes=IndexChanges(self._index),
             open_volume=lambda: self._volume(now_ms),
@@ -149,9 +168,15 @@ class GroupCommit:
         )
         first = group.sequence
         self._look_ahead(group, mutations, ahead)
-        outcomes = group.judge_all(mutations, _of_all(ahead))
+        outcomes = [group.judge(mutation) for mutation in mutations]
         if group.has_records:
-            self._write(group, first)
+            volume = self._opened()
+            encoded = group.encode(volume.secret)
+            self._write(encoded, group.length, group.unique_bytes, group.sequence)
+            group.changes.note_written(
+                volume.number, end=volume.end, lowest=first, highest=group.sequence - 1
+            )
+            group.changes.put(NEXT_SEQUENCE, encode_sequence(group.sequence))
         changes = group.changes.take()
         if changes:
             self._apply(changes)
@@ -175,27 +200,86 @@ class GroupCommit:
                 unread.append(mutation)
         group.look_ahead(unread)
 
-    def _write(self, group: Group, first: int) -> None:
+    # --- new objects -----------------------------------------------------------------------------
+
+    def _sealed(
+        self, mutations: Sequence[Mutation], now_ms: int, ahead: Sequence[Prepared | None]
+    ) -> SealedGroup | None:
+        """The group, if all of it is new objects. Raises OSError."""
+        prepared = _of_all(ahead)
+        if prepared is not None and prepared.sealed is not None:
+            sealed = prepared.sealed
+            if len(sealed.records) == len(mutations) and self._is_next(sealed.place):
+                rows = self._index.still_true(prepared.rows)
+                if rows and not any(rows.values()):
+                    return sealed
+        puts = [one for one in mutations if type(one) is Put]
+        if len(puts) < len(mutations) or not _are_new(puts):
+            return None
+        wanted = rows_asked_for(puts)
+        found = dict(zip(wanted, self._index.get_many(wanted), strict=True))
+        if not _are_unknown(wanted, found):
+            return None
+        volume = self._volume(now_ms)
+        seed = seed_of(volume.secret)
+        place = GroupPlace(volume.number, volume.end, seed, self._sequence_next)
+        return seal_group(puts, place, now_ms)
+
+    def _is_next(self, place: GroupPlace) -> bool:
+        """Whether a group begins there now."""
         volume = self._open
-        assert volume is not None, "records without a volume"
-        self._sequence_next = group.sequence
+        return (
+            volume is not None
+            and volume.end < self._settings.volume_bytes_max
+            and place == (volume.number, volume.end, seed_of(volume.secret), self._sequence_next)
+        )
+
+    def _commit_sealed(self, sealed: SealedGroup) -> list[Outcome]:
+        number, _, _, first = sealed.place
+        following = first + len(sealed.records)
+        self._write(sealed.buffers, sealed.length, sealed.unique_bytes, following)
+        row_key = volume_key(number)
+        stored = self._index.get(row_key)
+        row = NEW_VOLUME_ROW if stored is None else decode_volume_row(stored)
+        changes = sealed.rows
+        changes[row_key] = encode_volume_row(
+            VolumeRow(
+                max(row.indexed_to, self._opened().end),
+                row.live_bytes + sealed.live,
+                min(row.sequence_lowest, first),
+                max(row.sequence_highest, following - 1),
+                row.tombstone_bytes,
+                row.tombstone_oldest,
+            )
+        )
+        changes[NEXT_SEQUENCE] = encode_sequence(following)
+        self._apply(changes)
+        self._sequence_applied = following
+        return [*sealed.records]
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _write(
+        self, buffers: Sequence[BufferView], length: int, unique_bytes: int, sequence_next: int
+    ) -> None:
+        """`sequence_next`: the number behind those of the records."""
+        volume = self._opened()
+        self._sequence_next = sequence_next
         start = volume.end
         self._to_cut = (volume.number, start)
+        self._next_place = GroupPlace(
+            volume.number, start + length, seed_of(volume.secret), sequence_next
+        )
         try:
-            past_cache = group.unique_bytes >= PAST_CACHE_BYTES_MIN
-            encoded = group.encode(volume.secret)
-            self._next_place = GroupPlace(
-                volume.number, start + group.length, seed_of(volume.secret), group.sequence
-            )
-            volume.write(encoded, group.length, past_cache=past_cache)
+            volume.write(buffers, length, past_cache=unique_bytes >= PAST_CACHE_BYTES_MIN)
         except BaseException:
             self._abandon()
             raise
-        assert volume.end == start + group.length, f"{volume.end=} {start=} {group.length=}"
-        group.changes.note_written(
-            volume.number, end=volume.end, lowest=first, highest=group.sequence - 1
-        )
-        group.changes.put(NEXT_SEQUENCE, encode_sequence(group.sequence))
+        assert volume.end == start + length, f"{volume.end=} {start=} {length=}"
+
+    def _opened(self) -> OpenVolume:
+        assert self._open is not None, "records without a volume"
+        return self._open
 
     def _apply(self, changes: Mapping[bytes, bytes | None]) -> None:
         try:
@@ -233,3 +317,13 @@ def _of_all(ahead: Sequence[Prepared | None]) -> Prepared | None:
     """If one is of all of them."""
     first = ahead[0] if ahead else None
     return first if all(one is first for one in ahead) else None
+
+
+def _are_new(puts: Sequence[Put]) -> bool:
+    """As far as one sees without the index."""
+    return bool(puts) and all(put.new is not None for put in puts)
+
+
+def _are_unknown(wanted: Sequence[bytes], rows: Mapping[bytes, bytes | None]) -> bool:
+    """Whether none of these rows is there, and each is wanted once."""
+    return len(rows) == len(wanted) and not any(rows.values())

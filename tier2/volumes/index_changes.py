@@ -124,19 +124,6 @@ class IndexChanges:
         present = [(row, content) for row, content in sorted(found.items()) if content is not None]
         return [(row, decode_object_row(content)) for row, content in present[:limit]]
 
-    def are_unknown(self, row_keys: Sequence[bytes]) -> bool:
-        """Whether there are no such rows, by what was read ahead, and each is asked for once. Before any change."""
-        assert not self._rows, "a group that has begun"
-        seen = self._seen
-        return len(set(row_keys)) == len(row_keys) and all(
-            key in seen and seen[key] is None for key in row_keys
-        )
-
-    def put_new(self, rows: Mapping[bytes, bytes], *, volume: int, live: int) -> None:
-        """Rows of new objects and new blobs, and how many bytes of their volume they make live."""
-        self._rows.update(rows)
-        self._add_live(volume, live)
-
     def put_version(
         self,
         key: bytes,

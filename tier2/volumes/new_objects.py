@@ -21,6 +21,8 @@ from tier2.volumes.blob_record import (
 from tier2.volumes.buffered_index import RowsAhead
 from tier2.volumes.index_record import IndexRecord, encode_index_record
 from tier2.volumes.index_rows import (
+    BLOB,
+    CURRENT,
     BlobRow,
     ObjectRow,
     blob_key,
@@ -90,29 +92,64 @@ class GroupPlace(NamedTuple):
 
 
 @dataclass(slots=True)
+class SealedGroup:
+    """What is written for a group of new objects, and what the index gets."""
+
+    place: GroupPlace
+    buffers: list[BufferView]
+    length: int
+    """Of all buffers."""
+    live: int
+    """Bytes of it that are live."""
+    unique_bytes: int
+    """Bytes of it that the system need not keep in memory."""
+    rows: dict[bytes, bytes | None]
+    records: list[IndexRecord]
+    """The outcomes, in the order of the puts."""
+
+
+@dataclass(slots=True)
 class Prepared:
     """What was made ready for some puts before their group begins, beside the one before it."""
 
-    puts: Sequence[Put]
     rows: RowsAhead
-    place: GroupPlace | None = None
-    sealed: Sealed | None = None
-    """Of these puts as a group of new objects at that place, if they are such."""
-
-    def sealed_at(self, place: GroupPlace, count: int) -> Sealed | None:
-        """If that is where they come to stand, by themselves: a group of so many."""
-        return self.sealed if place == self.place and count == len(self.puts) else None
+    sealed: SealedGroup | None = None
+    """Of these puts, if nothing was known of any of them then."""
 
 
-def seal_at(puts: Sequence[Put], place: GroupPlace, now_ms: int) -> Sealed | None:
-    """None unless all of them are new, as far as one sees without the index."""
+def rows_asked_for(puts: Sequence[Put]) -> list[bytes]:
+    """The rows of the index that say whether there are such objects, and such bytes."""
+    wanted = [CURRENT + put.key for put in puts]
+    wanted += [BLOB + put.draft.content_hash for put in puts if not put.draft.inline]
+    return wanted
+
+
+def seal_group(puts: Sequence[Put], place: GroupPlace, now_ms: int) -> SealedGroup:
+    """Puts that have `new`, of keys and bytes without a row, each named once."""
     objects = [put.new for put in puts if put.new is not None]
-    if not objects or len(objects) < len(puts):
-        return None
-    piece_bytes = puts[0].draft.piece_bytes
-    return seal(
-        objects, place.sequence, place.volume, place.offset, place.seed, now_ms, piece_bytes
+    assert len(objects) == len(puts) > 0, "puts that have to be judged"
+    records = [put.draft for put in puts]
+    parts, rows, length, live = seal(
+        objects,
+        place.sequence,
+        place.volume,
+        place.offset,
+        place.seed,
+        now_ms,
+        records[0].piece_bytes,
     )
+    for sequence, record in enumerate(records, start=place.sequence):
+        record.number(sequence, sequence)
+    buffers: list[BufferView] = [parts[0]]
+    unique_bytes = 0
+    if len(parts) > 1:
+        following = iter(parts[1:])
+        for put in puts:
+            if not put.draft.inline:
+                buffers += (*put.content, next(following))
+                if put.unique:
+                    unique_bytes += put.draft.size
+    return SealedGroup(place, buffers, length, live, unique_bytes, {**rows}, records)
 
 
 def native_seal() -> Seal | None:

@@ -58,7 +58,7 @@ class Commit:
 
     def prepare(self, puts: Sequence[Put], now_ms: int) -> Prepared:
         self.prepared.append([one.key for one in puts])
-        return Prepared(puts, RowsAhead(0, {}))
+        return Prepared(RowsAhead(0, {}))
 
     def flush_index(self) -> None:
         self._enter()

@@ -62,7 +62,7 @@ class Line(GroupLine):
         self.calls_at_once -= 1
         if self.calls_at_once < 0:
             assert self.taken.wait(PATIENCE_SECONDS)
-        return Prepared(puts, RowsAhead(0, {}))
+        return Prepared(RowsAhead(0, {}))
 
     async def next(self) -> list[Waiting]:
         """The next group; the one before it has ended."""

@@ -21,7 +21,14 @@ from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_record import IndexRecord, decode_index_record
 from tier2.volumes.index_rows import decode_blob_row, decode_object_row
 from tier2.volumes.mutations import Condition, NewObject, Put, SmallPut
-from tier2.volumes.new_objects import GroupPlace, Prepared, Seal, native_seal, seal_in_python
+from tier2.volumes.new_objects import (
+    GroupPlace,
+    Prepared,
+    Seal,
+    SealedGroup,
+    native_seal,
+    seal_in_python,
+)
 from tier2.volumes.opening import OpenEngine
 from tier2.volumes.volume_files import OpenVolume
 
@@ -238,52 +245,52 @@ async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
 
 
 @pytest.fixture
-def sealed_anew(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many objects, each time that a group is sealed in its turn."""
+def sealings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many objects, each time that a group is sealed, ahead or in its turn."""
     counts: list[int] = []
 
-    def seal_at(puts: Sequence[Put], place: GroupPlace, now_ms: int) -> object:
+    def seal_group(puts: Sequence[Put], place: GroupPlace, now_ms: int) -> SealedGroup:
         counts.append(len(puts))
-        return new_objects.seal_at(puts, place, now_ms)
+        return new_objects.seal_group(puts, place, now_ms)
 
-    monkeypatch.setattr("tier2.volumes.group.seal_at", seal_at)
+    monkeypatch.setattr("tier2.volumes.group_commit.seal_group", seal_group)
     return counts
 
 
 async def test_what_was_sealed_ahead_is_written_as_it_is(
-    beside: Beside, sealed_anew: list[int]
+    beside: Beside, sealings: list[int]
 ) -> None:
     beside.make(beside.puts(1), [None])
     puts = beside.puts(2, 3)
     ahead = beside.prepared(puts)
     beside.make(puts, [ahead, ahead])
-    assert sealed_anew == [1]
+    assert sealings == [1, 2]
 
 
-async def test_what_comes_to_stand_elsewhere_is_sealed_anew(
-    beside: Beside, sealed_anew: list[int]
+async def test_what_comes_to_stand_elsewhere_is_sealings(
+    beside: Beside, sealings: list[int]
 ) -> None:
     beside.make(beside.puts(1), [None])
     puts, others = beside.puts(2, 3), beside.puts(4, 5)
     ahead, aheads = beside.prepared(puts), beside.prepared(others)
     beside.make(others, [aheads, aheads])
     beside.make(puts, [ahead, ahead])
-    assert sealed_anew == [1, 2]
+    assert sealings == [1, 2, 2, 2]
 
 
-async def test_what_comes_in_another_company_is_sealed_anew(
-    beside: Beside, sealed_anew: list[int]
+async def test_what_comes_in_another_company_is_sealings(
+    beside: Beside, sealings: list[int]
 ) -> None:
     beside.make(beside.puts(1), [None])
     puts, others = beside.puts(2, 3), beside.puts(4)
     ahead, aheads = beside.prepared(puts), beside.prepared(others)
     beside.make(puts[:1], [ahead])
     beside.make(puts[1:] + others, [ahead, aheads])
-    assert sealed_anew == [1, 1, 2]
+    assert sealings == [1, 2, 1, 1, 2]
 
 
 async def test_what_the_group_before_stores_is_not_written_as_if_it_were_new(
-    beside: Beside, sealed_anew: list[int], monkeypatch: pytest.MonkeyPatch
+    beside: Beside, sealings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes to stand where it was sealed for, but one of its keys is not new any more."""
     beside.make(beside.puts(1), [None])
@@ -292,12 +299,12 @@ async def test_what_the_group_before_stores_is_not_written_as_if_it_were_new(
     beside.make(beside.puts(3), [None])
     assert ahead[0].sealed is not None
     beside.make(puts, [ahead[0], ahead[0]])
-    assert sealed_anew == [1, 1]
+    assert sealings == [1, 1, 2]
     assert len(await beside.opened.engine.list_versions(b"3")) == 1
 
 
 async def test_h48_what_was_sealed_for_a_volume_that_failed_goes_to_the_next_one(
-    beside: Beside, sealed_anew: list[int], monkeypatch: pytest.MonkeyPatch
+    beside: Beside, sealings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside.make(beside.puts(1), [None])
     puts = beside.puts(2, 3)
@@ -311,7 +318,7 @@ async def test_h48_what_was_sealed_for_a_volume_that_failed_goes_to_the_next_one
     with pytest.raises(OSError, match="as the test says"):
         beside.commit.commit(beside.puts(4), NOW_MS, [None])
     beside.make(puts, [ahead[0], ahead[0]])
-    assert sealed_anew == [1, 1, 2]
+    assert sealings == [1, 1, 2, 2]
 
 
 def during_the_next_write(
@@ -328,3 +335,37 @@ def during_the_next_write(
 
     monkeypatch.setattr(OpenVolume, "write", write)
     return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_is_sealed_is_what_judging_makes(tmp_path: Path, seed: int) -> None:
+    """The same groups, ready as they are and one by one: the same bytes in the volumes, the same rows in the index."""
+    made: list[object] = []
+    for is_sealed in (True, False):
+        directory, random = tmp_path / f"{is_sealed}", Random(seed)
+        directory.mkdir()
+        opened = await open_small(str(directory))
+        commit: GroupCommit = opened.engine._line._commit
+        applied: list[int] = []
+        for number in range(30):
+            # A few old keys and contents, and twice the same in one group now and then.
+            keys = [
+                number * 10 + random.choice((0, 1, 1, 2, 3, -90))
+                for _ in range(random.randint(1, 4))
+            ]
+            sizes = [random.choice((50, 300, 900)) for _ in keys]
+            wanted = [
+                SmallPut(b"%d" % max(key, 0), BYTES[key % 50 :][:size], "", "", size)
+                for key, size in zip(keys, sizes, strict=True)
+            ]
+            puts = group_line._digest_small(wanted, NOW_MS, SMALL)
+            for put in puts:
+                put.new = put.new if is_sealed else None
+            commit.commit(puts, NOW_MS, [None] * len(puts))
+            applied.append(commit.sequence_applied)
+        rows = opened.engine.index.scan(b"", b"\xff", 1000)
+        await opened.engine.check()
+        await opened.close()
+        files = sorted((directory / "volumes").iterdir())
+        made.append((applied, rows, [(one.name, one.read_bytes()) for one in files]))
+    assert made[0] == made[1]
