@@ -1,6 +1,7 @@
 """Containers as their host sees them: life cycle, health, and where assignments come from."""
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType, Protocol
@@ -69,7 +70,18 @@ class HostAssignment:
     """Which containers one host has to run, as of a version that only grows."""
 
     version: int
-    containers: frozenset[ContainerId]
+    since: Mapping[ContainerId, int]
+    """Of each container, the version that gave it to this host. A container that was another host's, or nobody's, in
+    between has another one, also for a host that never saw the versions in between (K3)."""
+
+    @property
+    def containers(self) -> AbstractSet[ContainerId]:
+        """What the host has to run."""
+        return self.since.keys()
+
+    def keeps(self, container_id: ContainerId, *, since: int) -> bool:
+        """Whether a life of the container that began for `since` is to go on."""
+        return self.since.get(container_id) == since
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,8 @@ class ContainerFailure:
 
 
 class AssignmentSource(Protocol):
-    """The controller as a host sees it. K1 versions only grow. K2 per version a container has at most one host."""
+    """The controller as a host sees it. K1 versions only grow. K2 per version a container has at most one host.
+    K3 a container's `since` is the version that gave it to its host, and stays for as long as it is that host's."""
 
     def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:
         """The present assignment, then every later one. Hold it in `aclosing`."""

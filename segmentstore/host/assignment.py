@@ -6,7 +6,8 @@ again from the first pause (H42).
 
 Invariants:
 
-- Versions only grow (K1); a version names each container at most once, on one host (K2).
+- Versions only grow (K1); a version names each container at most once, on one host (K2), and since when (K3): what was
+  taken out and put back is there since it was put back.
 - A failed container is absent from the version that follows its report, and comes back in a later one at the earliest.
 - A container that failed because bytes are corrupt never comes back: a person must look first.
 - Nothing runs here: pauses end when a watcher looks, so there is no task to own and none to leak.
@@ -31,6 +32,8 @@ class _Placement:
     due: float = 0.0
     """Assigned from this time on."""
     assigned: bool = True
+    since: int = 1
+    """The version that assigned it last."""
     failures: int = 0
     """In a row, without running well in between."""
     running_since: float = _NEVER
@@ -54,7 +57,7 @@ class InProcessAssignmentSource:
             self._put_back(loop.time())
             if self._version > seen:
                 seen = self._version
-                yield HostAssignment(version=seen, containers=self._assigned())
+                yield HostAssignment(version=seen, since=self._assigned())
                 continue
             next_due = min(
                 (p.due for p in self._placements.values() if not p.assigned), default=_NEVER
@@ -103,9 +106,12 @@ class InProcessAssignmentSource:
             if not placement.assigned and placement.due <= now:
                 placement.assigned = True
                 self._version += 1
+                placement.since = self._version
 
-    def _assigned(self) -> frozenset[ContainerId]:
-        return frozenset(c for c, placement in self._placements.items() if placement.assigned)
+    def _assigned(self) -> dict[ContainerId, int]:
+        return {
+            c: placement.since for c, placement in self._placements.items() if placement.assigned
+        }
 
 
 def is_corrupt(cause: BaseException) -> bool:

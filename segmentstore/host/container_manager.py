@@ -1,7 +1,8 @@
 """Makes what runs here equal to what is assigned here, and says what ended by itself.
 
 Each container that is assigned lives in one task: create, start, run, close. The manager starts that task when an
-assignment names the container and cancels it when a later one does not.
+assignment names the container and cancels it when a later one does not, or says that the container was elsewhere
+in between.
 
 Invariants:
 
@@ -10,6 +11,9 @@ Invariants:
       ends after `close()` has returned.
 - M3  A container that ends by itself, while starting or later, is closed and reported; it starts again only when a
       version of the assignment that is later than the report names it (H42). Nothing is restarted locally.
+- M4  A life is for one `since` of its container. Once this host has heard of another one the life gets no request any
+      more, however long it takes to end: an owner that was fenced while it idled knows nothing of it, and would say
+      "does not exist" of what another host has created meanwhile (H24).
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
 """
@@ -40,6 +44,10 @@ class _Life:
     """One container from its creation to the end of its close()."""
 
     task: asyncio.Task[None]
+    since: int
+    """The version that gave the container to this host, for this life."""
+    container: SegmentContainer | None = None
+    """None until the task has begun."""
     cause: BaseException | None = None
     """Why it ended by itself; None while it runs, and after a stop that was asked for."""
     settled: bool = False
@@ -95,8 +103,24 @@ class ContainerManager:
                 assert assignment.version > known, (
                     f"an assignment went back version={assignment.version} known={known}"
                 )
+                for container_id, since in assignment.since.items():
+                    assert since <= assignment.version, (
+                        f"given by a later version container={container_id} "
+                        f"since={since} version={assignment.version}"
+                    )
                 self._assignment = assignment
+                # Here and not behind the report, which may take as long as the way to the controller is long.
+                self._end_lives(assignment)
                 self._wake.set()
+
+    def _end_lives(self, assignment: HostAssignment) -> None:
+        """Lives that do not belong to the assignment are told to end, and get no request from now on (M4)."""
+        for container_id, life in self._lives.items():
+            if assignment.keeps(container_id, since=life.since) or life.task.cancelling():
+                continue
+            life.task.cancel()
+            if life.container is not None and life.cause is None:
+                self._registry.set_absent(life.container, reason="stopping", failed=False)
 
     async def _renew(self) -> None:
         """The report is also what keeps this host's claim alive."""
@@ -125,11 +149,7 @@ class ContainerManager:
     def _converge(self, group: asyncio.TaskGroup) -> None:
         if self._assignment is None:
             return
-        wanted = self._assignment.containers
-        for container_id, life in self._lives.items():
-            if container_id not in wanted and not life.task.cancelling():
-                life.task.cancel()
-        for container_id in sorted(wanted):
+        for container_id, since in sorted(self._assignment.since.items()):
             if container_id in self._lives:
                 continue
             if self._blocked.get(container_id, -1) >= self._assignment.version:
@@ -137,12 +157,13 @@ class ContainerManager:
             self._blocked.pop(container_id, None)
             task = group.create_task(self._live(container_id), name=f"container-{container_id}")
             task.add_done_callback(lambda _: self._wake.set())
-            self._lives[container_id] = _Life(task)
+            self._lives[container_id] = _Life(task, since)
 
     async def _live(self, container_id: ContainerId) -> None:
         """One life of one container. Raises only when it is told to stop: a failure is a value to report."""
         container = self._create_container(container_id)
         life = self._lives[container_id]
+        life.container = container
         try:
             life.cause = await self._start_and_run(container, life)
             self._registry.set_absent(container, reason=_reason(life.cause), failed=True)
@@ -165,6 +186,8 @@ class ContainerManager:
         self._registry.set_starting(container)
         try:
             await container.start()
+            if life.task.cancelling():
+                raise asyncio.CancelledError  # it ended too late for the cancellation to reach it
             self._registry.set_running(container)
             life.settled = True
             self._wake.set()

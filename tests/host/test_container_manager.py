@@ -1,6 +1,4 @@
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -8,7 +6,6 @@ import pytest
 from segmentstore.contracts.containers import (
     ContainerFailure,
     ContainerState,
-    HostId,
 )
 from segmentstore.contracts.errors import (
     DataCorruptionError,
@@ -18,72 +15,18 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.assignment import InProcessAssignmentSource, is_corrupt
-from segmentstore.host.container_manager import ContainerManager
-from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.settings import RestartSettings
+from tests.host.managed_host import HOST, start_host
 from tests.host.scripted_assignments import ScriptedAssignments
 from tests.host.simple_container import SimpleContainer
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 
 pytestmark = pytest.mark.simulation
-HOST = HostId("here")
 SETTINGS = RestartSettings(
     delay_initial_seconds=1.0, delay_max_seconds=8.0, forgive_after_seconds=60.0
 )
 ZERO = ContainerId(0)
-
-
-@dataclass
-class Host:
-    """A manager, its registry, and every container that it created."""
-
-    manager: ContainerManager
-    registry: ContainerRegistry
-    created: list[SimpleContainer]
-    births: list[tuple[ContainerId, float]]
-    task: asyncio.Task[None]
-
-    def newest(self, container_id: int) -> SimpleContainer:
-        return [each for each in self.created if each.container_id == container_id][-1]
-
-    def births_of(self, container_id: int) -> list[float]:
-        return [at for born, at in self.births if born == container_id]
-
-    async def stop(self) -> None:
-        self.registry.check()
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-        assert not self.registry.running()
-        assert {each.state for each in self.created} <= {ContainerState.STOPPED}
-
-
-def start_host(
-    assignments: ScriptedAssignments | InProcessAssignmentSource,
-    make: Callable[[ContainerId], SimpleContainer] = SimpleContainer,
-    container_count: int = 4,
-) -> Host:
-    loop = asyncio.get_running_loop()
-    created: list[SimpleContainer] = []
-    births: list[tuple[ContainerId, float]] = []
-    registry = ContainerRegistry(container_count=container_count)
-
-    def create(container_id: ContainerId) -> SimpleContainer:
-        alive = [
-            each
-            for each in created
-            if each.container_id == container_id and each.state is not ContainerState.STOPPED
-        ]
-        assert not alive, f"two lives at once container={container_id}"
-        container = make(container_id)
-        created.append(container)
-        births.append((container_id, loop.time()))
-        return container
-
-    manager = ContainerManager(
-        host_id=HOST, assignments=assignments, registry=registry, create_container=create
-    )
-    return Host(manager, registry, created, births, loop.create_task(manager.run()))
 
 
 def in_process(count: int = 4) -> InProcessAssignmentSource:
@@ -308,6 +251,9 @@ def test_versions_only_grow_and_a_reported_container_is_missing_from_the_next_on
         third = await anext(watch)
         assert third.containers == {0, 1}
         assert first.version < second.version < third.version
+        # What was out in between says so, also to a watcher that saw the first and the third only (K3).
+        assert first.since == {0: first.version, 1: first.version}
+        assert third.since == {0: third.version, 1: first.version}
         await watch.aclose()
 
     run_simulation(1, main)

@@ -159,6 +159,42 @@ def test_a_controller_knows_what_another_one_did_while_its_containers_were_away(
     assert "the controller starts anew: a container of its tables has ended" in caplog.text
 
 
+@pytest.mark.parametrize("turns", [*range(12), *range(12, 200, 20)])
+def test_h24_who_had_its_containers_back_before_it_missed_them_calls_nothing_absent(
+    turns: int,
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        tiers = SharedTiers()
+        first, second = StoreProcess(tiers, "first"), StoreProcess(tiers, "second")
+        async with first.working(), second.working():
+            await prepared(first)
+            # The first idles: nothing tells it that its logs are another one's.
+            await second.take_over()
+            await create(second, "b")
+            second.assignments.assign()
+            await second.until_it_has_nothing()
+            first.assignments.assign()
+            first.assign_all()
+            # It hears of it in the next turn of the loop.
+            for _ in range(1 + turns):
+                await asyncio.sleep(0)
+            refused, lengths = 0, list[int]()
+            while not lengths:
+                try:
+                    lengths.append((await first.segments.info(segment_name("s", "b", 0))).length)
+                except SegmentStoreError as error:
+                    if error.kind not in RETRIED:
+                        raise
+                    refused += 1
+                    await asyncio.sleep(0.001)
+            assert lengths == [0]
+            assert refused, "it was never asked while its containers began anew"
+            assert await streams(first) == ["a", "b"]
+            assert first.assignments.failures == []
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("turns", [*range(0, 60, 4), *range(60, 400, 40)])
 def test_an_operation_that_another_controller_left_half_done_is_finished_unasked(
     turns: int,

@@ -6,18 +6,21 @@ and the controller lives as long as the containers of its tables do.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from segmentstore.contracts.containers import SegmentContainer
+from segmentstore.contracts.containers import HostAssignment, SegmentContainer
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     ContainerStoppedError,
     ErrorKind,
     SegmentStoreError,
 )
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.api.endpoints import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.host.container_registry import ContainerRegistry
@@ -54,6 +57,16 @@ class WatchedLife(ControllerLife):
         self._host.judge(group, worked=worked)
 
 
+@dataclass(slots=True)
+class _Life:
+    """One container that starts or runs."""
+
+    task: asyncio.Task[None]
+    since: int
+    container: SegmentContainer | None = None
+    """None until the task has begun."""
+
+
 class LifeHost(Host):
     """One process: its containers, and the controller over them."""
 
@@ -61,9 +74,12 @@ class LifeHost(Host):
         super().__init__(world, number)
         self._machine = world.life_machine
         self.registry = ContainerRegistry(container_count=world.swarm.node.container_count)
-        self._lives: dict[int, asyncio.Task[None]] = {}
+        self._lives: dict[ContainerId, _Life] = {}
         """Of the containers that start or run. One that is ending is not to be disturbed in what it gives back."""
+        self._assignment = world.next_assignment()
+        """The one that it heard of last."""
         self._assigned = asyncio.Event()
+        """Whether it may start containers, heard of or not."""
         self._assigned.set()
         self.segments = SegmentStore(registry=self.registry)
         self.tables = TableStore(registry=self.registry)
@@ -82,15 +98,25 @@ class LifeHost(Host):
 
         Whether there was one.
         """
-        life = self._lives.get(container_id)
-        return life is not None and life.cancel()
+        life = self._lives.get(ContainerId(container_id))
+        return life is not None and life.task.cancel()
 
-    def assign(self, *, runs: bool) -> None:
-        """Whether its containers are to run here from now on. Those that run go on until they are stopped or fenced."""
-        if runs:
-            self._assigned.set()
-        else:
-            self._assigned.clear()
+    def depose(self) -> None:
+        """It starts nothing any more, and is not told. What runs here goes on until it is stopped or fenced."""
+        self._assigned.clear()
+
+    def assign(self, assignment: HostAssignment) -> None:
+        """It hears of this one, of none between that and the one before, and does what a `ContainerManager` does."""
+        self._assignment = assignment
+        for container_id, life in self._lives.items():
+            if assignment.keeps(container_id, since=life.since):
+                continue
+            if not life.task.cancelling():
+                life.task.cancel()
+            if life.container is not None:
+                self.containers.pop(container_id, None)
+                self.registry.set_absent(life.container, reason="stopping", failed=False)
+        self._assigned.set()
 
     async def _run_all(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -105,19 +131,23 @@ class LifeHost(Host):
     async def _run_once(self, container_id: int) -> None:
         await self._assigned.wait()
         self.fenced.pop(container_id, None)
-        life = asyncio.get_running_loop().create_task(self._live(container_id))
-        self._lives[container_id] = life
+        task = asyncio.get_running_loop().create_task(self._live(ContainerId(container_id)))
+        since = self._assignment.since[ContainerId(container_id)]
+        self._lives[ContainerId(container_id)] = _Life(task, since)
         try:
-            await life
+            await task
         except asyncio.CancelledError as error:
             raise ContainerStoppedError("it was moved") from error
 
-    async def _live(self, container_id: int) -> None:
+    async def _live(self, container_id: ContainerId) -> None:
         container: SegmentContainer = self._machine.build(self.node, container_id)
+        life = self._lives[container_id]
+        life.container = container
         try:
             self.registry.set_starting(container)
             await container.start()
-            if not self._assigned.is_set():
+            given_back = not self._assignment.keeps(container_id, since=life.since)
+            if given_back or not self._assigned.is_set():
                 raise ContainerStoppedError("it was moved while it started")
             self.registry.set_running(container)
             self.containers[container_id] = container
@@ -153,11 +183,18 @@ class LifeWorld(World):
     def __init__(self, loop: SimLoop, settings: LifeSettings) -> None:
         self.life_machine = NodeMachine(loop, settings.swarm)
         self.settings = settings
+        self._versions = count(1)
         super().__init__(loop, settings.swarm, self.life_machine)
+
+    def next_assignment(self) -> HostAssignment:
+        """That of the process which gets all containers now."""
+        version = next(self._versions)
+        containers = range(self.settings.swarm.node.container_count)
+        return HostAssignment(version, {ContainerId(number): version for number in containers})
 
     def boot(self) -> LifeHost:
         if self.host is not None:
-            self.host.assign(runs=False)
+            self.host.depose()
         self.host_count += 1
         host = LifeHost(self, self.host_count)
         self.owner = host
@@ -183,7 +220,7 @@ class LifeWorld(World):
             await self._depose(second)
             self.zombies.remove(first)
             self.owner = first
-            first.assign(runs=True)
+            first.assign(self.next_assignment())
             self.loop.trace("gives back to", first.node)
             first, second = second, first
         # The one that has nothing now.
@@ -196,7 +233,7 @@ class LifeWorld(World):
         self.zombies.append(host)
         self._had_zombies = True
         self.owner = None
-        host.assign(runs=False)
+        host.depose()
         self.loop.trace("deposed", host.node)
         if self.random.random() < 0.3 and self.swarm.node.takeover:
             return
