@@ -121,16 +121,22 @@ class BodyReader:
         self._settings = settings
 
     @asynccontextmanager
-    async def read(self, call: Call, length_max: int) -> AsyncIterator[Body]:
-        """The whole body, held in the budget until the block ends. Raises S3Failure."""
+    async def read(
+        self, call: Call, length_max: int, *, checksums_are_of_body: bool = True
+    ) -> AsyncIterator[Body]:
+        """The whole body, held in the budget until the block ends. Raises S3Failure.
+
+        `checksums_are_of_body`: the headers of a completion have the checksum of the object, not of its document.
+        """
         chunked = is_chunked(call.authenticated.payload)
         length = _declared_length(call, chunked=chunked)
         if length > length_max:
             raise S3Failure("EntityTooLarge", _TOO_LARGE.format(length=length, limit=length_max))
         async with self._budget.hold(length):
-            await call.invite_body()
+            await call.invitation.give()
             buffers, trailers = await self._receive(call, length, chunked=chunked)
-            yield await self._checked(call, buffers, length, trailers)
+            claimed = _claimed_checksums(call, trailers) if checksums_are_of_body else {}
+            yield await self._checked(call, buffers, length, claimed)
 
     async def _receive(
         self, call: Call, length: int, *, chunked: bool
@@ -160,9 +166,8 @@ class BodyReader:
         return buffers, dict(body.trailers)
 
     async def _checked(
-        self, call: Call, buffers: list[bytes], length: int, trailers: dict[str, str]
+        self, call: Call, buffers: list[bytes], length: int, claimed: dict[str, str]
     ) -> Body:
-        claimed = _claimed_checksums(call, trailers)
         payload = call.authenticated.payload
         sha256 = "" if payload == UNSIGNED_PAYLOAD or is_chunked(payload) else payload
         content_md5 = call.request.headers.get("Content-MD5")

@@ -1,7 +1,9 @@
 """One handler for every request: its signature first, then its verb, then what every answer has in common.
 
 Invariants: whatever goes wrong has an answer in S3's form; a request whose body was left unread is answered with the
-end of its connection, so that bytes of a body are never taken for the next request.
+end of its connection, so that bytes of a body are never taken for the next request. So is one whose client waits for
+`100 Continue` and gets its answer instead, even if it has no body: there are clients (botocore) that wait for ever for
+the next answer on such a connection.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from aiohttp import web
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.s3.authentication import Authenticator
-from segmentstore.s3.call import Call
+from segmentstore.s3.call import Call, Invitation
 from segmentstore.s3.conditions import NotModified
 from segmentstore.s3.failures import S3Failure, failure_of
 from segmentstore.s3.request_target import parse_target
@@ -41,11 +43,13 @@ class Dispatch:
         loop = asyncio.get_running_loop()
         started = loop.time()
         request_id = self._random.randbytes(8).hex().upper()
-        response = await self._answer(request, request_id)
+        invitation = Invitation(request)
+        response = await self._answer(request, request_id, invitation)
         if not response.prepared:
             response.headers["x-amz-request-id"] = request_id
             response.headers["Server"] = "segmentstore"
-            if request.can_read_body and not request.content.at_eof():
+            unread = request.can_read_body and not request.content.at_eof()
+            if unread or invitation.is_due:
                 response.force_close()
         level = logging.WARNING if response.status >= 500 else logging.DEBUG
         _LOGGER.log(
@@ -59,7 +63,9 @@ class Dispatch:
         )
         return response
 
-    async def _answer(self, request: web.BaseRequest, request_id: str) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.BaseRequest, request_id: str, invitation: Invitation
+    ) -> web.StreamResponse:
         try:
             target = parse_target(request.rel_url.raw_path, request.rel_url.raw_query_string)
             call = Call(
@@ -69,6 +75,7 @@ class Dispatch:
                     request.method, target, request.headers
                 ),
                 request_id=request_id,
+                invitation=invitation,
             )
             return await self._routes.verb_of(request.method, target)(call)
         except NotModified as answer:

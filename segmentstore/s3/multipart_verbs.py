@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from aiohttp import web
 
@@ -9,8 +10,13 @@ from segmentstore.runtime.clock import WallClock
 from segmentstore.s3.body_reader import BodyBudget, BodyReader
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
-from segmentstore.s3.checksum_plan import ChecksumPlan, checksum_plan_of
-from segmentstore.s3.checksums import ALGORITHMS, HEADER_PREFIX, composite_checksum
+from segmentstore.s3.checksum_plan import (
+    announced_plan,
+    checksum_plan_of,
+    object_checksums,
+    require_object_checksums,
+)
+from segmentstore.s3.checksums import ALGORITHMS, HEADER_PREFIX
 from segmentstore.s3.conditions import write_condition
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import iso_date
@@ -18,6 +24,7 @@ from segmentstore.s3.object_copying import ObjectCopying
 from segmentstore.s3.object_description import (
     ObjectDescription,
     checksum_headers,
+    checksum_type,
     description_of_request,
     version_text,
 )
@@ -66,8 +73,7 @@ class MultipartVerbs:
             description = description_of_request(
                 call, metadata_bytes_max=self._settings.metadata_bytes_max
             )
-            algorithm = (call.header("x-amz-checksum-algorithm") or "").lower()
-            composite = call.header("x-amz-checksum-type") != "FULL_OBJECT"
+            plan = announced_plan(call)
             upload = await self._uploads.begin(
                 object_key(call.bucket, call.target.key),
                 Description(
@@ -76,9 +82,13 @@ class MultipartVerbs:
                     retention=lock.retention,
                     legal_hold=lock.legal_hold,
                 ),
-                notes=ChecksumPlan(algorithm, composite).notes(),
+                notes=plan.notes(),
             )
-        headers = {"x-amz-checksum-algorithm": algorithm.upper()} if algorithm else {}
+        headers: dict[str, str] = {}
+        if plan.algorithm:
+            headers["x-amz-checksum-algorithm"] = plan.algorithm.upper()
+            if plan.algorithm in ALGORITHMS:
+                headers["x-amz-checksum-type"] = "COMPOSITE" if plan.composite else "FULL_OBJECT"
         result = document(
             "InitiateMultipartUploadResult",
             leaf("Bucket", call.bucket),
@@ -109,14 +119,17 @@ class MultipartVerbs:
             start, end = self._copying.range_of_part(call, source)
             async with self._budget.hold(end - start):
                 content = await self._copying.read(source, start, end - start)
-                md5 = await self._copying.md5(content)
+                algorithm = checksum_plan_of(upload).algorithm
+                md5, value = await self._copying.digests_of_part(content, algorithm)
+                checksum = (algorithm, value) if value else None
                 part = await self._uploads.put_part(
-                    upload, number, [content], md5=md5, checksum=None
+                    upload, number, [content], md5=md5, checksum=checksum
                 )
         result = document(
             "CopyPartResult",
             leaf("LastModified", iso_date(part.stored_ms)),
             leaf("ETag", f'"{part.md5}"'),
+            *([leaf(_CHECKSUM_TAGS[algorithm], value)] if value else []),
         )
         return xml_response(result, headers=self._copying.source_headers(source))
 
@@ -129,13 +142,19 @@ class MultipartVerbs:
         return web.Response(status=204)
 
     async def complete(self, call: Call) -> web.StreamResponse:
-        async with self._bodies.read(call, self._settings.document_bytes_max) as body:
+        async with self._bodies.read(
+            call, self._settings.document_bytes_max, checksums_are_of_body=False
+        ) as body:
             order = parse(body.joined(), "CompleteMultipartUpload")
         async with self._buckets.writing(call.bucket) as bucket:
             upload = self._upload(call)
             condition = write_condition(call)
             parts = self._chosen_parts(upload, order)
-            checksums = _checksums(checksum_plan_of(upload), parts)
+            _require_size(call, parts)
+            checksums = await self._copying.aside(
+                partial(object_checksums, checksum_plan_of(upload), parts)
+            )
+            require_object_checksums(call, checksums, len(parts))
             if upload.completing:
                 raise S3Failure("OperationAborted", "The upload is being completed already.")
             described = upload.record.description
@@ -158,6 +177,7 @@ class MultipartVerbs:
             leaf("Key", call.target.key),
             leaf("ETag", f'"{record.etag}"'),
             *(leaf(_CHECKSUM_TAGS[name], value) for name, value in checksums.items()),
+            *([leaf("ChecksumType", checksum_type(checksums))] if checksums else []),
         )
         return xml_response(result, headers=headers)
 
@@ -220,13 +240,13 @@ def _checksum_agrees(part: Part, element: Element) -> bool:
     return element.text_of(_CHECKSUM_TAGS[algorithm], value) == value
 
 
-def _checksums(plan: ChecksumPlan, parts: Sequence[Part]) -> dict[str, str]:
-    """Of the object: the checksum of its parts' checksums, if all of them have one of the announced kind."""
-    algorithm = plan.algorithm
-    values = [part.checksum[1] for part in parts if part.checksum and part.checksum[0] == algorithm]
-    if not plan.composite or algorithm not in ALGORITHMS or len(values) < len(parts):
-        return {}
-    return {algorithm: composite_checksum(algorithm, values)}
+def _require_size(call: Call, parts: Sequence[Part]) -> None:
+    """Raises S3Failure if the object has another size than its client says."""
+    claimed, size = call.header("x-amz-mp-object-size"), sum(part.length for part in parts)
+    if claimed is not None and claimed.strip() != str(size):
+        raise S3Failure(
+            "InvalidRequest", f"The parts have {size} bytes, x-amz-mp-object-size says {claimed}."
+        )
 
 
 def _etag(parts: Sequence[Part]) -> str:

@@ -2,9 +2,10 @@
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeVar
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from segmentstore.s3.body_reader import BodyBudget
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.byte_ranges import parse_range, resolve_range
 from segmentstore.s3.call import Call
+from segmentstore.s3.checksums import ALGORITHMS, checksum_text
 from segmentstore.s3.conditions import check_copy_source, write_condition
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import iso_date
@@ -28,7 +30,7 @@ from segmentstore.s3.object_description import (
 )
 from segmentstore.s3.object_keys import object_key
 from segmentstore.s3.object_lock import lock_of_put
-from segmentstore.s3.request_target import decode_key
+from segmentstore.s3.request_target import checked_key, decode_text
 from segmentstore.s3.responses import xml_response
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.versions import VersionWriter
@@ -38,6 +40,7 @@ from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index_record import IndexRecord
 
 _SOURCE = "x-amz-copy-source"
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +112,12 @@ class ObjectCopying:
     async def source(self, call: Call) -> CopySource:
         """Of x-amz-copy-source, with its conditions checked. Raises S3Failure."""
         path, _, query = (call.header(_SOURCE) or "").partition("?versionId=")
-        bucket, _, key = path.removeprefix("/").partition("/")
-        if not bucket or not key:
-            # Some clients encode the slash between bucket and key as well.
-            bucket, _, key = unquote(path).removeprefix("/").partition("/")
-        key = decode_key(key)
+        # Decoded as a whole and once: some clients encode the slash between bucket and key as well, and a key that is
+        # decoded twice is another key.
+        bucket, _, key = decode_text(path).removeprefix("/").partition("/")
         if not bucket or not key:
             raise S3Failure("InvalidArgument", f"{_SOURCE} has to be BUCKET/KEY.")
+        checked_key(key)
         self._buckets.get(bucket)
         version_id = unquote(query) or None
         engine_version = "" if version_id == "null" else version_id
@@ -131,18 +133,27 @@ class ObjectCopying:
 
     async def read(self, source: CopySource, start: int, length: int) -> bytes:
         """Bytes of the source. Raises S3Failure if it changed since it was found."""
+        # A version that has an id is copied whatever takes its place meanwhile.
+        version_id = source.record.version_id or source.version_id
         found = await self._engine.get_range(
-            object_key(source.bucket, source.key), start, length, version_id=source.version_id
+            object_key(source.bucket, source.key), start, length, version_id=version_id
         )
         if found.record.sequence != source.record.sequence:
             raise S3Failure("OperationAborted", "The source was overwritten during the copy.")
         return found.content
 
-    async def md5(self, content: bytes) -> str:
-        """In hexadecimal."""
-        loop = asyncio.get_running_loop()
-        hashing = partial(hashlib.md5, content, usedforsecurity=False)
-        return (await loop.run_in_executor(self._executor, hashing)).hexdigest()
+    async def digests_of_part(self, content: bytes, algorithm: str) -> tuple[str, str]:
+        """MD5 in hexadecimal, and the checksum as it is written in headers; empty if the algorithm is none of ours."""
+
+        def hashing() -> tuple[str, str]:
+            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            return md5, checksum_text(algorithm, [content]) if algorithm in ALGORITHMS else ""
+
+        return await self.aside(hashing)
+
+    async def aside(self, call: Callable[[], _Result]) -> _Result:
+        """Beside the loop, where bodies are hashed."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def _digest(self, record: IndexRecord, content: bytes) -> ContentDigest:
         if record.piece_bytes == self._piece_bytes:
@@ -161,7 +172,14 @@ class ObjectCopying:
             asked = parse_range(text)
             if asked is None or None in asked:
                 raise S3Failure("InvalidArgument", "The range has to be bytes=FIRST-LAST.")
-            start, end = resolve_range(asked, size)
+            first, last = asked
+            if last is not None and last >= size:
+                # A read may end where the object ends. A part that is shorter than asked for makes another object.
+                raise S3Failure(
+                    "InvalidArgument",
+                    f"The range {text} is not in the source, which has {size} bytes.",
+                )
+            start, end = resolve_range((first, last), size)
         self.require_size(end - start)
         return start, end
 

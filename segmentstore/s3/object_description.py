@@ -146,9 +146,14 @@ def checksum_headers(checksums: Mapping[str, str]) -> dict[str, str]:
     """With their type: a multipart object has a checksum of checksums."""
     headers = {HEADER_PREFIX + name: value for name, value in checksums.items()}
     if headers:
-        composite = any("-" in value for value in checksums.values())
-        headers["x-amz-checksum-type"] = "COMPOSITE" if composite else "FULL_OBJECT"
+        headers["x-amz-checksum-type"] = checksum_type(checksums)
     return headers
+
+
+def checksum_type(checksums: Mapping[str, str]) -> str:
+    """As it is written in answers."""
+    composite = any("-" in value for value in checksums.values())
+    return "COMPOSITE" if composite else "FULL_OBJECT"
 
 
 def _kept_headers(record: IndexRecord) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,9 @@
 
 Invariants:
 
-- An answer is one version from its first byte to its last: when a larger object is overwritten while it is sent, the
-  connection is cut, never another version's bytes sent.
+- An answer is one version from its first byte to its last. One that has an id is read on by it, whatever takes its
+  place meanwhile; when one without an id is overwritten while it is sent, the connection is cut, never another
+  version's bytes sent.
 - An answer holds at most two windows: the one that is sent, and the one that is read meanwhile. All of them together
   hold no more than their budget.
 """
@@ -86,8 +87,7 @@ class ObjectReading:
             asked = self._asked_range(call, record)
             start, end = (0, record.size) if asked is None else resolve_range(asked, record.size)
             count = min(end - start, self._settings.first_window_bytes)
-            first = await self._read(call, start, count)
-            _require_same(record, first.record)
+            first = await self._read(call, start, count, found=record)
         headers = object_headers(record, call, versioned=versioned)
         status = 200
         if asked is not None:
@@ -113,17 +113,24 @@ class ObjectReading:
         _refuse_marker(record)
         return record
 
-    async def _read(self, call: Call, start: int, length: int) -> StoredObject:
+    async def _read(
+        self, call: Call, start: int, length: int, *, found: IndexRecord | None = None
+    ) -> StoredObject:
+        """`found`: the version that the answer is of, once that is known. Raises S3Failure if it went."""
         if "partNumber" in call.query:
             raise not_implemented("Reading an object by its parts")
         version_id = asked_version(call.query)
+        if found is not None and found.version_id:
+            version_id = found.version_id
         key = object_key(call.bucket, call.target.key)
         try:
-            found = await self._engine.get_range(key, start, length, version_id=version_id)
+            read = await self._engine.get_range(key, start, length, version_id=version_id)
         except ObjectNotFoundError:
             raise await self._missing(call, key, version_id) from None
-        _refuse_marker(found.record)
-        return found
+        _refuse_marker(read.record)
+        if found is not None:
+            _require_same(found, read.record)
+        return read
 
     async def _missing(self, call: Call, key: bytes, version_id: str | None) -> S3Failure:
         if version_id is not None:
@@ -162,11 +169,12 @@ class ObjectReading:
             while position < end:
                 length = min(end - position, self._settings.window_bytes)
                 async with asyncio.TaskGroup() as tasks:
-                    reading = tasks.create_task(self._read(call, position, length))
+                    reading = tasks.create_task(
+                        self._read(call, position, length, found=first.record)
+                    )
                     async with asyncio.timeout(self._settings.window_seconds_max):
                         await response.write(window.content)
                 window = reading.result()
-                _require_same(first.record, window.record)
                 position += len(window.content)
             async with asyncio.timeout(self._settings.window_seconds_max):
                 await response.write(window.content)

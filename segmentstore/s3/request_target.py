@@ -50,7 +50,11 @@ def parse_target(raw_path: str, raw_query: str) -> RequestTarget:
 
 def decode_key(encoded: str) -> str:
     """A key as it stands in a path. Raises S3Failure."""
-    key = decode_text(encoded)
+    return checked_key(decode_text(encoded))
+
+
+def checked_key(key: str) -> str:
+    """A decoded key, if it can be one. Raises S3Failure."""
     if len(key.encode()) > KEY_BYTES_MAX:
         raise S3Failure("KeyTooLongError", f"A key has at most {KEY_BYTES_MAX} bytes.")
     check_key(key)

@@ -229,3 +229,20 @@ def test_locks_are_refused_where_they_cannot_be(client: Any, bucket: str, locked
         client.put_bucket_versioning, Bucket=locked, VersioningConfiguration={"Status": "Suspended"}
     )
     assert suspended == (409, "InvalidBucketState")
+
+
+@pytest.mark.parametrize("how", ["overwritten", "deleted"])
+@pytest.mark.parametrize("ranged", [False, True], ids=["whole", "range"])
+def test_a_version_is_read_to_its_end_while_a_newer_one_takes_its_place(
+    client: Any, versioned: str, how: str, ranged: bool
+) -> None:
+    content = bytes(range(256)) * (64 << 12)
+    put(client, versioned, content, "large")
+    asked = {"Range": f"bytes=0-{len(content) - 1}"} if ranged else {}
+    body = client.get_object(Bucket=versioned, Key="large", **asked)["Body"]
+    first = body.read(1000)
+    if how == "overwritten":
+        put(client, versioned, b"new", "large")
+    else:
+        client.delete_object(Bucket=versioned, Key="large")
+    assert first + body.read() == content
