@@ -208,6 +208,7 @@ async def _restore(
                 f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
             )
         recovery = Tier2Recovery(data_directory, [root for root, _ in pinned])
+        recovery.check_target()
         with tqdm(unit="B", unit_scale=True, desc="copying", file=sys.stderr, disable=quiet) as bar:
             copies = await copy_tier2(pinned, data_directory, progress=bar.update)
     logs = await recovery.run()

@@ -94,6 +94,7 @@ async def _recover(
         with tqdm(unit=" segments", desc="reading", file=sys.stderr, disable=quiet) as bar:
             contents = [await contents_of(each, progress=bar.update) for each in tier2.containers]
         recovery = Tier2Recovery(data, [each.root for each in tier2.containers])
+        recovery.check_target()
         if copy and not dry:
             with tqdm(
                 unit="B", unit_scale=True, desc="copying", file=sys.stderr, disable=quiet

@@ -35,10 +35,17 @@ def link_tier2(place: str, data_directory: Path) -> None:
     if target.exists():
         if target.resolve() == objects:
             return
-        raise InvalidRequestError(f"the data directory has a Tier 2 already path={target}")
+        raise _tier2_is_there(data_directory)
     data_directory.mkdir(parents=True, exist_ok=True)
     target.symlink_to(objects, target_is_directory=True)
     SystemFileSystem().sync_directory(str(data_directory))
+
+
+def _tier2_is_there(data_directory: Path) -> InvalidRequestError:
+    return InvalidRequestError(
+        "the data directory has a Tier 2 already; name another one, or, if a recovery brought that and was cut off, "
+        f"finish it with: segmentstore recover --from-tier2 --data {data_directory}"
+    )
 
 
 def require_unused(directory: Path) -> None:
@@ -90,7 +97,7 @@ async def copy_tier2(
 def _begin_copy(data_directory: Path) -> Path:
     target, unfinished = data_directory / "tier2", data_directory / _UNFINISHED
     if target.exists():
-        raise InvalidRequestError(f"the data directory has a Tier 2 already path={target}")
+        raise _tier2_is_there(data_directory)
     data_directory.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         shutil.rmtree(unfinished)

@@ -6,7 +6,10 @@ Invariants:
 
 - Epochs continue above those in the roots, so whoever held the lost logs is fenced; segment ids and sequence numbers
   continue above the highest that a root knows.
-- A log that still belongs to its root is left as it is. One that does not is set aside, never deleted.
+- A log that still belongs to its root is left as it is. One that does not is set aside, never deleted. It belongs if it
+  has the root's log id and an epoch that is not below the root's: one that has the id alone was left by a recovery that
+  was cut off, or is an old copy, and could not claim the root.
+- A directory of another store is refused before anything is brought there (`check_target`).
 - Nothing in Tier 2 is changed; the next start of the store claims the roots as after any restart.
 """
 
@@ -16,11 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.host.data_directory import DataDirectory, DirectoryIdentity
+from segmentstore.host.data_directory import (
+    IDENTITY_NAME,
+    DataDirectory,
+    DataDirectoryError,
+    DirectoryIdentity,
+)
+from segmentstore.host.data_directory import decode_identity as decode_store_identity
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier1.file_log.directory import decode_identity, encode_identity
+from tier1.file_log.directory import LogDirectory, decode_identity, encode_identity
 from tier1.file_log.log import FileDurableDataLog
 from tier2.storage.root import Root
 
@@ -49,6 +58,19 @@ class Tier2Recovery:
         self._roots = roots
         self._files = SystemFileSystem()
         self._random = system_random()
+
+    def check_target(self) -> None:
+        """Raises DataDirectoryError if the directory is that of another store, DataDirectoryCorruptedError."""
+        path = f"{self._path}/{IDENTITY_NAME}"
+        if not self._files.exists(path):
+            return
+        found = decode_store_identity(self._content(path), path)
+        first = self._roots[0]
+        if (found.store_id, found.container_count) != (first.store_id, first.container_count):
+            raise DataDirectoryError(
+                "the data directory belongs to another store than the Tier 2; name an empty or a new one "
+                f"store_id={found.store_id.hex()} tier2={first.store_id.hex()} path={self._path}"
+            )
 
     async def run(self) -> list[RecoveredLog]:
         """Raises DataDirectoryInUseError, DataDirectoryError."""
@@ -82,7 +104,7 @@ class Tier2Recovery:
         for root in self._roots:
             path = f"{self._path}/tier1/container-{root.container_id:04d}"
             exists = self._files.exists(path)
-            kept = exists and self._log_id(path) == root.log_id
+            kept = exists and self._belongs(path, root)
             action = "kept" if kept else "made"
             set_aside = path if exists and not kept else ""
             logs.append(RecoveredLog(root.container_id, action, root.epoch, set_aside))
@@ -91,7 +113,7 @@ class Tier2Recovery:
     async def _recover_log(self, root: Root, path: str) -> RecoveredLog:
         set_aside = ""
         if self._files.exists(path):
-            if self._log_id(path) == root.log_id:
+            if self._belongs(path, root):
                 return RecoveredLog(root.container_id, "kept", root.epoch, "")
             set_aside = f"{path}.set-aside-{random_id(self._random).hex()[:8]}"
             self._files.rename(path, set_aside)
@@ -108,13 +130,22 @@ class Tier2Recovery:
         await log.close()
         return RecoveredLog(root.container_id, "made", epoch, set_aside)
 
-    def _log_id(self, path: str) -> bytes | None:
+    def _belongs(self, path: str, root: Root) -> bool:
         identity = f"{path}/identity"
         if not self._files.exists(identity):
-            return None
-        file = self._files.open(identity)
+            return False
+        return decode_identity(self._content(identity)) == root.log_id and (
+            self._epoch_of_log(path) >= root.epoch
+        )
+
+    def _epoch_of_log(self, path: str) -> int:
+        directory = LogDirectory(path, files=self._files, random=self._random, owner="recover")
+        return directory.highest_epoch()
+
+    def _content(self, path: str) -> bytes:
+        file = self._files.open(path)
         try:
-            return decode_identity(file.read_at(0, _IDENTITY_BYTES_MAX))
+            return file.read_at(0, _IDENTITY_BYTES_MAX)
         finally:
             file.close()
 

@@ -171,7 +171,7 @@ class LogDirectory:
 
         Returns only when the names of all earlier epochs are gone: whoever holds one acknowledges nothing any more.
         """
-        claimed = max(floor, self._highest_epoch()) + 1
+        claimed = max(floor, self.highest_epoch()) + 1
         try:
             self._files.open(self._epoch_path(claimed), create=True, exclusive=True).close()
         except FileExistsError as error:
@@ -179,7 +179,7 @@ class LogDirectory:
                 f"another process claims the log at this moment epoch={claimed} path={self.path!r}"
             ) from error
         self._files.sync_directory(self.path)
-        highest = self._highest_epoch()
+        highest = self.highest_epoch()
         if highest != claimed:
             raise LogNotPrimaryError(
                 f"another process claimed the log epoch={claimed} owner_epoch={highest}"
@@ -206,7 +206,8 @@ class LogDirectory:
         numbers = [_number_after(name, "epoch-") for name in self._files.list(self.path)]
         return sorted(number for number in numbers if number is not None)
 
-    def _highest_epoch(self) -> int:
+    def highest_epoch(self) -> int:
+        """That was ever claimed here; 0 without one. Needs no lock."""
         # A journal outlives its epoch's file when someone tidies up by hand: its name counts too.
         return max([0, *self._epochs(), *(name.epoch for name in self.journals())])
 

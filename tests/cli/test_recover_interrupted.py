@@ -1,0 +1,122 @@
+"""Recoveries that were cut off, or refused: they can be run again, and a refused one leaves nothing behind."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from segmentstore.cli import tier2_recovery
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.server_process import ServerProcess
+from segmentstore.contracts.identifiers import Epoch
+from tests.cli.command_line import CommandLine
+from tier1.file_log.log import FileDurableDataLog
+
+pytestmark = pytest.mark.integration
+
+NO_STREAMS = ["--controller", "off", "--wire", "off"]
+LIVES = 3
+"""Roots have this epoch: a log that begins anew begins below."""
+
+
+class Cut(Exception):  # noqa: N818 - stands for the end of the process
+    """The recovery ends here."""
+
+
+@pytest.fixture
+def data(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Path:
+    """Of a stopped store with a segment in Tier 2."""
+    (tmp_path / "content").write_bytes(b"content")
+    for life in range(LIVES):
+        with ServerProcess(tmp_path / "data", NO_STREAMS) as server:
+            cli = CommandLine(capfdbinary, server.address)
+            if not life:
+                assert cli.segment("create", "r/1").exit_code == ExitCode.OK
+                done = cli.segment("append", "r/1", str(tmp_path / "content"))
+                assert done.exit_code == ExitCode.OK
+                assert cli.segment("flush").exit_code == ExitCode.OK
+            assert server.terminate() == 0
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("cut_at", ["directory", "identity", "epoch"])
+def test_h7_a_recovery_that_was_cut_off_is_run_again(
+    data: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    cut_at: str,
+) -> None:
+    shutil.rmtree(data / "tier1")
+    cli = CommandLine(capfdbinary)
+    command = ("recover", "--from-tier2", "--data", str(data), "--quiet", "-o", "json")
+
+    class CutLog(FileDurableDataLog):
+        async def initialize(self) -> Epoch:
+            if cut_at == "epoch":
+                await super().initialize()
+                await self.close()
+            raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tier2_recovery, "FileDurableDataLog", CutLog)
+        if cut_at == "directory":
+            (data / "tier1" / "container-0000").mkdir(parents=True)
+            (data / "tier1" / "container-0000" / "identity").write_bytes(b"")
+        else:
+            with pytest.raises(Cut):
+                cli(*command)
+    seen = cli(*command, "--dry-run")
+    done = cli(*command)
+    assert done.exit_code == ExitCode.OK, done.errors
+    first = "kept" if cut_at == "epoch" else "made"
+    assert [row["action"] for row in done.rows] == [first, "made", "made", "made"]
+    assert [row["action"] for row in seen.rows] == [row["action"] for row in done.rows]
+    with ServerProcess(data, NO_STREAMS) as server:
+        online = CommandLine(capfdbinary, server.address)
+        assert online.segment("read", "r/1").content == b"content"
+    again = cli(*command)
+    assert [row["action"] for row in again.rows] == ["kept"] * 4
+
+
+@pytest.mark.parametrize("copy", [(), ("--copy",)], ids=["linked", "copied"])
+def test_a_directory_of_another_store_is_refused_before_anything_is_brought_there(
+    data: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], copy: tuple[str, ...]
+) -> None:
+    other = tmp_path / "other"
+    with ServerProcess(other, [*NO_STREAMS, "--tier2", "memory"]) as server:
+        assert server.terminate() == 0
+    shutil.rmtree(other / "tier2", ignore_errors=True)
+    before = sorted(path.name for path in other.iterdir())
+    cli = CommandLine(capfdbinary)
+    refused = cli("recover", "--from-tier2", str(data), "--data", str(other), "--quiet", *copy)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "belongs to another store" in refused.errors
+    assert sorted(path.name for path in other.iterdir()) == before
+    dry = cli("recover", "--from-tier2", str(data), "--data", str(other), "--dry-run")
+    assert dry.exit_code == ExitCode.USAGE
+
+
+def test_a_copy_whose_logs_were_not_begun_says_how_it_is_finished(
+    data: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new = tmp_path / "new"
+    cli = CommandLine(capfdbinary)
+    command = ("recover", "--from-tier2", str(data), "--copy", "--data", str(new), "--quiet")
+
+    async def cut(_: object) -> list[object]:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tier2_recovery.Tier2Recovery, "run", cut)
+        with pytest.raises(Cut):
+            cli(*command)
+    again = cli(*command)
+    assert again.exit_code == ExitCode.USAGE
+    assert f"recover --from-tier2 --data {new}" in again.errors
+    assert cli("recover", "--from-tier2", "--data", str(new), "--quiet").exit_code == ExitCode.OK
+    with ServerProcess(new, NO_STREAMS) as server:
+        online = CommandLine(capfdbinary, server.address)
+        assert online.segment("read", "r/1").content == b"content"
