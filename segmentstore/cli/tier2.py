@@ -53,12 +53,21 @@ def cat(place: str, name: str, offset: int | None, length: int | None) -> None:
 def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
     """Prove runs, layouts, catalog and references, and that every object is there; 7 if anything is damaged.
 
-    With --deep every chunk is read too, and every record of the volumes below, if there are any. Nothing is repaired:
+    With --deep every chunk is read too, and every record of the volumes below, if there are any. Volumes that hold no
+    segments (those of `segmentstore s3`) are verified by themselves. Nothing is repaired:
     that is for the store itself, which may still have the bytes (see the settings of its scrubber). Orphans (objects
     that no root names, left by a crash) are shown and are no damage: the owner sweeps them.
     """
-    rows, damages = asyncio.run(_verify(place, deep=deep, quiet=quiet))
+    from segmentstore.cli.tier2_reading import NoSegmentsError
+
+    foreign: NoSegmentsError | None = None
+    try:
+        rows, damages = asyncio.run(_verify(place, deep=deep, quiet=quiet))
+    except NoSegmentsError as error:
+        rows, damages, foreign = [], [], error
     volumes = asyncio.run(_verify_volumes(place, deep=deep))
+    if foreign is not None and volumes is None:
+        raise foreign
     if volumes is not None:
         damages += volumes.problems
         click.echo(
@@ -124,7 +133,8 @@ async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], li
 
     rows: list[Row] = []
     damages: list[str] = []
-    async with open_tier2(place) as opened:
+    async with open_tier2(place, go_on=True) as opened:
+        damages += opened.damages
         for container in opened.containers:
             label = f"container {container.container_id}"
             with tqdm(unit="B", unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:

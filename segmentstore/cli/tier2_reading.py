@@ -1,20 +1,23 @@
 """Opens Tier 2 by its place, for reading, with the service off (or on: its owner may go on)."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from segmentstore.cli.setting_options import resolve
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     InvalidRequestError,
     SegmentNotFoundError,
     StorageUnavailableError,
 )
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.settings import S3StoreSettings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
+from tier2.object_stores.volumes.late_volumes import only_reading
 from tier2.places import object_directory, open_place
 from tier2.storage.reader import ContainerReader, StoreReader
 from tier2.storage.settings import StorageSettings
@@ -25,11 +28,17 @@ from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import VerificationReport
 
 
+class NoSegmentsError(InvalidRequestError):
+    """A place holds no object of a segment store at all: it may hold those of others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tier2:
     """Every container that has a root, by id."""
 
     containers: Sequence[ContainerReader]
+    damages: Sequence[str] = ()
+    """Roots that are missing or damaged, for who goes on without them."""
 
     async def container_of(self, name: str) -> ContainerReader:
         """The one that has the segment. Raises SegmentNotFoundError."""
@@ -52,7 +61,7 @@ async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None
         executor=None,
         wall_clock=SystemWallClock(),
         random=system_random(),
-        settings=VolumeSettings(),
+        settings=only_reading(VolumeSettings()),
     )
     read_it = partial(open_engine_for_reading, *open_it.args, **open_it.keywords)
     try:
@@ -67,10 +76,15 @@ async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None
 
 
 @asynccontextmanager
-async def open_tier2(place: str, *, endpoint_url: str = "") -> AsyncIterator[Tier2]:
+async def open_tier2(
+    place: str, *, endpoint_url: str = "", go_on: bool = False
+) -> AsyncIterator[Tier2]:
     """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
 
-    Raises InvalidRequestError if there is no Tier 2, StorageError.
+    With `go_on` roots that are missing or damaged are told in `damages`, and what the others lead to is there.
+
+    Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no root, StorageError,
+    CorruptedDataError.
     """
     region = S3StoreSettings().region
     if place.startswith("s3://"):
@@ -89,7 +103,28 @@ async def open_tier2(place: str, *, endpoint_url: str = "") -> AsyncIterator[Tie
         reader = StoreReader(object_store=store, settings=StorageSettings(), executor=None)
         ids = await reader.containers()
         if not ids:
-            raise InvalidRequestError(
-                f"there is no Tier 2 here: no container has a root place={place}"
-            )
-        yield Tier2([await reader.open(container_id) for container_id in ids])
+            error = NoSegmentsError if await _is_empty(store) else InvalidRequestError
+            raise error(f"there is no Tier 2 here: no container has a root place={place}")
+        containers: list[ContainerReader] = []
+        damages: list[str] = []
+        for container_id in ids:
+            try:
+                containers.append(await reader.open(container_id))
+            except CorruptedDataError as damage:
+                if not go_on:
+                    raise
+                damages.append(str(damage))
+        if containers:
+            count = containers[0].root.container_count
+            damages += [
+                f"no root container={number} of={count}: what it held cannot be found"
+                for number in sorted(set(range(count)).difference(ids))
+            ]
+        yield Tier2(containers, damages)
+
+
+async def _is_empty(store: ObjectStore) -> bool:
+    async with aclosing(store.list("")) as listing:
+        async for _ in listing:
+            return False
+    return True

@@ -8,6 +8,7 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from tests.cli.command_line import CommandLine
+from tests.s3.conftest import Process, client_of
 
 pytestmark = pytest.mark.integration
 
@@ -110,3 +111,68 @@ def test_verify_finds_nothing_in_a_sound_tier_2_and_names_what_is_damaged(
     assert "error: " in damaged.errors
     assert " 0 problems" not in damaged.errors
     assert sum(row["damages"] for row in damaged.rows) > 0
+
+
+@pytest.fixture
+def plain_tier2(tmp_path: Path) -> Path:
+    """A Tier 2 in plain files, of a store that was stopped; its roots can be reached."""
+    options = [*NO_STREAMS, "--tier2", "filesystem"]
+    with ServerProcess(tmp_path / "plain", options) as server:
+        assert server.terminate() == 0
+    return tmp_path / "plain" / "tier2"
+
+
+def test_verify_misses_a_container_whose_root_is_gone(
+    offline: CommandLine, plain_tier2: Path
+) -> None:
+    assert offline("tier2", "verify", str(plain_tier2), "--quiet").exit_code == ExitCode.OK
+    (plain_tier2 / "objects/containers/0002/root").unlink()
+    found = offline("tier2", "verify", str(plain_tier2), "--quiet", "-o", "json")
+    assert found.exit_code == ExitCode.CORRUPT
+    assert [row["container"] for row in found.rows] == [0, 1, 3]
+    assert "no root container=2 of=4" in found.errors
+
+
+def test_verify_says_which_root_is_damaged_and_looks_at_the_others(
+    offline: CommandLine, plain_tier2: Path
+) -> None:
+    root = plain_tier2 / "objects/containers/0001/root"
+    whole = root.read_bytes()
+    for damaged in (whole[:30] + bytes([whole[30] ^ 1]) + whole[31:], whole[:-1], b""):
+        root.write_bytes(damaged)
+        found = offline("tier2", "verify", str(plain_tier2), "--quiet", "-o", "json")
+        assert found.exit_code == ExitCode.CORRUPT
+        assert [row["container"] for row in found.rows] == [0, 2, 3]
+        assert "container=1" in found.errors
+        listed = offline("tier2", "ls", str(plain_tier2))
+        assert listed.exit_code == ExitCode.CORRUPT
+        assert "container=1" in listed.errors
+
+
+def test_verify_looks_at_volumes_that_hold_no_segments_and_changes_nothing(
+    offline: CommandLine, tmp_path: Path
+) -> None:
+    data = tmp_path / "buckets"
+    process = Process(data)
+    client = client_of(process.start())
+    client.create_bucket(Bucket="objects")
+    client.put_object(Bucket="objects", Key="k", Body=INCOMPRESSIBLE)
+    client.close()
+    assert process.stop() == 0
+    for reserve in ("reserve", "compaction_reserve"):
+        (data / "tier2" / reserve).unlink()
+    before = sorted(path.relative_to(data) for path in data.rglob("*"))
+    sound = offline("tier2", "verify", str(data), "--deep", "--quiet")
+    assert sound.exit_code == ExitCode.OK, sound.errors
+    assert " 0 problems" in sound.errors
+    [volume] = [
+        path
+        for path in data.glob("tier2/volumes/*.dat")
+        if INCOMPRESSIBLE[30_000:31_000] in path.read_bytes()
+    ]
+    content = volume.read_bytes()
+    place = content.index(INCOMPRESSIBLE[30_000:31_000])
+    volume.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    assert offline("tier2", "verify", str(data), "--deep", "--quiet").exit_code == ExitCode.CORRUPT
+    assert sorted(path.relative_to(data) for path in data.rglob("*")) == before
+    assert offline("tier2", "ls", str(data)).exit_code == ExitCode.USAGE

@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from segmentstore.contracts.errors import (
     BadOffsetError,
+    CorruptedDataError,
     ObjectNotFoundError,
     SegmentNotFoundError,
     SegmentTruncatedError,
@@ -67,10 +68,16 @@ class ContainerReader(RootReading):
         return self.view.root
 
     async def refresh(self) -> RunView:
-        """Read the root; also opens the reader. Raises ObjectNotFoundError if the container never had one."""
+        """Read the root; also opens the reader.
+
+        Raises ObjectNotFoundError if the container never had one, CorruptedDataError.
+        """
         self._components.counters.gets += 1
         found = await self._components.object_store.get(self._components.names.root)
-        root = decode_root(found.content)
+        try:
+            root = decode_root(found.content)
+        except CorruptedDataError as error:
+            raise CorruptedDataError(f"{error} container={self.container_id}") from error
         if self._view is None or root.version != self._view.root.version:
             self._segments.forget_everything()
             self._view = self._components.view(root)
@@ -145,14 +152,22 @@ class StoreReader:
         return found
 
     async def _container_count(self) -> int:
+        """As the first sound root says. Raises CorruptedDataError if there are roots and none is sound."""
+        seen: set[ContainerId] = set()
+        damage: CorruptedDataError | None = None
         async with aclosing(list_objects(self._store, CONTAINERS_PREFIX)) as listing:
             async for info in listing:
                 container_id = container_of_key(info.key)
-                if container_id is None:
+                if container_id is None or container_id in seen:
                     continue
+                seen.add(container_id)
                 try:
                     found = await self._store.get(ObjectNames(container_id).root)
+                    return decode_root(found.content).container_count
                 except ObjectNotFoundError:
                     continue
-                return decode_root(found.content).container_count
+                except CorruptedDataError as error:
+                    damage = damage or CorruptedDataError(f"{error} container={container_id}")
+        if damage is not None:
+            raise damage
         return 0

@@ -26,6 +26,16 @@ OBJECT_PREFIX = "tier2/"
 """What the keys of a segment store begin with inside the engine."""
 
 
+def only_reading(settings: VolumeSettings) -> VolumeSettings:
+    """For who holds the volumes in order to read: leaves no reserves behind, and moves nothing."""
+    return replace(
+        settings,
+        reserve_bytes=0,
+        compaction_reserve_bytes=0,
+        compaction_interval_seconds=_NEVER_SECONDS,
+    )
+
+
 class LateVolumes:
     """An ObjectStore in a directory of volumes; start() first, close() last."""
 
@@ -74,15 +84,7 @@ class LateVolumes:
         return 0
 
     async def _open_engine(self) -> OpenEngine:
-        settings = self._settings
-        if self._read_only:
-            # Who only reads leaves no reserves behind, and moves nothing.
-            settings = replace(
-                settings,
-                reserve_bytes=0,
-                compaction_reserve_bytes=0,
-                compaction_interval_seconds=_NEVER_SECONDS,
-            )
+        settings = only_reading(self._settings) if self._read_only else self._settings
         try:
             return await open_engine(
                 self._directory,
