@@ -6,12 +6,16 @@ Invariants:
 - A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
   agree are taken again if it changed between them.
 - Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
+
+Small objects come out of the rows of a batch by one call where it was built (`native/row_reading.c`): what it does not
+answer, and everything where there is none, is judged here, row by row.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.runtime.native import native_module
 from tier2.volumes.blob_record import KEY_BYTES_MAX
 from tier2.volumes.buffered_index import BufferedIndex
 from tier2.volumes.content import check_pieces
@@ -28,6 +32,7 @@ from tier2.volumes.index_rows import (
 from tier2.volumes.volume_files import VolumeFiles
 
 _LOOKUPS_MAX = 4
+_NATIVE = native_module("tier2.volumes.native.row_reading")
 
 
 @dataclass(slots=True)
@@ -94,7 +99,12 @@ class Lookups:
             except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
                 return [error]
         found: list[StoredObject | ObjectRow | Exception] = []
-        for wanted, content in zip(many, self._contents(many), strict=True):
+        contents = self._contents(many)
+        small = _small_objects(contents)
+        for wanted, content, stored in zip(many, contents, small, strict=True):
+            if stored is not None and wanted.version_id is None:
+                found.append(_part(stored, wanted))
+                continue
             try:
                 row = self._row(wanted, content)
                 answer = _at_hand(row, wanted)
@@ -220,6 +230,24 @@ class Lookups:
             if IndexChanges(self._index).current(key) == current:
                 return [*([] if current is None else [current.record]), *earlier]
         raise StorageError(f"an object changes faster than it can be read key={key!r}")
+
+
+def _small_objects(
+    contents: Sequence[bytes | Exception | None],
+) -> Sequence[StoredObject | None]:
+    """Those whose rows have all their bytes, checked; None for all others, which are no worse for it."""
+    if _NATIVE is None:
+        return [None] * len(contents)
+    found: list[StoredObject | None] = _NATIVE.small_objects(contents, IndexRecord, StoredObject)
+    return found
+
+
+def _part(stored: StoredObject, wanted: Wanted) -> StoredObject:
+    """Of the whole object, what is wanted."""
+    if wanted.length is None and not wanted.start:
+        return stored
+    end = None if wanted.length is None else wanted.start + wanted.length
+    return StoredObject(stored.record, stored.content[wanted.start : end])
 
 
 def _at_hand(row: ObjectRow, wanted: Wanted) -> StoredObject | None:

@@ -1,0 +1,11 @@
+from collections.abc import Sequence
+
+from tier2.volumes.index_record import IndexRecord
+from tier2.volumes.lookups import StoredObject
+
+def small_objects(
+    contents: Sequence[bytes | Exception | None],
+    record_type: type[IndexRecord],
+    stored_type: type[StoredObject],
+    /,
+) -> list[StoredObject | None]: ...
