@@ -65,13 +65,13 @@ class Process:
     def url(self) -> str:
         return self.ready_line.split()[1]
 
-    def start(self) -> str:
+    def start(self, *, port: int = 0) -> str:
         environment = {
             **os.environ,
             "SEGMENTSTORE_S3_ACCESS_KEY": KEYS.access_key,
             "SEGMENTSTORE_S3_SECRET_KEY": KEYS.secret_key,
         }
-        command = [sys.executable, "-m", "segmentstore.cli", "s3", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "segmentstore.cli", "s3", "--listen", f"127.0.0.1:{port}"]
         self.process = subprocess.Popen(
             [*command, "--data", str(self.directory)],
             env=environment,

@@ -8,7 +8,7 @@ import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.java_build import build, jar_name, jvm_jar
-from tests.integration.pravega_clients.toolchain import missing
+from tests.integration.java_libraries import missing
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,5 @@
 """The real clients, fetched once into a cache directory outside the checkout, and our programs compiled for them.
 
-    <cache>/segmentstore/pravega-java-<digest of pom.xml>.txt        the class path, from Maven
     <cache>/segmentstore/pravega-java-<digest of pom and sources>/   our classes
     <cache>/segmentstore/pravega-wheel-<version>/                    a venv with the wheel
 
@@ -8,18 +7,14 @@
 processes that run side by side one fetches, and the others wait for it.
 """
 
-import hashlib
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
-
+from tests.integration.java_libraries import cache_directory, class_path, digest, missing, run
 from tests.kept_tools import made_by_one
 
 HERE = Path(__file__).parent
@@ -27,19 +22,6 @@ JAVA = HERE / "java"
 WHEEL = HERE / "wheel"
 WHEEL_VERSION = "0.3.8"
 _FETCH_SECONDS = 600
-
-
-def cache_directory() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "segmentstore"
-    cache.mkdir(parents=True, exist_ok=True)
-    return cache
-
-
-def missing(sentence: str) -> None:
-    """Nothing is proven without the client: said by name, and in CI it is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(sentence)
-    pytest.skip(sentence)
 
 
 def require_java() -> None:
@@ -64,20 +46,6 @@ def java_command() -> list[str]:
         "-classpath",
         f"{classes}:{path}",
     ]
-
-
-def class_path(pom: Path) -> str:
-    """Of a pom's dependencies, downloaded if need be."""
-    kept = cache_directory() / f"pravega-java-{digest([pom])}.txt"
-    with made_by_one(kept):
-        if not kept.exists():
-            with TemporaryDirectory() as directory:
-                found = Path(directory) / "path"
-                goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}"]
-                run(["mvn", "--quiet", "--batch-mode", "--file", str(pom), *goal])
-                kept.with_suffix(".new").write_text(found.read_text())
-            kept.with_suffix(".new").rename(kept)
-    return kept.read_text().strip()
 
 
 def compiled(pom: Path, sources: Path) -> Path:
@@ -134,13 +102,3 @@ def java_scenario_names() -> list[str]:
     """The same of the Java program: `new Scenario("name", ...)`."""
     texts = [file.read_text() for file in sorted((JAVA / "src").rglob("*Scenarios.java"))]
     return [name for text in texts for name in re.findall(r'new Scenario\("(\w+)"', text)]
-
-
-def digest(files: Sequence[Path]) -> str:
-    content = b"".join(file.read_bytes() for file in files)
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS)
-    assert done.returncode == 0, f"{command[0]} failed: {(done.stdout + done.stderr)[-2000:]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.pravega_clients.toolchain import missing
+from tests.integration.java_libraries import missing
 
 _ROOT = Path(__file__).parents[3]
 _CHEAP_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
