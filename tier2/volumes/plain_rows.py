@@ -10,7 +10,9 @@ Invariants:
 
 from collections.abc import Callable
 from operator import itemgetter
+from typing import TypeAlias
 
+from segmentstore.runtime.native import native_module
 from tier2.volumes.index_database import IndexDatabase, NewRow
 from tier2.volumes.index_rows import plain_row_sequence, plain_row_volume_and_length
 from tier2.volumes.row_memory import RowMemory
@@ -23,6 +25,25 @@ _LOOKED_SHARE = 8
 """At one row in so many."""
 _STRAYS_SHARE = 10
 """One of these in so many need not."""
+
+Order: TypeAlias = Callable[[list[NewRow]], bool]
+"""Sorts rows by their keys, those of one key as they came; whether any key is there twice."""
+
+
+def native_order() -> Order | None:
+    """None where it was not built, or is switched off."""
+    module = native_module("tier2.volumes.native.row_order")
+    found: Order | None = None if module is None else module.order
+    return found
+
+
+def order_in_python(rows: list[NewRow]) -> bool:
+    """See Order."""
+    rows.sort(key=itemgetter(0))
+    return len({key for key, _ in rows}) < len(rows)
+
+
+_ORDER = native_order() or order_in_python
 
 
 class PlainRows:
@@ -62,10 +83,10 @@ class PlainRows:
     def store(self) -> None:
         """Everything that was taken is in the index. Raises OSError."""
         rows, self._rows = self._rows, []
-        rows.sort(key=itemgetter(0))
+        repeated = _ORDER(rows)
         if rows:
             self._highest_stored = max(self._highest_stored, rows[-1][0])
-        if len({key for key, _ in rows}) < len(rows):
+        if repeated:
             rows = self._newest_of_each(rows)
         for first in range(0, len(rows), _BATCH_ROWS):
             self._store(rows[first : first + _BATCH_ROWS])

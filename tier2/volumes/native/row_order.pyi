@@ -1,0 +1,3 @@
+from tier2.volumes.index_database import NewRow
+
+def order(rows: list[NewRow], /) -> bool: ...
