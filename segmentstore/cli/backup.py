@@ -5,8 +5,6 @@ mistakes, not from the loss of Tier 2: `restore` copies it elsewhere.
 """
 
 import asyncio
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -14,7 +12,6 @@ import click
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, output_option, print_rows
 from segmentstore.cli.session import with_client
-from segmentstore.contracts.errors import InvalidRequestError
 
 data_option = click.option(
     "--data",
@@ -83,7 +80,9 @@ def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) 
     if directory is None:
         dropped = with_client(server, lambda client: client.drop_backup(name))
     else:
-        dropped = asyncio.run(_drop(name, directory, tier2_place))
+        from segmentstore.cli.backup_restore import drop_backup
+
+        dropped = asyncio.run(drop_backup(name, directory, tier2_place))
     if not dropped:
         click.echo(f"error: there is no backup of that name name={name!r}", err=True)
     return ExitCode.OK if dropped else ExitCode.NOT_FOUND
@@ -101,17 +100,28 @@ def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) 
     type=click.Path(file_okay=False, path_type=Path),
     help="New data directory.",
 )
+@click.option(
+    "--with-damage", is_flag=True, help="Go on although objects that the backup needs are gone."
+)
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @output_option
-def restore(name: str, place: str, data_directory: Path, quiet: bool, output: str) -> None:
+def restore(
+    name: str, place: str, data_directory: Path, with_damage: bool, quiet: bool, output: str
+) -> int:
     """Copy the store as it was at NAME into a new data directory; the store that it is copied from goes on.
 
-    The copy is a store of its own, in volumes. Streams are made to agree with their segments, as after `recover`.
+    The copy is a store of its own, in volumes. Streams are made to agree with their segments, as after `recover`. If it
+    was cut off, run it again. A backup is found also if roots of its store are damaged or gone.
     """
-    rows, remarks = asyncio.run(_restore(name, place, data_directory, quiet=quiet))
-    print_rows(rows, output)
-    for remark in remarks:
+    from segmentstore.cli.backup_restore import restore_backup
+
+    result = asyncio.run(
+        restore_backup(name, place, data_directory, with_damage=with_damage, quiet=quiet)
+    )
+    print_rows(result.rows, output)
+    for remark in result.remarks:
         click.echo(remark, err=True)
+    return result.exit_code
 
 
 def _directory_unless_online(server: str, data_directory: Path | None) -> Path | None:
@@ -123,13 +133,16 @@ def _directory_unless_online(server: str, data_directory: Path | None) -> Path |
 
 def _shown(answer: Row) -> Row:
     """A row of the server, with its date as a person reads it."""
+    from segmentstore.cli.tier2_contents import shown_time
+
     kept = {key: value for key, value in answer.items() if key != "made_ms"}
-    return {**kept, "made": _time(int(answer["made_ms"] or 0))}
+    return {**kept, "made": shown_time(int(answer["made_ms"] or 0))}
 
 
 async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
     from containers.segment_container import StreamSegmentContainer
     from segmentstore.cli.offline_store import open_offline
+    from segmentstore.cli.tier2_contents import shown_time
 
     rows: list[Row] = []
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
@@ -142,98 +155,31 @@ async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
                     "container": container.container_id,
                     "epoch": pinned.epoch,
                     "root_version": pinned.version,
-                    "made": _time(pinned.created_ms),
+                    "made": shown_time(pinned.created_ms),
                 }
             )
     return rows
 
 
-async def _drop(name: str, data_directory: Path, tier2_place: str) -> bool:
-    from containers.segment_container import StreamSegmentContainer
-    from segmentstore.cli.offline_store import open_offline
-
-    dropped = False
-    async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        for container in service.registry.all_running():
-            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
-            dropped |= await container.backups.drop(name)
-    return dropped
-
-
 async def _rows(place: str) -> list[Row]:
+    from segmentstore.cli.pinned_roots import pins_of
+    from segmentstore.cli.tier2_contents import shown_time
     from segmentstore.cli.tier2_reading import open_tier2
-    from tier2.storage.pins import read_pins
 
     containers: dict[str, int] = {}
     made: dict[str, int] = {}
-    async with open_tier2(place) as tier2:
+    async with open_tier2(place, go_on=True) as tier2:
         count = tier2.containers[0].root.container_count
-        for container in tier2.containers:
-            for one in await read_pins(container.view):
-                containers[one.name] = containers.get(one.name, 0) + 1
-                made[one.name] = max(made.get(one.name, 0), one.created_ms)
+        for each in await pins_of(tier2):
+            name = each.pin.name
+            containers[name] = containers.get(name, 0) + 1
+            made[name] = max(made.get(name, 0), each.pin.created_ms)
     return [
         {
             "backup": name,
-            "made": _time(made[name]),
+            "made": shown_time(made[name]),
             "containers": containers[name],
             "complete": containers[name] == count,
         }
         for name in sorted(containers)
     ]
-
-
-async def _restore(
-    name: str, place: str, data_directory: Path, *, quiet: bool
-) -> tuple[list[Row], list[str]]:
-    from tqdm import tqdm
-
-    from segmentstore.cli.recover import repair_remarks
-    from segmentstore.cli.tier2_bringing import copy_tier2
-    from segmentstore.cli.tier2_contents import contents_of
-    from segmentstore.cli.tier2_reading import open_tier2
-    from segmentstore.cli.tier2_recovery import Tier2Recovery
-    from tier2.storage.pins import read_pins
-
-    async with open_tier2(place) as tier2:
-        pinned = [
-            (one.root, container.components)
-            for container in tier2.containers
-            for one in await read_pins(container.view)
-            if one.name == name
-        ]
-        count = tier2.containers[0].root.container_count
-        if len(pinned) != count:
-            raise InvalidRequestError(
-                f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
-            )
-        recovery = Tier2Recovery(data_directory, [root for root, _ in pinned])
-        recovery.check_target()
-        with tqdm(unit="B", unit_scale=True, desc="copying", file=sys.stderr, disable=quiet) as bar:
-            copies = await copy_tier2(pinned, data_directory, progress=bar.update)
-    logs = await recovery.run()
-    rows: list[Row] = [
-        {
-            "container": log.container,
-            "root_version": root.version,
-            "objects": copied.objects,
-            "bytes": copied.bytes_copied,
-            "missing_objects": len(copied.missing),
-        }
-        for log, (root, _), copied in zip(logs, pinned, copies, strict=True)
-    ]
-    await _forget_older_backups(data_directory)
-    async with open_tier2(str(data_directory)) as restored:
-        contents = [await contents_of(container) for container in restored.containers]
-    has_streams = any(each.has_streams for each in contents)
-    return rows, await repair_remarks(data_directory, "", repair=has_streams)
-
-
-async def _forget_older_backups(data_directory: Path) -> None:
-    """Backups that are older than the restored one name objects that were not copied."""
-    for row in await _rows(str(data_directory)):
-        await _drop(str(row["backup"]), data_directory, "")
-
-
-def _time(unix_ms: int) -> str:
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")

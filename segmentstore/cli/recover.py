@@ -1,27 +1,49 @@
 """`segmentstore recover`: a store from what is left of it."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from segmentstore.cli.output import Row, output_option, print_rows
-from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.output import output_option, print_rows
+from segmentstore.contracts.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from segmentstore.cli.recovery_report import RecoveryResult
+    from segmentstore.cli.tier2_contents import ContainerSurvey
+    from segmentstore.cli.tier2_losses import Losses
+    from segmentstore.cli.tier2_recovery import RecoveredLog
 
 _IN_PLACE = ""
-_NAMED_MAX = 20
 
 
-@dataclass(slots=True)
-class RecoveryResult:
-    """Rows for stdout, sentences for stderr."""
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a person asks for."""
 
-    rows: list[Row] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    place: str
+    """Empty: in the data directory itself."""
+    data: Path
+    copy: bool
+    dry: bool
+    repair: bool
+    with_damage: bool
+    begin_anew: Sequence[int]
+    quiet: bool
+
+    @property
+    def source(self) -> str:
+        return self.place or str(self.data)
+
+    @property
+    def start_place(self) -> str:
+        """What the store is started with as its Tier 2; empty if that is in the data directory."""
+        return self.place if self.place.startswith("s3://") and not self.copy else ""
 
 
 @click.command()
@@ -43,7 +65,19 @@ class RecoveryResult:
 )
 @click.option("--copy", is_flag=True, help="Copy Tier 2 into DATA instead of using it where it is.")
 @click.option("--dry-run", is_flag=True, help="Say what is there and what would be done.")
-@click.option("--no-repair", is_flag=True, help="Leave streams as they are; see below.")
+@click.option(
+    "--with-damage",
+    is_flag=True,
+    help="Go on although Tier 2 itself has lost something: see the report of a dry run first.",
+)
+@click.option(
+    "--begin-anew",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="A container without a sound root begins empty; what is left of it is deleted later. Repeatable.",
+)
+@click.option("--no-repair", is_flag=True, help="Leave streams as they are; see above.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @output_option
 def recover(
@@ -52,125 +86,188 @@ def recover(
     data_directory: Path,
     copy: bool,
     dry_run: bool,
+    with_damage: bool,
+    begin_anew: tuple[int, ...],
     no_repair: bool,
     quiet: bool,
     output: str,
-) -> None:
+) -> int:
     """Make a store usable again whose Tier 1 (or everything but Tier 2) was lost.
 
     Everything in Tier 2 is there afterwards; what was acknowledged in the last seconds and not yet flushed is lost with
     Tier 1. A Tier 2 in another directory is used where it is, through a link from DATA, unless it is copied; a bucket
     stays where it is. In the end streams are made to agree with their segments: what is missing is created empty and
-    reported, nothing is deleted. Running it again changes nothing.
+    reported, nothing is deleted; transactions that are open are aborted. Running it again does what is left to do.
+
+    If Tier 2 has lost something itself (objects that layouts name, roots), that is told, the exit code is 7, and
+    nothing is done without --with-damage. With it the rest is recovered: reading what is lost is an error, and a
+    container without a sound root is refused by the store, with everything that is left of it untouched, until its
+    root is brought back or it is told to --begin-anew.
     """
+    from segmentstore.cli.recovery_report import COLUMNS
+
     result = asyncio.run(
-        _recover(place, data_directory, copy=copy, dry=dry_run, repair=not no_repair, quiet=quiet)
+        _recover(
+            Recovery(
+                place=place,
+                data=data_directory,
+                copy=copy,
+                dry=dry_run,
+                repair=not no_repair,
+                with_damage=with_damage,
+                begin_anew=tuple(sorted(set(begin_anew))),
+                quiet=quiet,
+            )
+        )
     )
-    print_rows(result.rows, output)
+    print_rows(result.rows, output, COLUMNS)
     for remark in result.remarks:
         click.echo(remark, err=True)
+    return result.exit_code
 
 
-async def _recover(
-    place: str, data: Path, *, copy: bool, dry: bool, repair: bool, quiet: bool
-) -> RecoveryResult:
-    from tqdm import tqdm
-
-    from segmentstore.cli.tier2_bringing import copy_tier2, link_tier2, require_unused
-    from segmentstore.cli.tier2_contents import contents_of
+async def _recover(wanted: Recovery) -> "RecoveryResult":
+    from segmentstore.cli.recovery_report import RecoveryResult, summary, unfinished
+    from segmentstore.cli.tier2_bringing import require_unused
+    from segmentstore.cli.tier2_contents import progress_bar, survey
+    from segmentstore.cli.tier2_losses import losses_of
     from segmentstore.cli.tier2_reading import open_tier2
     from segmentstore.cli.tier2_recovery import Tier2Recovery
 
-    if copy and not place:
+    if wanted.copy and not wanted.place:
         raise InvalidRequestError(
             "there is nothing to copy: name the place with --from-tier2 PLACE"
         )
-    if not dry:
-        require_unused(data)
+    if not wanted.dry:
+        require_unused(wanted.data)
     result = RecoveryResult()
-    missing: list[str] = []
-    is_bucket = place.startswith("s3://")
-    async with open_tier2(place or str(data)) as tier2:
-        with tqdm(unit=" segments", desc="reading", file=sys.stderr, disable=quiet) as bar:
-            contents = [await contents_of(each, progress=bar.update) for each in tier2.containers]
-        recovery = Tier2Recovery(data, [each.root for each in tier2.containers])
-        recovery.check_target()
-        if copy and not dry:
-            with tqdm(
-                unit="B", unit_scale=True, desc="copying", file=sys.stderr, disable=quiet
-            ) as bar:
-                reports = await copy_tier2(
-                    [(each.root, each.components) for each in tier2.containers],
-                    data,
-                    progress=bar.update,
-                )
-            missing = [key for report in reports for key in report.missing]
-        count = tier2.containers[0].root.container_count
-        absent = sorted(set(range(count)) - {each.container_id for each in tier2.containers})
-    if place and not copy and not is_bucket and not dry:
-        link_tier2(place, data)
-    logs = recovery.preview() if dry else await recovery.run()
-    for log, held in zip(logs, contents, strict=True):
-        counted = asdict(held)
-        counted["newest"] = _time(held.newest_ms)
-        result.rows.append({**asdict(log), **counted})
-    result.remarks += _remarks(result.rows, missing, absent)
-    start_place = place if is_bucket and not copy else ""
-    if not dry:
-        needed = repair and any(each.has_streams for each in contents)
-        result.remarks += await repair_remarks(data, start_place, repair=needed)
+    async with open_tier2(wanted.source, go_on=True) as tier2:
+        Tier2Recovery(wanted.data, [each.root for each in tier2.containers]).check_target()
+        surveys = await survey(tier2.containers, bar=partial(progress_bar, quiet=wanted.quiet))
+        losses = await losses_of(tier2, surveys)
+        _check_begin_anew(wanted, losses)
+        result.remarks = [summary(surveys), *unfinished(surveys)]
+        result.remarks += losses.sentences(wanted.source)
+        refused = not wanted.with_damage and losses.beyond(wanted.begin_anew)
+        if wanted.copy and not refused and not wanted.dry:
+            await _copy(surveys, wanted)
+    logs = await _logs(wanted, surveys, only_look=refused or wanted.dry)
+    _add_rows(result, wanted, logs, surveys, losses)
+    if refused:
+        result.remarks.append(
+            "error: Tier 2 has lost what is named above, and nothing was done: to recover the rest, say --with-damage"
+        )
+        result.exit_code = ExitCode.CORRUPT
+        return result
+    without = [] if wanted.copy else losses.containers_beyond(wanted.begin_anew)
+    result.remarks += _what_becomes_of(wanted, losses, without)
+    if not wanted.dry:
+        await _settle(result, wanted, surveys, without)
     return result
 
 
-async def repair_remarks(data: Path, tier2_place: str, *, repair: bool = True) -> list[str]:
-    """Make streams agree with their segments and say what was done, and how to start the store."""
-    tier2_flag = f" --tier2 {tier2_place}" if tier2_place else ""
-    start = f"start it with: segmentstore standalone --data {data}{tier2_flag}"
-    return [*(await _repair(data, tier2_place) if repair else []), start]
+async def _logs(
+    wanted: Recovery, surveys: "Sequence[ContainerSurvey]", *, only_look: bool
+) -> "Sequence[RecoveredLog]":
+    """Give the data directory its Tier 2, identity and logs, or say what would be done."""
+    from segmentstore.cli.tier2_anew import let_begin_anew
+    from segmentstore.cli.tier2_bringing import link_tier2
+    from segmentstore.cli.tier2_recovery import Tier2Recovery
+
+    # A copy of a container whose runs do not read cannot be made: there it is as one without a root.
+    brought = [each.reader for each in surveys if not (wanted.copy and each.unreadable)]
+    roots = [each.root for each in brought]
+    epochs = {int(each.reader.container_id): each.lost.highest_epoch for each in surveys}
+    if only_look:
+        return Tier2Recovery(wanted.data, roots, highest_epochs=epochs).preview()
+    if wanted.place and not wanted.copy and not wanted.place.startswith("s3://"):
+        link_tier2(wanted.place, wanted.data)
+    if wanted.begin_anew and not wanted.copy:
+        place = wanted.start_place or str(wanted.data)
+        roots += await let_begin_anew(place, wanted.begin_anew, of_store=roots[0])
+    return await Tier2Recovery(wanted.data, roots, highest_epochs=epochs).run()
 
 
-async def _repair(data: Path, tier2_place: str) -> list[str]:
-    from segmentstore.cli.stream_repair import repair_streams
+async def _settle(
+    result: "RecoveryResult",
+    wanted: Recovery,
+    surveys: "Sequence[ContainerSurvey]",
+    without: Sequence[int],
+) -> None:
+    """Behind the logs: what takes a store whose containers run."""
+    from segmentstore.cli.backup_restore import finish_restore
+    from segmentstore.cli.recovery_report import how_to_start, repair
+    from segmentstore.cli.unfinished_restore import unfinished_restore
 
-    try:
-        report = await repair_streams(data, tier2_place=tier2_place)
-    except SegmentStoreError as error:
-        return [f"streams are not repaired, run this again when that is settled: {error}"]
-    return [
-        *_named("created empty, their bytes had not reached Tier 2", report.created),
-        *_named("streams whose head moved to what is left", report.moved_heads),
-        *_named(
-            "segments that no stream lists, nothing was done to them",
-            report.strangers,
-            report.stranger_count,
-        ),
-    ]
-
-
-def _remarks(rows: Sequence[Row], missing: Sequence[str], absent: Sequence[int]) -> list[str]:
-    newest = max((str(row["newest"]) for row in rows), default="-")
-    segments = sum(int(row["segments"] or 0) for row in rows)
-    size = sum(int(row["segment_bytes"] or 0) for row in rows)
-    return [
-        (
-            f"Tier 2 holds {segments} segments with {size} bytes in {len(rows)} containers; the last change that"
-            f" reached it is of {newest}. What was acknowledged later and not flushed was in Tier 1 alone."
-        ),
-        *_named("objects that the roots name and nobody has; what they held is lost", missing),
-        *_named("containers without a root, which begin anew", [str(number) for number in absent]),
-    ]
+    restore = unfinished_restore(wanted.data)
+    has_streams = any(each.contents.has_streams for each in surveys)
+    if without and (has_streams or restore is not None):
+        result.remarks.append(
+            "streams are not made to agree with their segments: that takes all containers; run this again then"
+        )
+    else:
+        repaired = True
+        if wanted.repair and has_streams:
+            repaired = await repair(result, wanted.data, wanted.start_place)
+        if restore is not None and repaired:
+            # A restore that was cut off after its copy is through as well now.
+            await finish_restore(wanted.data, restore)
+    result.remarks.append(how_to_start(wanted.data, wanted.start_place))
 
 
-def _named(what: str, names: Sequence[str], count: int | None = None) -> list[str]:
-    if not names:
-        return []
-    shown = ", ".join(names[:_NAMED_MAX])
-    total = len(names) if count is None else count
-    more = f" and {total - _NAMED_MAX} more" if total > _NAMED_MAX else ""
-    return [f"{total} {what}: {shown}{more}"]
+async def _copy(surveys: "Sequence[ContainerSurvey]", wanted: Recovery) -> None:
+    from segmentstore.cli.tier2_bringing import copy_tier2
+    from segmentstore.cli.tier2_contents import progress_bar
+
+    readers = [each.reader for each in surveys if not each.unreadable]
+    with progress_bar("copying", quiet=wanted.quiet, unit="B", scaled=True) as update:
+        await copy_tier2(
+            [(each.root, each.components) for each in readers], wanted.data, progress=update
+        )
 
 
-def _time(unix_ms: int) -> str:
-    if not unix_ms:
-        return "-"
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
+def _check_begin_anew(wanted: Recovery, losses: "Losses") -> None:
+    sound = sorted(set(wanted.begin_anew) - {each.container_id for each in losses.containers})
+    if sound:
+        raise InvalidRequestError(
+            f"only a container without a sound root begins anew, leave out those that have one: {sound}"
+        )
+
+
+def _add_rows(
+    result: "RecoveryResult",
+    wanted: Recovery,
+    logs: "Sequence[RecoveredLog]",
+    surveys: "Sequence[ContainerSurvey]",
+    losses: "Losses",
+) -> None:
+    from segmentstore.cli.recovery_report import container_row, lost_row
+
+    by_id = {log.container: log for log in logs}
+    # Containers that begin anew have a log as well, unless this is a copy or a preview.
+    result.rows += [container_row(by_id.get(each.reader.container_id), each) for each in surveys]
+    for each in losses.containers:
+        anew = wanted.copy or each.container_id in wanted.begin_anew
+        log = by_id.get(each.container_id)
+        result.rows.append(lost_row(each, log, "begins anew" if anew else "refused"))
+    result.rows.sort(key=lambda row: int(row["container"] or 0))
+
+
+def _what_becomes_of(wanted: Recovery, losses: "Losses", without: Sequence[int]) -> list[str]:
+    told: list[str] = []
+    left_out = [each.container_id for each in losses.containers]
+    left_out += [each.reader.container_id for each in losses.surveys if each.unreadable]
+    if wanted.copy and left_out:
+        told.append(f"containers that begin empty in the copy: {sorted(left_out)}")
+    if not wanted.copy and wanted.begin_anew:
+        told.append(
+            f"containers that begin anew: {list(wanted.begin_anew)}; what is left of them in Tier 2 is deleted by the"
+            " running store after its grace: copy it before the start if somebody may still want it"
+        )
+    if without:
+        told.append(
+            f"the store refuses these containers and touches nothing of them: {without}; bring their roots back and run"
+            " this again, or let them begin empty with "
+            + " ".join(f"--begin-anew {number}" for number in without)
+        )
+    return told

@@ -134,7 +134,7 @@ async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], li
     rows: list[Row] = []
     damages: list[str] = []
     async with open_tier2(place, go_on=True) as opened:
-        damages += opened.damages
+        damages += [each.why for each in opened.lost]
         for container in opened.containers:
             label = f"container {container.container_id}"
             with tqdm(unit="B", unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:

@@ -94,10 +94,15 @@ async def copy_tier2(
     return reports
 
 
-def _begin_copy(data_directory: Path) -> Path:
-    target, unfinished = data_directory / "tier2", data_directory / _UNFINISHED
-    if target.exists():
+def require_no_tier2(data_directory: Path) -> None:
+    """Raises InvalidRequestError if there is a Tier 2 already."""
+    if (data_directory / "tier2").exists():
         raise _tier2_is_there(data_directory)
+
+
+def _begin_copy(data_directory: Path) -> Path:
+    unfinished = data_directory / _UNFINISHED
+    require_no_tier2(data_directory)
     data_directory.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         shutil.rmtree(unfinished)

@@ -12,6 +12,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     StorageUnavailableError,
 )
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.settings import S3StoreSettings
 from segmentstore.runtime.clock import SystemWallClock
@@ -33,12 +34,26 @@ class NoSegmentsError(InvalidRequestError):
 
 
 @dataclass(frozen=True, slots=True)
+class LostRoot:
+    """A container whose root is missing or damaged."""
+
+    reader: ContainerReader
+    """Has no view: for who looks at what is left of it."""
+    why: str
+    is_missing: bool
+
+    @property
+    def container_id(self) -> int:
+        return self.reader.container_id
+
+
+@dataclass(frozen=True, slots=True)
 class Tier2:
     """Every container that has a root, by id."""
 
     containers: Sequence[ContainerReader]
-    damages: Sequence[str] = ()
-    """Roots that are missing or damaged, for who goes on without them."""
+    lost: Sequence[LostRoot] = ()
+    """By id; for who goes on without them."""
 
     async def container_of(self, name: str) -> ContainerReader:
         """The one that has the segment. Raises SegmentNotFoundError."""
@@ -81,10 +96,10 @@ async def open_tier2(
 ) -> AsyncIterator[Tier2]:
     """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
 
-    With `go_on` roots that are missing or damaged are told in `damages`, and what the others lead to is there.
+    With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
 
     Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no root, StorageError,
-    CorruptedDataError.
+    CorruptedDataError (with `go_on` if no root is sound).
     """
     region = S3StoreSettings().region
     if place.startswith("s3://"):
@@ -105,22 +120,26 @@ async def open_tier2(
         if not ids:
             error = NoSegmentsError if await _is_empty(store) else InvalidRequestError
             raise error(f"there is no Tier 2 here: no container has a root place={place}")
-        containers: list[ContainerReader] = []
-        damages: list[str] = []
-        for container_id in ids:
-            try:
-                containers.append(await reader.open(container_id))
-            except CorruptedDataError as damage:
-                if not go_on:
-                    raise
-                damages.append(str(damage))
-        if containers:
-            count = containers[0].root.container_count
-            damages += [
-                f"no root container={number} of={count}: what it held cannot be found"
-                for number in sorted(set(range(count)).difference(ids))
-            ]
-        yield Tier2(containers, damages)
+        yield await _opened(reader, ids, go_on=go_on)
+
+
+async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: bool) -> Tier2:
+    containers: list[ContainerReader] = []
+    lost: list[LostRoot] = []
+    for container_id in ids:
+        try:
+            containers.append(await reader.open(container_id))
+        except CorruptedDataError as damage:
+            if not go_on:
+                raise
+            lost.append(LostRoot(reader.unopened(container_id), str(damage), is_missing=False))
+    if not containers:
+        raise CorruptedDataError(f"no root is sound: {lost[0].why}")
+    count = containers[0].root.container_count
+    for number in sorted(set(range(count)).difference(ids)):
+        why = f"no root container={number} of={count}: what it held cannot be found"
+        lost.append(LostRoot(reader.unopened(ContainerId(number)), why, is_missing=True))
+    return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
 
 
 async def _is_empty(store: ObjectStore) -> bool:

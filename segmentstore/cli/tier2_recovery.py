@@ -4,8 +4,9 @@ Everything that Tier 2 holds is there afterwards; what was acknowledged and not 
 
 Invariants:
 
-- Epochs continue above those in the roots, so whoever held the lost logs is fenced; segment ids and sequence numbers
-  continue above the highest that a root knows.
+- Epochs continue above those in the roots, and above those in the names of objects if a root is older than they are: so
+  whoever held the lost logs is fenced, and no key is used twice. Segment ids and sequence numbers continue above the
+  highest that a root knows.
 - A log that still belongs to its root is left as it is. One that does not is set aside, never deleted. It belongs if it
   has the root's log id and an epoch that is not below the root's: one that has the id alone was left by a recovery that
   was cut off, or is an old copy, and could not claim the root.
@@ -14,7 +15,7 @@ Invariants:
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +52,21 @@ class RecoveredLog:
 class Tier2Recovery:
     """One recovery of one data directory from the roots of its containers."""
 
-    def __init__(self, data_directory: Path, roots: Sequence[Root]) -> None:
-        """Raises InvalidRequestError if the roots are not those of one store."""
+    def __init__(
+        self,
+        data_directory: Path,
+        roots: Sequence[Root],
+        *,
+        highest_epochs: Mapping[int, int] | None = None,
+    ) -> None:
+        """`highest_epochs`: by container, where an epoch above the root's was seen.
+
+        Raises InvalidRequestError if the roots are not those of one store.
+        """
         check_one_store(roots)
         self._path = data_directory.absolute()
         self._roots = roots
+        self._highest_epochs = highest_epochs or {}
         self._files = SystemFileSystem()
         self._random = system_random()
 
@@ -124,7 +135,7 @@ class Tier2Recovery:
             executor=None,
             random=self._random,
             owner=f"recovery process_id={os.getpid()}",
-            epoch_floor=root.epoch,
+            epoch_floor=self._floor(root),
         )
         epoch = await log.initialize()
         await log.close()
@@ -135,8 +146,11 @@ class Tier2Recovery:
         if not self._files.exists(identity):
             return False
         return decode_identity(self._content(identity)) == root.log_id and (
-            self._epoch_of_log(path) >= root.epoch
+            self._epoch_of_log(path) >= self._floor(root)
         )
+
+    def _floor(self, root: Root) -> int:
+        return max(root.epoch, self._highest_epochs.get(root.container_id, 0))
 
     def _epoch_of_log(self, path: str) -> int:
         directory = LogDirectory(path, files=self._files, random=self._random, owner="recover")

@@ -36,14 +36,14 @@ class CommandLine:
     """`segmentstore ...` against one server."""
 
     def __init__(self, capture: pytest.CaptureFixture[bytes], server: str = "") -> None:
-        self._capture = capture
+        self.capture = capture
         self._server = server
 
     def __call__(self, *arguments: str) -> Result:
         """Run one command line."""
-        self._capture.readouterr()
+        self.capture.readouterr()
         code = run(list(arguments))
-        captured = self._capture.readouterr()
+        captured = self.capture.readouterr()
         return Result(code, captured.out, captured.err.decode())
 
     def segment(self, verb: str, *arguments: str) -> Result:

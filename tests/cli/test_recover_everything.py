@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,8 +62,11 @@ def client_of(server: ServerProcess, capture: pytest.CaptureFixture[bytes], fold
     return Client(line, ControllerCommands(line, controller_address(server), folder))
 
 
-def work(client: Client, folder: Path) -> None:
-    """Segments, streams that were scaled, truncated and sealed, transactions in every state, a table."""
+def work(client: Client, folder: Path) -> str:
+    """Segments, streams that were scaled, truncated and sealed, transactions in every state, a table.
+
+    Returns the transaction that is open still.
+    """
     for number in range(6):
         (folder / "content").write_bytes(bytes([number]) * (7_000 * number + 1))
         client.segment("create", f"plain/{number}")
@@ -91,6 +95,15 @@ def work(client: Client, folder: Path) -> None:
     for number in range(20):
         client.must("table", "put", "s/table", f"key{number:02d}", f"value {number}")
     client.must("table", "remove", "s/table", "key07")
+    return still_open
+
+
+def wait_until_gone(client: Client, part: str) -> None:
+    for _ in range(600):
+        if part not in client.segment("list", "-o", "json"):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"segments with {part!r} in their names are still there")
 
 
 def begin(client: Client) -> str:
@@ -125,9 +138,11 @@ def test_h7_h15_everything_that_was_flushed_comes_back_from_tier_2_alone(
         options = ["--tier2", place]
     with ServerProcess(tmp_path / "old", options) as old:
         client = client_of(old, capfdbinary, folder)
-        work(client, folder)
+        still_open = work(client, folder)
         client.segment("flush")
         flushed = client.everything()
+        # Aborted by the repair, and their segments deleted by the controller's start.
+        flushed = {name: seen for name, seen in flushed.items() if "transaction" not in name}
         client.segment("append", "plain/0", str(folder / "content"))
         client.must("stream", "write", "s/quiet", lines=b"not flushed\n")
         old.kill()
@@ -146,15 +161,20 @@ def test_h7_h15_everything_that_was_flushed_comes_back_from_tier_2_alone(
     assert sum(row["segments"] for row in done.rows) >= len(flushed) - 4
     assert [row["segments"] for row in done.rows] == [row["segments"] for row in preview.rows]
     assert "start it with: segmentstore standalone --data" in done.errors
+    assert f"committed if that was decided, and aborted if not: s/grown {still_open}" in done.errors
+    assert f"were open and are aborted: their clients begin them anew: s/grown {still_open}" in (
+        done.errors
+    )
     assert "not repaired" not in done.errors
     if copy:
         shutil.rmtree(tmp_path / "old")
     restart = ["--tier2", place] if kind == "s3" and not copy else []
     with ServerProcess(tmp_path / "new", restart) as new:
         client = client_of(new, capfdbinary, folder)
+        wait_until_gone(client, "#transaction.")
         found = client.everything()
         assert {name: found.get(name) for name in flushed} == flushed
-        assert set(found) - set(flushed) == set()
+        assert set(found) - set(flushed) == {"_system/_tables/transactions"}
         assert "never seen" not in client.must("stream", "read", "s/grown")
         client.must("stream", "write", "s/quiet", lines=b"goes on\n")
         assert client.must("stream", "read", "s/quiet") == "goes on\n"
@@ -195,3 +215,36 @@ def test_h78_a_stream_whose_segments_did_not_reach_tier_2_is_made_whole_and_noth
         assert json.loads(client.must("stream", "info", "s/late", "-o", "json"))["segments"] == 8
         client.must("stream", "write", "s/late", lines=b"goes on\n" * 40)
         assert client.must("stream", "read", "s/late").count("goes on\n") == 40
+
+
+def test_h78_an_open_transaction_of_which_a_part_is_lost_is_aborted_and_holds_up_no_other(
+    tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=60s"]) as old:
+        client = client_of(old, capfdbinary, folder)
+        client.must("scope", "create", "s")
+        client.must("stream", "create", "s/grown", "--segments", "8")
+        client.must("table", "create", "s/table")
+        client.must("stream", "write", "s/grown", lines=b"flushed\n")
+        client.segment("flush")
+        half_lost = begin(client)
+        client.must("txn", "write", "s/grown", half_lost, lines=b"in a transaction\n" * 100)
+        # The containers that know of the transaction reach Tier 2, with its segments there; the others do not.
+        client.segment("flush", "_system/_tables/transactions")
+        old.kill()
+    cli = CommandLine(capfdbinary)
+    arguments = ["recover", "--from-tier2", str(tmp_path / "old"), "--data", str(tmp_path / "new")]
+    done = cli(*arguments, "--quiet", "-o", "json")
+    assert done.exit_code == ExitCode.OK, done.errors
+    assert f"are aborted: their clients begin them anew: s/grown {half_lost}" in done.errors
+    again = cli(*arguments, "--quiet", "-o", "json")
+    assert "are aborted: their clients" not in again.errors
+    with ServerProcess(tmp_path / "new") as new:
+        client = client_of(new, capfdbinary, folder)
+        assert client.streams("txn", "commit", "s/grown", half_lost).exit_code != ExitCode.OK
+        another = begin(client)
+        client.must("txn", "write", "s/grown", another, lines=b"another\n")
+        client.must("txn", "commit", "s/grown", another)
+        wait_until_gone(client, "#transaction.")
+        read = client.must("stream", "read", "s/grown").split()
+        assert sorted(read) == ["another", "flushed"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segmentstore.cli import tier2_recovery
+from segmentstore.cli import backup_restore, tier2_bringing, tier2_recovery
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.identifiers import Epoch
@@ -120,3 +120,71 @@ def test_a_copy_whose_logs_were_not_begun_says_how_it_is_finished(
     with ServerProcess(new, NO_STREAMS) as server:
         online = CommandLine(capfdbinary, server.address)
         assert online.segment("read", "r/1").content == b"content"
+
+
+@pytest.mark.parametrize("cut_at", ["copy", "logs", "forgetting"])
+def test_h7_a_restore_that_was_cut_off_is_run_again_also_without_the_place_it_came_from(
+    data: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    cut_at: str,
+) -> None:
+    new = tmp_path / "new"
+    cli = CommandLine(capfdbinary)
+    for name in ("sunday", "monday", "tuesday"):
+        assert cli("backup", "pin", name, "--data", str(data)).exit_code == ExitCode.OK
+    command = ("--from", str(data), "--data", str(new), "--quiet", "-o", "json")
+
+    async def cut(*_: object, **__: object) -> list[object]:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        if cut_at == "copy":
+            patched.setattr(tier2_bringing, "_finish_copy", lambda *_: [].pop())
+        elif cut_at == "logs":
+            patched.setattr(tier2_recovery.Tier2Recovery, "run", cut)
+        else:
+            patched.setattr(backup_restore, "finish_restore", cut)
+        with pytest.raises((Cut, IndexError)):
+            cli("backup", "restore", "monday", *command)
+    other = cli("backup", "restore", "tuesday", *command)
+    assert other.exit_code == ExitCode.USAGE
+    assert "backup='monday'" in other.errors
+    if cut_at != "copy":
+        data.rename(tmp_path / "gone")
+    done = cli("backup", "restore", "monday", *command)
+    assert done.exit_code == ExitCode.OK, done.errors
+    assert "start it with" in done.errors
+    assert cli("backup", "restore", "monday", *command).exit_code == ExitCode.USAGE
+    assert cli("backup", "list", str(new), "-o", "json").rows == []
+    with ServerProcess(new, NO_STREAMS) as server:
+        online = CommandLine(capfdbinary, server.address)
+        assert online.segment("read", "r/1").content == b"content"
+
+
+def test_h6_finishing_a_restore_keeps_the_backups_that_were_made_since(
+    data: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new = tmp_path / "new"
+    cli = CommandLine(capfdbinary)
+    for name in ("sunday", "monday"):
+        assert cli("backup", "pin", name, "--data", str(data)).exit_code == ExitCode.OK
+
+    async def cut(*_: object) -> None:
+        raise Cut
+
+    command = ("backup", "restore", "monday", "--from", str(data), "--data", str(new), "--quiet")
+    with monkeypatch.context() as patched:
+        patched.setattr(backup_restore, "finish_restore", cut)
+        with pytest.raises(Cut):
+            cli(*command)
+    assert cli("backup", "pin", "since", "--data", str(new)).exit_code == ExitCode.OK
+    finished = cli("recover", "--from-tier2", "--data", str(new), "--quiet")
+    assert finished.exit_code == ExitCode.OK, finished.errors
+    rows = cli("backup", "list", str(new), "-o", "json").rows
+    assert [(row["backup"], row["complete"]) for row in rows] == [("since", True)]
+    assert cli(*command).exit_code == ExitCode.USAGE

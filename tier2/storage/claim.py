@@ -1,6 +1,8 @@
 """Taking a container's root under a new epoch (H7), and finding out whether the store can be trusted with one (H4).
 
 - The root is created once, by put-if-absent, and only in a store that let exactly one of several racing writers win.
+- No root is created where objects of the container lie: that root is lost, not yet to come. An empty container would
+  sweep away what is left of the old one.
 - A root is taken over only if store id, log id, container id and container count match and our epoch is greater.
 - Claiming may fail half-way and be called again with the same epoch (H41): our own nonces are remembered, so a
   claim that landed late is ours.
@@ -8,10 +10,12 @@
 
 import asyncio
 from collections import deque
+from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
 
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     InvalidRequestError,
     ObjectChangedError,
     ObjectExistsError,
@@ -29,6 +33,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.entropy import random_id
 from tier2.storage.counters import StorageCounters
+from tier2.storage.garbage import list_objects
 from tier2.storage.object_names import ObjectNames
 from tier2.storage.root import Root, decode_root
 
@@ -38,6 +43,10 @@ _NONCES_MAX = 64
 """Attempts remembered while Tier 2 does not answer; an older one that lands only costs another epoch."""
 _WAY_OUT = (
     "if Tier 1 was lost, `segmentstore recover --from-tier2` continues above what Tier 2 holds"
+)
+_BRING_BACK = (
+    "bring it back if a copy or an older version of it is kept somewhere;"
+    " `segmentstore recover --from-tier2 --dry-run` says what else can be done"
 )
 
 
@@ -82,7 +91,7 @@ class RootClaimer:
             except ObjectNotFoundError:
                 await self._create(epoch, log_id)
                 continue
-            root = decode_root(found.content)
+            root = self._decode(found.content)
             self._check_ownership(root, log_id)
             if root.epoch == epoch and root.nonce in self._nonces:
                 return Claim(root, found.tag, created=root.nonce in self._creating)
@@ -96,6 +105,14 @@ class RootClaimer:
             f"root changes faster than it can be claimed container={self._container_id}"
         )
 
+    def _decode(self, content: bytes) -> Root:
+        try:
+            return decode_root(content)
+        except CorruptedDataError as error:
+            raise CorruptedDataError(
+                f"{error}; {_BRING_BACK} container={self._container_id} root={self._names.root}"
+            ) from error
+
     def _new_nonce(self) -> bytes:
         nonce = random_id(self._random)
         self._nonces.append(nonce)
@@ -103,6 +120,7 @@ class RootClaimer:
 
     async def _create(self, epoch: Epoch, log_id: bytes) -> None:
         """Returns when the root can be read, whoever created it."""
+        await self._expect_nothing()
         await self._probe()
         nonce = self._new_nonce()
         self._creating.append(nonce)
@@ -125,6 +143,22 @@ class RootClaimer:
             return
         except StorageError as error:
             await self._expect_root(error)
+
+    async def _expect_nothing(self) -> None:
+        """Objects are written below a root only. What a listing shows was there, whatever it does not show (H3)."""
+        listing = list_objects(self._store, self._names.prefix)
+        async with aclosing(listing):
+            async for info in listing:
+                if not self._names.is_immutable(info.key):
+                    continue
+                try:
+                    await self._store.get(self._names.root)
+                except ObjectNotFoundError:
+                    raise CorruptedDataError(
+                        f"the root is gone, and objects below it are left; {_BRING_BACK}"
+                        f" container={self._container_id} root={self._names.root} found={info.key}"
+                    ) from None
+                return
 
     async def _expect_root(self, cause: StorageError) -> None:
         try:

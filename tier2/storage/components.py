@@ -34,6 +34,7 @@ class Components:
     ) -> None:
         """`readers`: threads for those who wait for a chunk's bytes; without it they share the executor."""
         self.object_store = object_store
+        self.container_id = container_id
         self.settings = settings
         self.executor = executor
         self.names = ObjectNames(container_id)

@@ -9,6 +9,7 @@
     containers/0003/runs/0000000000000005-9f3a01c2-0000000000000011
     containers/0003/chunks/0000000000000005-9f3a01c2-0000000000000010
     containers/0003/probe-<random>
+    containers/0003/lost-root-<random>
 """
 
 import re
@@ -78,8 +79,16 @@ class ObjectNames:
             return None
         return ObjectIdentity(*(int(part, 16) for part in match.groups()))
 
+    def is_immutable(self, key: str) -> bool:
+        """Whether a listed key is that of a run or of chunks."""
+        return any(self.identity(kind, key) is not None for kind in ObjectKind)
+
     def probe(self, nonce: bytes) -> str:
         return f"{self.prefix}probe-{nonce.hex()}"
+
+    def lost_root(self, nonce: bytes) -> str:
+        """Where a damaged root is kept whose container began anew."""
+        return f"{self.prefix}lost-root-{nonce.hex()}"
 
 
 def container_of_key(key: str) -> ContainerId | None:

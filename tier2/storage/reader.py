@@ -78,6 +78,10 @@ class ContainerReader(RootReading):
             root = decode_root(found.content)
         except CorruptedDataError as error:
             raise CorruptedDataError(f"{error} container={self.container_id}") from error
+        if root.container_id != self.container_id:
+            raise CorruptedDataError(
+                f"root is that of another container other={root.container_id} container={self.container_id}"
+            )
         if self._view is None or root.version != self._view.root.version:
             self._segments.forget_everything()
             self._view = self._components.view(root)
@@ -128,15 +132,19 @@ class StoreReader:
         self._executor = executor
 
     async def open(self, container_id: ContainerId) -> ContainerReader:
-        """Raises ObjectNotFoundError if that container has no root."""
-        reader = ContainerReader(
+        """Raises ObjectNotFoundError if that container has no root, CorruptedDataError."""
+        reader = self.unopened(container_id)
+        await reader.refresh()
+        return reader
+
+    def unopened(self, container_id: ContainerId) -> ContainerReader:
+        """A reader whose root was not read: for who looks at the objects of a container that has none."""
+        return ContainerReader(
             object_store=self._store,
             container_id=container_id,
             settings=self._settings,
             executor=self._executor,
         )
-        await reader.refresh()
-        return reader
 
     async def containers(self) -> list[ContainerId]:
         """Containers that have a root, in order. Reads one root to learn their number, then asks for each."""

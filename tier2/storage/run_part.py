@@ -34,6 +34,7 @@ from tier2.storage.run_keys import group_of
 _HEADER = struct.pack(">4sHH", b"SSRN", 1, 0)
 _INDEX_ENTRY = struct.Struct(">QI")
 _FOOTER = struct.Struct(">QQQI4s")
+FOOTER_BYTES = _FOOTER.size
 _FOOTER_MAGIC = b"NRSS"
 _CRC_POSITION_FROM_END = 8
 _ENTRY_BYTES = 9
@@ -259,6 +260,19 @@ class PartIndex:
         return 1 + bisect_right(
             positions, start + bytes_max, key=lambda block: sum(self.block_place(block))
         )
+
+
+def describe_part(identity: ObjectIdentity, size: int, footer: bytes) -> RunPart:
+    """A part as its own last bytes describe it, for who has no root; its first and last key are not known.
+
+    Raises CorruptedDataError.
+    """
+    if len(footer) != _FOOTER.size:
+        raise CorruptedDataError(f"run is too short part={identity} bytes={size}")
+    index_position, filter_position, entry_count, checksum, magic = _FOOTER.unpack(footer)
+    if magic != _FOOTER_MAGIC or not index_position < filter_position < size - _FOOTER.size:
+        raise CorruptedDataError(f"run has a damaged footer part={identity} bytes={size}")
+    return RunPart(identity, size, checksum, entry_count, index_position, b"", b"")
 
 
 def verify_part(content: bytes, part: RunPart) -> None:

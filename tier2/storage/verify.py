@@ -6,7 +6,8 @@
        each chunk image sound, block by block, and the one that the entry means
     3  every catalog name leads to a record, every reference to a layout entry, no garbage record names what is
        referred to, and no key outlives the removal of its segment
-    4  every object in the listing is named by the root, or is garbage, or is reported as an orphan (and left alone, H5)
+    4  every object in the listing is named by the root, or is garbage, or is reported as an orphan (and left alone,
+       H5); none has an epoch above the root's, or the root is an old version of itself (H7)
 
 An object that is missing counts as lost only if the root, read again, still names it (H8). Memory is bounded by the
 number of objects; a finding is a sentence, and findings beyond a limit are only counted.
@@ -318,6 +319,7 @@ class _Verification:
 
     async def _report_orphans(self, listed: Sequence[str]) -> None:
         names = self._reader.components.names
+        newer: list[str] = []
         for key in listed:
             if key == names.root:
                 continue
@@ -326,5 +328,12 @@ class _Verification:
                 identity = names.identity(kind, key)
                 if identity is not None:
                     known = await is_known(self._view, (kind, identity))
+                    if identity.epoch > self._view.root.epoch:
+                        newer.append(key)
             if not known:
                 self._report.add_orphan(key)
+        if newer:
+            await self._expect_move(
+                f"root is older than {len(newer)} objects beside it, what was published since is lost"
+                f" root_version={self._view.root.version} epoch={self._view.root.epoch} first={newer[0]}"
+            )

@@ -1,0 +1,137 @@
+"""A store as it was at a backup, copied into a new data directory.
+
+    compare what the pinned roots name with a listing -> mark -> copy -> logs -> streams agree -> forget older backups
+    -> unmark
+
+- Running it again goes on where it was cut off; what was copied is a whole store from then on, and its origin is not
+  needed any more.
+- Nothing is written before the backup is known to be there as a whole, unless somebody wants it with its damage.
+"""
+
+from functools import partial
+from pathlib import Path
+
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.offline_store import open_offline
+from segmentstore.cli.pinned_roots import pins_of
+from segmentstore.cli.recovery_report import RecoveryResult, how_to_start, repair
+from segmentstore.cli.tier2_bringing import copy_tier2, require_no_tier2
+from segmentstore.cli.tier2_contents import contents_of, progress_bar
+from segmentstore.cli.tier2_losses import lost_ranges
+from segmentstore.cli.tier2_reading import open_tier2
+from segmentstore.cli.tier2_recovery import Tier2Recovery
+from segmentstore.cli.unfinished_restore import (
+    UnfinishedRestore,
+    mark_restore,
+    unfinished_restore,
+    unmark_restore,
+)
+from segmentstore.contracts.errors import InvalidRequestError
+from tier2.storage.lost_chunks import find_lost_chunks_of_pin
+
+
+async def restore_backup(
+    name: str, place: str, data: Path, *, with_damage: bool, quiet: bool
+) -> RecoveryResult:
+    """`place`: the Tier 2 that has the backup; not needed to finish what was cut off behind the copy.
+
+    Raises InvalidRequestError, StorageError, CorruptedDataError, DataDirectoryInUseError.
+    """
+    result = RecoveryResult()
+    unfinished = unfinished_restore(data)
+    if unfinished is not None and unfinished.backup != name:
+        raise InvalidRequestError(
+            f"another restore into this directory was cut off: finish it first, or name another directory"
+            f" backup={unfinished.backup!r} path={data}"
+        )
+    if unfinished is None or not (data / "tier2").exists():
+        unfinished = await _copy(result, name, place, data, with_damage=with_damage, quiet=quiet)
+        if unfinished is None:
+            return result
+    else:
+        result.remarks.append("the copy is there already, and what was cut off is finished")
+    await _start_again(result, data, unfinished)
+    return result
+
+
+async def _copy(
+    result: RecoveryResult, name: str, place: str, data: Path, *, with_damage: bool, quiet: bool
+) -> UnfinishedRestore | None:
+    """None if that is refused, because of damage; the result says so."""
+    bar = partial(progress_bar, quiet=quiet)
+    async with open_tier2(place, go_on=True) as tier2:
+        pinned = [each for each in await pins_of(tier2) if each.pin.name == name]
+        count = tier2.containers[0].root.container_count
+        if len(pinned) != count:
+            raise InvalidRequestError(
+                f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
+            )
+        Tier2Recovery(data, [each.pin.root for each in pinned]).check_target()
+        require_no_tier2(data)
+        with bar("comparing with a listing") as update:
+            for each in pinned:
+                components = each.reader.components
+                lost = await find_lost_chunks_of_pin(each.pin.root, components, progress=update)
+                result.remarks += lost_ranges(lost, each.reader.container_id)
+        if result.remarks and not with_damage:
+            result.remarks.append(
+                "error: what is named above is lost of the backup, and nothing was done: to restore the rest, say"
+                " --with-damage"
+            )
+            result.exit_code = ExitCode.CORRUPT
+            return None
+        restore = UnfinishedRestore(
+            name, {each.pin.root.container_id: each.pin.root.version for each in pinned}
+        )
+        mark_restore(data, restore)
+        with bar("copying", unit="B", scaled=True) as update:
+            copies = await copy_tier2(
+                [(each.pin.root, each.reader.components) for each in pinned], data, progress=update
+            )
+    for each, copied in zip(pinned, copies, strict=True):
+        result.rows.append(
+            {
+                "container": each.pin.root.container_id,
+                "root_version": each.pin.root.version,
+                "objects": copied.objects,
+                "bytes": copied.bytes_copied,
+                "missing_objects": len(copied.missing),
+            }
+        )
+    return restore
+
+
+async def _start_again(result: RecoveryResult, data: Path, restore: UnfinishedRestore) -> None:
+    """From a whole copy to a store: every step may have been done already."""
+    async with open_tier2(str(data)) as copy:
+        roots = [each.root for each in copy.containers]
+        contents = [await contents_of(each) for each in copy.containers]
+    await Tier2Recovery(data, roots).run()
+    if any(each.has_streams for each in contents) and not await repair(result, data, ""):
+        return
+    await finish_restore(data, restore)
+    result.remarks.append(how_to_start(data, ""))
+
+
+async def finish_restore(data: Path, restore: UnfinishedRestore) -> None:
+    """Forget backups that are not newer than the restored one: they name objects that were not copied."""
+    async with open_tier2(str(data), go_on=True) as tier2:
+        older = {
+            each.pin.name
+            for each in await pins_of(tier2)
+            if each.pin.root.version <= restore.root_versions.get(each.pin.root.container_id, 0)
+        }
+    for name in sorted(older):
+        await drop_backup(name, data, "")
+    unmark_restore(data)
+
+
+async def drop_backup(name: str, data_directory: Path, tier2_place: str) -> bool:
+    """Of a store that does not run; False if there is none of that name. Raises what open_offline() raises."""
+    dropped = False
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        for container in service.registry.all_running():
+            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
+            dropped |= await container.backups.drop(name)
+    return dropped

@@ -1,0 +1,32 @@
+"""The roots that backups pinned, of a whole Tier 2: those of containers whose root is gone as well."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segmentstore.cli.tier2_reading import Tier2
+from tier2.storage.lost_root import find_pins_without_root
+from tier2.storage.pins import Pin, read_pins
+from tier2.storage.reader import ContainerReader
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedContainer:
+    """One container as one backup has it."""
+
+    reader: ContainerReader
+    pin: Pin
+
+
+async def pins_of(tier2: Tier2) -> Sequence[PinnedContainer]:
+    """By container, then by name. Raises StorageError, CorruptedDataError."""
+    pins = [
+        PinnedContainer(reader, pin)
+        for reader in tier2.containers
+        for pin in await read_pins(reader.view)
+    ]
+    pins += [
+        PinnedContainer(lost.reader, pin)
+        for lost in tier2.lost
+        for pin in await find_pins_without_root(lost.reader.components)
+    ]
+    return sorted(pins, key=lambda each: (each.reader.container_id, each.pin.name))
