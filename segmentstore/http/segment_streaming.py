@@ -2,7 +2,8 @@
 
 - The answer's length is fixed when it begins (Content-Length), from what exists then; it never waits for more.
 - One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
-- If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one.
+- If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one. What
+  the first of them meets is the answer: it begins only when they are there.
 """
 
 import asyncio
@@ -53,6 +54,8 @@ class SegmentStreaming:
                 raise SegmentTruncatedError(name, start_offset=properties.start_offset)
             available = properties.length - offset
             length = min(available, parse_count(request.query.get("length"), "length", available))
+            end = offset + length
+            first = await self._piece(segment, offset, end)
             response = web.StreamResponse(
                 status=200,
                 headers={
@@ -69,7 +72,7 @@ class SegmentStreaming:
             self._cross_origin.add_to(response)
             await response.prepare(request)
             try:
-                await self._stream(response, segment, offset, offset + length)
+                await self._stream(response, segment, offset, end, first)
             except (SegmentStoreError, TimeoutError, ConnectionError):
                 response.force_close()
                 if request.transport is not None:
@@ -77,11 +80,18 @@ class SegmentStreaming:
         return response
 
     async def _stream(
-        self, response: web.StreamResponse, segment: Segment, offset: int, end: int
+        self, response: web.StreamResponse, segment: Segment, offset: int, end: int, piece: bytes
     ) -> None:
-        while offset < end:
-            piece = await gather(segment, offset, min(self._settings.window_bytes, end - offset))
-            assert piece, f"no bytes before the end offset={offset} end={end}"
+        while piece:
             async with asyncio.timeout(self._settings.write_seconds_max):
                 await response.write(piece)
             offset += len(piece)
+            piece = await self._piece(segment, offset, end)
+
+    async def _piece(self, segment: Segment, offset: int, end: int) -> bytes:
+        """What follows; nothing at the end."""
+        if offset >= end:
+            return b""
+        piece = await gather(segment, offset, min(self._settings.window_bytes, end - offset))
+        assert piece, f"no bytes before the end offset={offset} end={end}"
+        return piece
