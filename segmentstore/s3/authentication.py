@@ -152,7 +152,10 @@ class Authenticator:
             raise S3Failure("AccessDenied", "The request is not signed.")
         algorithm, _, rest = authorization.strip().partition(" ")
         if algorithm != ALGORITHM:
-            raise S3Failure("InvalidRequest", f"Please sign requests with {ALGORITHM}.")
+            raise S3Failure(
+                "InvalidRequest",
+                f"Please sign requests with {ALGORITHM} (presigned URLs too: signature_version s3v4).",
+            )
         fields = {
             name.strip(): value.strip()
             for name, _, value in (part.partition("=") for part in rest.split(","))

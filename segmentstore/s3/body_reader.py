@@ -25,9 +25,10 @@ from aiohttp import web
 
 from segmentstore.s3.authentication import UNSIGNED_PAYLOAD
 from segmentstore.s3.call import Call
-from segmentstore.s3.checksums import ALGORITHMS, HEADER_PREFIX, checksum_text
+from segmentstore.s3.checksums import CHECKSUM_HEADERS, HEADER_PREFIX, checksum_text
 from segmentstore.s3.chunked_body import ChunkedBody, is_chunked
 from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.foreign_headers import require_known_checksum
 from segmentstore.s3.settings import EndpointSettings
 from tier2.volumes.content import ContentDigest, digest
 
@@ -212,12 +213,11 @@ def _claimed_checksums(call: Call, trailers: dict[str, str]) -> dict[str, str]:
     if announced.difference(trailers):
         raise S3Failure("IncompleteBody", "A trailing header that was announced is missing.")
     claimed: dict[str, str] = {}
-    for source in (call.request.headers, trailers):
+    for source in (call.request.headers, call.query, trailers):
         for name, value in source.items():
-            algorithm = name.lower().removeprefix(HEADER_PREFIX)
-            # crc64nvme among others is left unverified, and so is not kept either.
-            if name.lower().startswith(HEADER_PREFIX) and algorithm in ALGORITHMS:
-                claimed[algorithm] = value
+            require_known_checksum(name.lower())
+            if name.lower() in CHECKSUM_HEADERS:
+                claimed[name.lower().removeprefix(HEADER_PREFIX)] = value
     return claimed
 
 

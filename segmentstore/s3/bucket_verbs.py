@@ -8,7 +8,7 @@ from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import iso_date
-from segmentstore.s3.listing_verbs import OWNER
+from segmentstore.s3.listing_verbs import OWNER, entries_asked
 from segmentstore.s3.object_keys import objects_prefix
 from segmentstore.s3.object_lock import parse_mode
 from segmentstore.s3.responses import xml_response
@@ -36,12 +36,26 @@ class BucketVerbs:
         self._bodies = bodies
         self._settings = settings
 
-    async def list_buckets(self, _call: Call) -> web.StreamResponse:
+    async def list_buckets(self, call: Call) -> web.StreamResponse:
+        """In pages if the client asks for them; the token is the last name that it saw."""
+        prefix, after = call.query.get("prefix", ""), call.query.get("continuation-token", "")
+        region = call.query.get("bucket-region", "") or self._settings.region
+        found = [
+            (name, record)
+            for name, record in sorted(self._buckets.records.items())
+            if name.startswith(prefix) and name > after and region == self._settings.region
+        ]
+        shown = found[: max(1, entries_asked(call, "max-buckets", len(found)))]
         rows = [
             branch("Bucket", leaf("Name", name), leaf("CreationDate", iso_date(record.created_ms)))
-            for name, record in sorted(self._buckets.records.items())
+            for name, record in shown
         ]
-        return xml_response(document("ListAllMyBucketsResult", OWNER, branch("Buckets", *rows)))
+        facts = [leaf("Prefix", prefix)] if prefix else []
+        if len(shown) < len(found):
+            facts.append(leaf("ContinuationToken", shown[-1][0]))
+        return xml_response(
+            document("ListAllMyBucketsResult", OWNER, branch("Buckets", *rows), *facts)
+        )
 
     async def create(self, call: Call) -> web.StreamResponse:
         await self._document(call, "CreateBucketConfiguration", optional=True)

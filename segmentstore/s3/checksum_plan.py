@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from segmentstore.s3.call import Call
 from segmentstore.s3.checksums import (
     ALGORITHMS,
+    COMPOSABLE,
     HEADER_PREFIX,
     JOINABLE,
     composite_checksum,
     joined_checksum,
 )
 from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.object_description import checksum_type
 from tier2.volumes.part_files import Part
 from tier2.volumes.upload_record import Upload
 
+_TYPE = "x-amz-checksum-type"
+_OF_CHECKSUMS, _OF_BYTES = "COMPOSITE", "FULL_OBJECT"
 _ALGORITHM, _COMPOSITE = "checksum_algorithm", "checksum_composite"
 
 
@@ -43,14 +47,27 @@ def checksum_plan_of(upload: Upload) -> ChecksumPlan:
 
 def announced_plan(call: Call) -> ChecksumPlan:
     """Of the request that begins an upload. Raises S3Failure (InvalidRequest)."""
-    algorithm = (call.header("x-amz-checksum-algorithm") or "").lower()
-    composite = call.header("x-amz-checksum-type") != "FULL_OBJECT"
-    if not composite and algorithm in ALGORITHMS and algorithm not in JOINABLE:
+    algorithm = announced_algorithm(call)
+    kind = call.header(_TYPE)
+    if not algorithm:
+        if kind:
+            raise S3Failure("InvalidRequest", f"{_TYPE} needs a checksum algorithm.")
+        return ChecksumPlan("", composite=True)
+    kind = kind or (_OF_CHECKSUMS if algorithm in COMPOSABLE else _OF_BYTES)
+    if algorithm not in {_OF_CHECKSUMS: COMPOSABLE, _OF_BYTES: JOINABLE}.get(kind, ()):
         raise S3Failure(
             "InvalidRequest",
-            f"The FULL_OBJECT checksum type cannot be used with the {algorithm} checksum algorithm.",
+            f"The checksum type cannot be used with the {algorithm} checksum algorithm.",
         )
-    return ChecksumPlan(algorithm, composite)
+    return ChecksumPlan(algorithm, composite=kind == _OF_CHECKSUMS)
+
+
+def announced_algorithm(call: Call) -> str:
+    """In lower case; empty: none. Raises S3Failure (InvalidRequest)."""
+    algorithm = (call.header("x-amz-checksum-algorithm") or "").lower()
+    if algorithm and algorithm not in ALGORITHMS:
+        raise S3Failure("InvalidRequest", "The checksum algorithm is none that is known here.")
+    return algorithm
 
 
 def object_checksums(plan: ChecksumPlan, parts: Sequence[Part]) -> dict[str, str]:
@@ -70,6 +87,9 @@ def object_checksums(plan: ChecksumPlan, parts: Sequence[Part]) -> dict[str, str
 
 def require_object_checksums(call: Call, found: dict[str, str], count: int) -> None:
     """What the completion of `count` parts says of the object has to be what was found. Raises S3Failure."""
+    kind = call.header(_TYPE)
+    if kind and found and kind != checksum_type(found):
+        raise S3Failure("InvalidRequest", "The checksum of the object is of another type.")
     for algorithm in ALGORITHMS:
         claimed = call.header(HEADER_PREFIX + algorithm)
         if claimed is None:

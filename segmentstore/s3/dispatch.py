@@ -17,6 +17,7 @@ from segmentstore.s3.authentication import Authenticator
 from segmentstore.s3.call import Call, Invitation
 from segmentstore.s3.conditions import NotModified
 from segmentstore.s3.failures import S3Failure, failure_of
+from segmentstore.s3.foreign_headers import refuse_foreign_headers
 from segmentstore.s3.request_target import parse_target
 from segmentstore.s3.responses import failure_response
 from segmentstore.s3.routing import Routes
@@ -77,7 +78,9 @@ class Dispatch:
                 request_id=request_id,
                 invitation=invitation,
             )
-            return await self._routes.verb_of(request.method, target)(call)
+            verb = self._routes.verb_of(request.method, target)
+            refuse_foreign_headers(call)
+            return await verb(call)
         except NotModified as answer:
             return web.Response(status=304, headers=answer.headers)
         except S3Failure as error:

@@ -38,6 +38,7 @@ _STATUSES: Mapping[str, int] = {
     "InvalidPartOrder": 400,
     "InvalidRange": 416,
     "InvalidRequest": 400,
+    "InvalidStorageClass": 400,
     "InvalidURI": 400,
     "KeyTooLongError": 400,
     "MalformedXML": 400,

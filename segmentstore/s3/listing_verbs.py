@@ -10,6 +10,7 @@ from aiohttp import web
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
 from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.foreign_headers import OWNER_ID
 from segmentstore.s3.instants import iso_date
 from segmentstore.s3.listing import Listing, Page, place_behind, rolled_up
 from segmentstore.s3.object_description import version_text
@@ -20,7 +21,7 @@ from segmentstore.s3.version_scan import VersionScan
 from segmentstore.s3.xml_writing import branch, document, leaf
 from tier2.volumes.index_record import IndexRecord
 
-OWNER = branch("Owner", leaf("ID", "segmentstore"), leaf("DisplayName", "segmentstore"))
+OWNER = branch("Owner", leaf("ID", OWNER_ID), leaf("DisplayName", OWNER_ID))
 _SCAN_KEYS = 100
 
 

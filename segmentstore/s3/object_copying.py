@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -16,16 +17,17 @@ from segmentstore.s3.body_reader import BodyBudget
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.byte_ranges import parse_range, resolve_range
 from segmentstore.s3.call import Call
-from segmentstore.s3.checksums import ALGORITHMS, checksum_text
+from segmentstore.s3.checksum_plan import announced_algorithm
+from segmentstore.s3.checksums import ALGORITHMS, checksum_tag, checksum_text
 from segmentstore.s3.conditions import check_copy_source, write_condition
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import iso_date
 from segmentstore.s3.object_description import (
     ObjectDescription,
+    checksum_type,
     checksums_of,
     description_of_record,
     description_of_request,
-    refuse_unsupported,
     version_text,
 )
 from segmentstore.s3.object_keys import object_key
@@ -87,7 +89,7 @@ class ObjectCopying:
             self.require_size(source.record.size)
             async with self._budget.hold(source.record.size):
                 content = await self.read(source, 0, source.record.size)
-                checksums = checksums_of(source.record)
+                checksums = await self._checksums(call, source.record, content)
                 record = await self._versions.put(
                     bucket,
                     object_key(call.bucket, call.target.key),
@@ -106,6 +108,8 @@ class ObjectCopying:
             "CopyObjectResult",
             leaf("LastModified", iso_date(record.created_ms)),
             leaf("ETag", f'"{record.etag}"'),
+            *(leaf(checksum_tag(name), value) for name, value in checksums.items()),
+            *([leaf("ChecksumType", checksum_type(checksums))] if checksums else []),
         )
         return xml_response(result, headers=headers)
 
@@ -154,6 +158,13 @@ class ObjectCopying:
     async def aside(self, call: Callable[[], _Result]) -> _Result:
         """Beside the loop, where bodies are hashed."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    async def _checksums(self, call: Call, record: IndexRecord, content: bytes) -> dict[str, str]:
+        """Those of the source, or the one that is asked for. Raises S3Failure."""
+        algorithm = announced_algorithm(call)
+        if not algorithm:
+            return checksums_of(record)
+        return {algorithm: await self.aside(partial(checksum_text, algorithm, [content]))}
 
     async def _digest(self, record: IndexRecord, content: bytes) -> ContentDigest:
         if record.piece_bytes == self._piece_bytes:
@@ -208,7 +219,6 @@ class ObjectCopying:
             return description_of_request(
                 call, metadata_bytes_max=self._settings.metadata_bytes_max
             )
-        refuse_unsupported(call)
         same = (source.bucket, source.key) == (call.bucket, call.target.key)
         if same and source.version_id is None:
             raise S3Failure(

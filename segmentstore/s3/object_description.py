@@ -4,6 +4,7 @@
     metadata["h:NAME"]    a header that is given back as it came: Cache-Control, Content-Disposition, ...
     metadata["c:NAME"]    a checksum of the bytes (see checksums)
 
+Names that begin otherwise are notes about one version (completed_upload): shown to nobody, and not copied.
 The content type and the etag have fields of their own in the record.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 from segmentstore.s3.call import Call
 from segmentstore.s3.checksums import HEADER_PREFIX
-from segmentstore.s3.failures import S3Failure, not_implemented
+from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import http_date, iso_date
 from tier2.volumes.index_record import IndexRecord
 
@@ -34,13 +35,6 @@ _OVERRIDES = {
     "response-content-disposition": "Content-Disposition",
     "response-content-encoding": "Content-Encoding",
 }
-_UNSUPPORTED = (
-    "x-amz-server-side-encryption",
-    "x-amz-server-side-encryption-customer-algorithm",
-    "x-amz-tagging",
-    "x-amz-website-redirect-location",
-    "x-amz-write-offset-bytes",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +53,7 @@ class ObjectDescription:
 
 
 def description_of_request(call: Call, *, metadata_bytes_max: int) -> ObjectDescription:
-    """Raises S3Failure: MetadataTooLarge, and NotImplemented for what would have to be kept and is not."""
-    refuse_unsupported(call)
+    """Raises S3Failure: MetadataTooLarge, InvalidArgument."""
     metadata: dict[str, str] = {}
     user_bytes = 0
     for name, value in call.request.headers.items():
@@ -87,17 +80,10 @@ def description_of_request(call: Call, *, metadata_bytes_max: int) -> ObjectDesc
     return ObjectDescription(content_type, metadata)
 
 
-def refuse_unsupported(call: Call) -> None:
-    """What changes how an object is kept is done or refused, never ignored. Raises S3Failure."""
-    for name in _UNSUPPORTED:
-        if call.header(name):
-            raise not_implemented(f"The header {name}")
-
-
 def description_of_record(record: IndexRecord) -> ObjectDescription:
-    """Without checksums."""
+    """What a copy has of it: no checksums, and no notes."""
     metadata = {
-        name: value for name, value in record.metadata.items() if not name.startswith(_CHECKSUM)
+        name: value for name, value in record.metadata.items() if name.startswith((_USER, _HEADER))
     }
     return ObjectDescription(record.content_type, metadata)
 

@@ -12,7 +12,7 @@ from segmentstore.s3.bucket_record import BucketRecord
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
 from segmentstore.s3.conditions import etags, write_condition
-from segmentstore.s3.failures import S3Failure, failure_of
+from segmentstore.s3.failures import S3Failure, failure_of, not_implemented
 from segmentstore.s3.object_description import (
     checksum_headers,
     description_of_request,
@@ -30,12 +30,16 @@ from segmentstore.s3.xml_writing import branch, document, leaf
 from tier2.volumes.index_record import IndexRecord
 from tier2.volumes.mutations import ALWAYS, Condition
 
+_UNKEPT_GUARDS = ("Size", "LastModifiedTime")
+
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
     key: str
     version_id: str | None
     condition: Condition
+    unkept: str = ""
+    """A guard that this endpoint does not have."""
 
 
 class ObjectWriting:
@@ -120,6 +124,8 @@ class ObjectWriting:
             named.append(leaf("VersionId", deletion.version_id or "null"))
         try:
             check_key(deletion.key)
+            if deletion.unkept:
+                raise not_implemented(f"Deleting by {deletion.unkept}")
             record = await self._delete(call, bucket, deletion)
         except (S3Failure, SegmentStoreError) as error:
             failure = error if isinstance(error, S3Failure) else failure_of(error)
@@ -156,4 +162,5 @@ def _deletion(element: Element) -> _Deletion:
         key=key,
         version_id="" if version == "null" else version,
         condition=_condition(element.text_of("ETag").strip('"') or None),
+        unkept=next((name for name in _UNKEPT_GUARDS if element.text_of(name)), ""),
     )

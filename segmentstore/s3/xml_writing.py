@@ -5,7 +5,7 @@ from xml.sax.saxutils import escape
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
-_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def leaf(name: str, value: str | int | bool) -> str:

@@ -27,6 +27,7 @@ def put_in_chunks(
     *,
     declared: int | None = None,
     trailer: str = "",
+    algorithm: str = "crc32c",
     spoil_chunk: int | None = None,
     spoil_trailer: bool = False,
     cut: int = 0,
@@ -34,7 +35,7 @@ def put_in_chunks(
     length = sum(len(chunk) for chunk in chunks) if declared is None else declared
     headers = {"x-amz-decoded-content-length": str(length), "Content-Encoding": "aws-chunked"}
     if trailer:
-        headers["x-amz-trailer"] = "x-amz-checksum-crc32c"
+        headers["x-amz-trailer"] = f"x-amz-checksum-{algorithm}"
     headers = signed_headers("PUT", url, payload, headers)
     by = seed_of(headers, payload)
     body, previous = b"", by.signature
@@ -51,14 +52,14 @@ def put_in_chunks(
         body += f"{len(chunk):x}{extension}\r\n".encode() + chunk
         body += b"\r\n" if chunk else b""
     if trailer:
-        body += f"x-amz-checksum-crc32c:{trailer}\r\n".encode()
+        body += f"x-amz-checksum-{algorithm}:{trailer}\r\n".encode()
     if payload == SIGNED_TRAILER:
         signature = trailer_signature(
             by.signing_key,
             timestamp=by.timestamp,
             scope=by.scope,
             previous=previous,
-            trailer=f"x-amz-checksum-crc32c:{trailer}\n".encode(),
+            trailer=f"x-amz-checksum-{algorithm}:{trailer}\n".encode(),
         )
         shown = "0" * 64 if spoil_trailer else signature
         body += f"x-amz-trailer-signature:{shown}\r\n".encode()

@@ -1,4 +1,4 @@
-/* SHA-256 and CRC-32 of many contents by one call: the interpreter is given away once for all of them.
+/* SHA-256, CRC-32 and CRC-64 of many contents by one call: the interpreter is given away once for all of them.
  *
  * A thread that hashes one content after the other from Python asks for the interpreter between two of them, and waits
  * for it each time.
@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "crc32.h"
+#include "crc64.h"
 #include "sha256_lanes.h"
 
 #define HASH_BYTES SHA256_BYTES
@@ -25,6 +26,7 @@
 /* Less takes no longer than to give the interpreter away and to get it back. */
 #define HASHED_WITH_INTERPRETER_MAX 4096
 #define SUMMED_WITH_INTERPRETER_MAX (128 << 10)
+#define SUMMED_TO_64_WITH_INTERPRETER_MAX (16 << 10)
 
 static int has_lanes;
 static int hashes;
@@ -235,11 +237,17 @@ static int digest_held(Held *held, size_t piece_bytes, int hashed, uint32_t *sum
     return hashed ? hash_held(held) : 0;
 }
 
-static void sum_held(const Held *held, uint32_t value, uint32_t *sums) {
+typedef uint64_t Sum(const uint8_t *data, size_t length, uint64_t value);
+
+static uint64_t sum_to_32(const uint8_t *data, size_t length, uint64_t value) {
+    return crc32_of(data, length, (uint32_t)value);
+}
+
+static void sum_held(const Held *held, Sum *sum, uint64_t value, uint64_t *sums) {
     for (Py_ssize_t i = 0; i < held->count; i++) {
-        uint32_t crc = value;
+        uint64_t crc = value;
         for (const Py_buffer *buffer = buffers_of(held, i); buffer < buffers_of(held, i + 1); buffer++)
-            crc = crc32_of(buffer->buf, (size_t)buffer->len, crc);
+            crc = sum(buffer->buf, (size_t)buffer->len, crc);
         sums[i] = crc;
     }
 }
@@ -318,13 +326,10 @@ done:
     return outcomes;
 }
 
-static PyObject *crc32_all(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    PyObject *given, *outcomes = NULL;
-    unsigned int value;
-    if (!PyArg_ParseTuple(arguments, "OI:crc32_all", &given, &value))
-        return NULL;
+static PyObject *sums_of(PyObject *given, Sum *sum, uint64_t value, Py_ssize_t with_interpreter_max) {
+    PyObject *outcomes = NULL;
     Held held;
-    uint32_t *sums = NULL;
+    uint64_t *sums = NULL;
     if (hold_all(&held, given) < 0)
         goto done;
     sums = PyMem_Malloc(((size_t)held.count + 1) * sizeof *sums);
@@ -332,20 +337,20 @@ static PyObject *crc32_all(PyObject *Py_UNUSED(module), PyObject *arguments) {
         PyErr_NoMemory();
         goto done;
     }
-    if (held.size <= SUMMED_WITH_INTERPRETER_MAX) {
-        sum_held(&held, value, sums);
+    if (held.size <= with_interpreter_max) {
+        sum_held(&held, sum, value, sums);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        sum_held(&held, value, sums);
+        sum_held(&held, sum, value, sums);
         Py_END_ALLOW_THREADS
     }
     outcomes = PyList_New(held.count);
     for (Py_ssize_t i = 0; outcomes && i < held.count; i++) {
-        PyObject *sum = PyLong_FromUnsignedLong(sums[i]);
-        if (!sum)
+        PyObject *one = PyLong_FromUnsignedLongLong(sums[i]);
+        if (!one)
             Py_CLEAR(outcomes);
         else
-            PyList_SET_ITEM(outcomes, i, sum);
+            PyList_SET_ITEM(outcomes, i, one);
     }
 done:
     PyMem_Free(sums);
@@ -353,8 +358,25 @@ done:
     return outcomes;
 }
 
+static PyObject *crc32_all(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *given;
+    unsigned int value;
+    if (!PyArg_ParseTuple(arguments, "OI:crc32_all", &given, &value))
+        return NULL;
+    return sums_of(given, sum_to_32, value, SUMMED_WITH_INTERPRETER_MAX);
+}
+
+static PyObject *crc64_all(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    PyObject *given;
+    unsigned long long value;
+    if (!PyArg_ParseTuple(arguments, "OK:crc64_all", &given, &value))
+        return NULL;
+    return sums_of(given, crc64_of, value, SUMMED_TO_64_WITH_INTERPRETER_MAX);
+}
+
 static int prepare(PyObject *module) {
     crc32_prepare();
+    crc64_prepare();
     /* The library is there when Python's own module is. */
     PyObject *hashlib = PyImport_ImportModule("_hashlib");
     if (!hashlib)
@@ -368,6 +390,7 @@ static int prepare(PyObject *module) {
 static PyMethodDef methods[] = {
     {"digest_all", digest_all, METH_VARARGS, "Size, SHA-256 (or nothing) and the CRC-32 of each piece, of each content."},
     {"crc32_all", crc32_all, METH_VARARGS, "The CRC-32 of each content, behind `value`."},
+    {"crc64_all", crc64_all, METH_VARARGS, "The CRC-64/NVME of each content, behind `value`."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,156 @@
+"""What this endpoint does not do is refused in words, wherever it is asked for; what means nothing here is taken."""
+
+from typing import Any
+
+import pytest
+
+from tests.s3.conftest import client_of
+from tests.s3.raw_request import Answer, send, signed_headers
+from tests.s3.test_multipart import begin
+from tests.s3.test_objects import body_of, code_of
+
+pytestmark = pytest.mark.integration
+
+CLASS = (400, "InvalidStorageClass")
+OWNER = (403, "AccessDenied")
+NONE = (501, "NotImplemented")
+UNKNOWN = (400, "InvalidRequest")
+
+REFUSED = [
+    ("x-amz-storage-class", "GLACIER", CLASS),
+    ("x-amz-storage-class", "REDUCED_REDUNDANCY", CLASS),
+    ("x-amz-storage-class", "standard", CLASS),
+    ("x-amz-acl", "public-read", NONE),
+    ("x-amz-acl", "authenticated-read", NONE),
+    ("x-amz-acl", "bucket-owner-read", NONE),
+    ("x-amz-acl", "nonsense", NONE),
+    ("x-amz-grant-read", 'uri="http://acs.amazonaws.com/groups/global/AllUsers"', NONE),
+    ("x-amz-grant-write", "id=1", NONE),
+    ("x-amz-grant-full-control", "id=1", NONE),
+    ("x-amz-grant-read-acp", "id=1", NONE),
+    ("x-amz-grant-write-acp", "id=1", NONE),
+    ("x-amz-object-ownership", "ObjectWriter", NONE),
+    ("x-amz-server-side-encryption", "AES256", NONE),
+    ("x-amz-server-side-encryption", "aws:kms", NONE),
+    ("x-amz-server-side-encryption-aws-kms-key-id", "key", NONE),
+    ("x-amz-server-side-encryption-context", "e30=", NONE),
+    ("x-amz-server-side-encryption-bucket-key-enabled", "true", NONE),
+    ("x-amz-server-side-encryption-customer-algorithm", "AES256", NONE),
+    ("x-amz-server-side-encryption-customer-key", "a2V5", NONE),
+    ("x-amz-server-side-encryption-customer-key-md5", "a2V5", NONE),
+    ("x-amz-copy-source-server-side-encryption-customer-algorithm", "AES256", NONE),
+    ("x-amz-tagging", "a=1", NONE),
+    ("x-amz-website-redirect-location", "/other", NONE),
+    ("x-amz-write-offset-bytes", "5", NONE),
+    ("x-amz-expected-bucket-owner", "123456789012", OWNER),
+    ("x-amz-source-expected-bucket-owner", "123456789012", OWNER),
+    ("x-amz-if-match-size", "5", NONE),
+    ("x-amz-if-match-last-modified-time", "Mon, 23 Nov 2026 09:00:00 GMT", NONE),
+    ("x-amz-rename-source", "/b/k", NONE),
+    ("x-amz-checksum-sha512", "AAAA", UNKNOWN),
+]
+TAKEN = [
+    ("x-amz-storage-class", "STANDARD"),
+    ("x-amz-acl", "private"),
+    ("x-amz-acl", "bucket-owner-full-control"),
+    ("x-amz-object-ownership", "BucketOwnerEnforced"),
+    ("x-amz-server-side-encryption-bucket-key-enabled", "false"),
+    ("x-amz-tagging", ""),
+    ("x-amz-tagging-directive", "COPY"),
+    ("x-amz-request-payer", "requester"),
+    ("x-amz-expected-bucket-owner", "segmentstore"),
+    ("x-amz-mfa", "serial 123456"),
+    ("x-amz-user-agent", "a browser"),
+    ("x-amz-te", "append-md5"),
+]
+BEFORE = b"before"
+
+
+def ask(url: str, bucket: str, verb: str, headers: dict[str, str], query: str = "") -> Answer:
+    """One request of each kind that the headers may come with."""
+    method, path = {
+        "put": ("PUT", f"{bucket}/new?x=1"),
+        "copy": ("PUT", f"{bucket}/copied?x=1"),
+        "begin": ("POST", f"{bucket}/parts?uploads="),
+        "create": ("PUT", f"{bucket}-more?x=1"),
+        "get": ("GET", f"{bucket}/k?x=1"),
+        "delete": ("DELETE", f"{bucket}/k?x=1"),
+    }[verb]
+    if verb == "copy":
+        headers = {**headers, "x-amz-copy-source": f"{bucket}/k"}
+    target = f"{url}/{path}{query}"
+    return send(method, target, signed_headers(method, target, headers=headers))
+
+
+@pytest.mark.parametrize("verb", ["put", "copy", "begin", "create", "get", "delete"])
+def test_what_is_not_done_is_refused_and_changes_nothing(
+    client: Any, url: str, bucket: str, verb: str
+) -> None:
+    client.put_object(Bucket=bucket, Key="k", Body=BEFORE)
+    for name, value, expected in REFUSED:
+        answer = ask(url, bucket, verb, {name: value})
+        assert (answer.status, answer.code) == expected, (name, value)
+    assert [row["Key"] for row in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["k"]
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
+    assert code_of(client.list_objects_v2, Bucket=f"{bucket}-more") == (404, "NoSuchBucket")
+    assert body_of(client, Bucket=bucket, Key="k") == BEFORE
+
+
+@pytest.mark.parametrize("verb", ["put", "copy", "begin", "create", "get", "delete"])
+def test_what_means_nothing_here_is_taken(client: Any, url: str, bucket: str, verb: str) -> None:
+    for name, value in TAKEN:
+        client.put_object(Bucket=bucket, Key="k", Body=BEFORE)
+        answer = ask(url, bucket, verb, {name: value})
+        assert answer.status in {200, 204}, (name, value, answer)
+        if verb == "create":
+            client.delete_bucket(Bucket=f"{bucket}-more")
+
+
+def test_a_header_that_was_moved_into_the_query_is_one(client: Any, url: str, bucket: str) -> None:
+    for name, value, expected in (
+        ("x-amz-storage-class", "GLACIER", CLASS),
+        ("x-amz-acl", "public-read", NONE),
+        ("X-Amz-Acl", "public-read", NONE),
+        ("x-amz-checksum-crc32", "AAAAAA==", (200, "")),
+        ("x-amz-checksum-crc32", "AAAAAQ==", (400, "BadDigest")),
+    ):
+        answer = ask(url, bucket, "put", {}, f"&{name}={value.replace('=', '%3D')}")
+        assert (answer.status, answer.code) == expected, (name, value)
+    signer = client_of(url, signature_version="s3v4")
+    presigned = signer.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "signed"})
+    assert send("PUT", presigned, {}, b"x").status == 200
+    signer.close()
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "value"),
+    [
+        ("put", "If-Unmodified-Since", "Mon, 23 Nov 2026 09:00:00 GMT"),
+        ("put", "If-Modified-Since", "Mon, 23 Nov 2026 09:00:00 GMT"),
+        ("put", "Content-Range", "bytes 0-4/10"),
+        ("delete", "If-Unmodified-Since", "Mon, 23 Nov 2026 09:00:00 GMT"),
+        ("delete", "If-None-Match", "*"),
+    ],
+)
+def test_a_condition_that_a_write_would_not_keep_is_refused(
+    client: Any, url: str, bucket: str, verb: str, name: str, value: str
+) -> None:
+    client.put_object(Bucket=bucket, Key="k", Body=BEFORE)
+    answer = ask(url, bucket, verb, {name: value})
+    assert (answer.status, answer.code) == NONE
+    assert [row["Key"] for row in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["k"]
+
+
+def test_boto3_is_told_of_each_by_its_own_parameter(client: Any, bucket: str) -> None:
+    client.put_object(Bucket=bucket, Key="k", Body=BEFORE, StorageClass="STANDARD", ACL="private")
+    put = {"Bucket": bucket, "Key": "k2", "Body": b"x"}
+    assert code_of(client.put_object, **put, StorageClass="GLACIER") == CLASS
+    assert code_of(client.put_object, **put, ACL="public-read") == NONE
+    assert code_of(client.put_object, **put, ServerSideEncryption="AES256") == NONE
+    assert code_of(client.put_object, **put, ExpectedBucketOwner="123456789012") == OWNER
+    assert code_of(client.create_bucket, Bucket=f"{bucket}-x", ACL="public-read") == NONE
+    refused = code_of(
+        client.create_multipart_upload, Bucket=bucket, Key="k", StorageClass="GLACIER"
+    )
+    assert refused == CLASS
+    begin(client, bucket, StorageClass="STANDARD")
