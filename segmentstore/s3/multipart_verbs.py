@@ -1,13 +1,14 @@
 """Multipart uploads: begin, send parts, copy parts, look, complete, abort."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from aiohttp import web
 
 from segmentstore.runtime.clock import WallClock
 from segmentstore.s3.body_reader import BodyBudget, BodyReader
+from segmentstore.s3.bucket_record import BucketRecord
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.call import Call
 from segmentstore.s3.checksum_plan import (
@@ -16,7 +17,8 @@ from segmentstore.s3.checksum_plan import (
     object_checksums,
     require_object_checksums,
 )
-from segmentstore.s3.checksums import ALGORITHMS, HEADER_PREFIX
+from segmentstore.s3.checksums import HEADER_PREFIX, checksum_tag
+from segmentstore.s3.completed_upload import note_of_order, require_same_order
 from segmentstore.s3.conditions import write_condition
 from segmentstore.s3.failures import S3Failure
 from segmentstore.s3.instants import iso_date
@@ -25,6 +27,7 @@ from segmentstore.s3.object_description import (
     ObjectDescription,
     checksum_headers,
     checksum_type,
+    checksums_of,
     description_of_request,
     version_text,
 )
@@ -36,11 +39,10 @@ from segmentstore.s3.versions import VersionWriter
 from segmentstore.s3.xml_reading import Element, parse
 from segmentstore.s3.xml_writing import document, leaf
 from tier2.volumes.description import Description
+from tier2.volumes.index_record import IndexRecord
 from tier2.volumes.multipart import MultipartUploads, UploadNotFoundError
 from tier2.volumes.part_files import Part
 from tier2.volumes.upload_record import Upload
-
-_CHECKSUM_TAGS: Mapping[str, str] = {name: f"Checksum{name.upper()}" for name in ALGORITHMS}
 
 
 class MultipartVerbs:
@@ -87,8 +89,7 @@ class MultipartVerbs:
         headers: dict[str, str] = {}
         if plan.algorithm:
             headers["x-amz-checksum-algorithm"] = plan.algorithm.upper()
-            if plan.algorithm in ALGORITHMS:
-                headers["x-amz-checksum-type"] = "COMPOSITE" if plan.composite else "FULL_OBJECT"
+            headers["x-amz-checksum-type"] = "COMPOSITE" if plan.composite else "FULL_OBJECT"
         result = document(
             "InitiateMultipartUploadResult",
             leaf("Bucket", call.bucket),
@@ -129,7 +130,7 @@ class MultipartVerbs:
             "CopyPartResult",
             leaf("LastModified", iso_date(part.stored_ms)),
             leaf("ETag", f'"{part.md5}"'),
-            *([leaf(_CHECKSUM_TAGS[algorithm], value)] if value else []),
+            *([leaf(checksum_tag(algorithm), value)] if value else []),
         )
         return xml_response(result, headers=self._copying.source_headers(source))
 
@@ -147,26 +148,8 @@ class MultipartVerbs:
         ) as body:
             order = parse(body.joined(), "CompleteMultipartUpload")
         async with self._buckets.writing(call.bucket) as bucket:
-            upload = self._upload(call)
-            condition = write_condition(call)
-            parts = self._chosen_parts(upload, order)
-            _require_size(call, parts)
-            checksums = await self._copying.aside(
-                partial(object_checksums, checksum_plan_of(upload), parts)
-            )
-            require_object_checksums(call, checksums, len(parts))
-            if upload.completing:
-                raise S3Failure("OperationAborted", "The upload is being completed already.")
-            described = upload.record.description
-            kept = ObjectDescription(described.content_type, described.metadata)
-            record = await self._versions.put_parts(
-                bucket,
-                upload,
-                parts,
-                metadata=kept.with_checksums(checksums),
-                etag=_etag(parts),
-                condition=condition,
-            )
+            record = await self._completed(call, bucket, order)
+        checksums = checksums_of(record)
         headers = {"x-amz-version-id": version_text(record)} if bucket.versioning else {}
         headers.update(checksum_headers(checksums))
         host = call.header("Host") or ""
@@ -176,10 +159,54 @@ class MultipartVerbs:
             leaf("Bucket", call.bucket),
             leaf("Key", call.target.key),
             leaf("ETag", f'"{record.etag}"'),
-            *(leaf(_CHECKSUM_TAGS[name], value) for name, value in checksums.items()),
+            *(leaf(checksum_tag(name), value) for name, value in checksums.items()),
             *([leaf("ChecksumType", checksum_type(checksums))] if checksums else []),
         )
         return xml_response(result, headers=headers)
+
+    async def _completed(self, call: Call, bucket: BucketRecord, order: Element) -> IndexRecord:
+        """The object of the upload: made now, or by the same request before, whose answer may have been lost."""
+        try:
+            turn = self._upload(call).turn
+        except UploadNotFoundError:
+            record = await self._made_before(call, order)
+            if record is None:
+                raise
+            return record
+        # Who gave up waiting for a large completion asks again while it goes on.
+        async with turn:
+            return await self._made_before(call, order) or await self._make(call, bucket, order)
+
+    async def _made_before(self, call: Call, order: Element) -> IndexRecord | None:
+        """Conditions are not judged again: they held when it was made."""
+        record = await self._uploads.completed(
+            object_key(call.bucket, call.target.key), call.query.get("uploadId", "")
+        )
+        if record is not None:
+            require_same_order(record, order)
+            _require_size(call, record.size)
+            require_object_checksums(call, checksums_of(record), len(list(order.all("Part"))))
+        return record
+
+    async def _make(self, call: Call, bucket: BucketRecord, order: Element) -> IndexRecord:
+        upload = self._upload(call)
+        condition = write_condition(call)
+        parts = self._chosen_parts(upload, order)
+        _require_size(call, sum(part.length for part in parts))
+        checksums = await self._copying.aside(
+            partial(object_checksums, checksum_plan_of(upload), parts)
+        )
+        require_object_checksums(call, checksums, len(parts))
+        described = upload.record.description
+        kept = ObjectDescription(described.content_type, described.metadata)
+        return await self._versions.put_parts(
+            bucket,
+            upload,
+            parts,
+            metadata=kept.with_checksums(checksums) | note_of_order(order),
+            etag=_etag(parts),
+            condition=condition,
+        )
 
     def _upload(self, call: Call) -> Upload:
         return upload_of(call, self._uploads)
@@ -237,12 +264,12 @@ def _checksum_agrees(part: Part, element: Element) -> bool:
     if part.checksum is None:
         return True
     algorithm, value = part.checksum
-    return element.text_of(_CHECKSUM_TAGS[algorithm], value) == value
+    return element.text_of(checksum_tag(algorithm), value) == value
 
 
-def _require_size(call: Call, parts: Sequence[Part]) -> None:
+def _require_size(call: Call, size: int) -> None:
     """Raises S3Failure if the object has another size than its client says."""
-    claimed, size = call.header("x-amz-mp-object-size"), sum(part.length for part in parts)
+    claimed = call.header("x-amz-mp-object-size")
     if claimed is not None and claimed.strip() != str(size):
         raise S3Failure(
             "InvalidRequest", f"The parts have {size} bytes, x-amz-mp-object-size says {claimed}."

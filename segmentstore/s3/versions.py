@@ -81,12 +81,15 @@ class VersionWriter:
         etag: str,
         condition: Condition,
     ) -> IndexRecord:
-        """The upload is completed, of these parts. Raises as `put`, and what `MultipartUploads.complete` raises."""
+        """The upload is completed, of these parts; a version of it has its id.
+
+        Raises as `put`, and what `MultipartUploads.complete` raises.
+        """
         description = replace(
             upload.record.description,
             metadata=metadata,
             etag=etag,
-            version_id=self._id_of_put(bucket),
+            version_id=upload.upload_id if bucket.versioning == ENABLED else None,
         )
         try:
             return await self._uploads.complete(upload, parts, description, condition=condition)

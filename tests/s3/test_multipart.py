@@ -24,7 +24,7 @@ def send(client: Any, upload: dict[str, str], number: int, body: bytes) -> dict[
     return {"PartNumber": number, "ETag": answer["ETag"]}
 
 
-def complete(client: Any, upload: dict[str, str], *parts: dict[str, object], **more: str) -> Any:
+def complete(client: Any, upload: dict[str, str], *parts: dict[str, object], **more: object) -> Any:
     return client.complete_multipart_upload(
         **upload, MultipartUpload={"Parts": list(parts)}, **more
     )

@@ -4,21 +4,26 @@ Invariants:
 
 - What was acknowledged, an upload or a part, outlives the process (upload_files), for `multipart_seconds_max`.
 - A part that is sent again replaces the former one; a completion joins the parts that were there when it began.
-- One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up.
+- One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up. One whose
+  object is stored, but that was cut off before it left, leaves at the next start: it never becomes a second object.
+- What an upload became is known as long as it is there under its key, by the id in its index record (upload_record).
 - Memory: an upload up to `multipart_memory_bytes_max` is put like other objects, a few at a time; a larger one is read
   slice by slice, for its digest and again into a volume of its own, and checked there by what was digested.
 """
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import ParamSpec, TypeVar
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     InvalidRequestError,
     ObjectNotFoundError,
     StorageError,
@@ -39,9 +44,10 @@ from tier2.volumes.part_files import Part
 from tier2.volumes.record_copy import write_record
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.upload_files import UploadFiles
-from tier2.volumes.upload_record import Upload, UploadRecord
+from tier2.volumes.upload_record import UPLOAD_ID, Upload, UploadRecord
 from tier2.volumes.volume_files import OpenVolume, VolumeFiles
 
+_LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -84,6 +90,7 @@ class MultipartUploads:
     async def start(self) -> None:
         """Find what was begun before. Raises StorageError."""
         self._uploads = {one.upload_id: one for one in await self._run(self._files.load)}
+        await self._end_completed_ones()
         await self._end_old_ones()
 
     # --- beginning and parts ---------------------------------------------------------------------
@@ -157,6 +164,20 @@ class MultipartUploads:
         found = [one for one in self._uploads.values() if one.record.key.startswith(prefix)]
         return sorted(found, key=lambda one: (one.record.key, one.record.begun_ms, one.upload_id))
 
+    async def completed(self, key: bytes, upload_id: str) -> IndexRecord | None:
+        """What an upload became, if it is still there: the version that has the upload's id, or the one without an id.
+
+        Raises InvalidRequestError, StorageError.
+        """
+        for version_id in (upload_id, ""):
+            try:
+                record = await self._engine.head(key, version_id=version_id)
+            except ObjectNotFoundError:
+                continue
+            if record.metadata.get(UPLOAD_ID) == upload_id:
+                return record
+        return None
+
     # --- the end ---------------------------------------------------------------------------------
 
     async def abort(self, upload: Upload) -> None:
@@ -176,6 +197,8 @@ class MultipartUploads:
     ) -> IndexRecord:
         """One object of these parts, in ascending order, described as a whole. If it fails the upload is still there.
 
+        A version id, if it gets one, is that of the upload: `completed` finds it by that.
+
         Raises UploadNotFoundError, InvalidRequestError (parts; while it is completed already), CorruptedDataError, and
         what `VolumeEngine.put` raises.
         """
@@ -183,6 +206,10 @@ class MultipartUploads:
             raise _gone(upload.upload_id)
         if upload.completing:
             raise InvalidRequestError(f"an upload is being completed id={upload.upload_id}")
+        if description.version_id not in {None, upload.upload_id}:
+            raise InvalidRequestError(
+                f"a version has the id of its upload {description.version_id=}"
+            )
         numbers = [part.number for part in parts]
         if not parts or numbers != sorted(set(numbers)):
             raise InvalidRequestError("parts are named in ascending order, each once")
@@ -193,6 +220,9 @@ class MultipartUploads:
             upload.record.key,
             condition=condition,
             bypass_governance=bypass_governance,
+        )
+        description = replace(
+            description, metadata={**description.metadata, UPLOAD_ID: upload.upload_id}
         )
         upload.completing = True
         try:
@@ -262,6 +292,18 @@ class MultipartUploads:
             raise
         blob_offset = offset + header.blob_offset
         return volume, found, BlobRow(volume.number, offset, blob_offset, found.size, 0)
+
+    async def _end_completed_ones(self) -> None:
+        for upload in list(self._uploads.values()):
+            try:
+                record = await self.completed(upload.record.key, upload.upload_id)
+            except CorruptedDataError as error:
+                _LOGGER.error(
+                    "cannot tell whether an upload is done: %s id=%s", error, upload.upload_id
+                )
+                continue
+            if record is not None:
+                await self._forget(upload)
 
     async def _end_old_ones(self) -> None:
         oldest_ms = self._wall_clock.now_ms() - int(self._settings.multipart_seconds_max * 1000)

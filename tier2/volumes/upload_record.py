@@ -1,8 +1,12 @@
 """An upload in parts: what is known of it from its beginning on, and the bytes of that, a JSON object of format 1.
 
 format, key (hexadecimal), begun_ms, content_type, metadata, retention ([mode, until_ms] or null), legal_hold, notes
+
+The object that it becomes says which upload it was: metadata[UPLOAD_ID] of its index record is durable by the same sync
+as the object is.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +16,8 @@ from tier2.volumes.description import Description
 from tier2.volumes.index_record import RetentionMode
 from tier2.volumes.part_files import Part
 
+UPLOAD_ID = "upload_id"
+"""In the metadata of the object: for the engine's callers to know it again, not for their clients."""
 _FORMAT = 1
 
 
@@ -35,6 +41,8 @@ class Upload:
     record: UploadRecord
     parts: dict[int, Part] = field(default_factory=dict)
     completing: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
+    """For callers who wait for a completion under way, to see what came of it."""
 
 
 def encode_upload_record(record: UploadRecord) -> bytes:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tier2.volumes.mutations import Condition
 from tier2.volumes.opening import OpenEngine
 from tier2.volumes.part_files import Part, part_of_file_name
 from tier2.volumes.upload_record import (
+    UPLOAD_ID,
     UploadRecord,
     decode_upload_record,
     encode_upload_record,
@@ -72,7 +74,8 @@ async def test_parts_become_one_object_in_the_order_of_their_numbers(
         [parts[number] for number in (2, 4, 7)],
         Description(content_type="x/y", metadata={"a": "b"}, etag="composite-3"),
     )
-    assert (record.etag, record.content_type, record.metadata) == ("composite-3", "x/y", {"a": "b"})
+    assert (record.etag, record.content_type) == ("composite-3", "x/y")
+    assert record.metadata == {"a": "b", UPLOAD_ID: upload.upload_id}
     found = await opened.engine.get(b"bucket/key")
     assert found.content == contents[2] + contents[4] + contents[7]
     assert temporary(tmp_path) == []
@@ -218,6 +221,56 @@ async def test_uploads_of_an_earlier_life_go_on(tmp_path: Path) -> None:
     await uploads_of(again).complete(upload, [part], described)
     assert (await again.engine.get(b"key")).content == b"x" * 5000
     await again.close()
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+async def test_what_an_upload_became_is_known_while_it_is_there(
+    opened: OpenEngine, uploads: MultipartUploads, tmp_path: Path, versioned: bool
+) -> None:
+    upload = await uploads.begin(b"key", Description())
+    part = await uploads.put_part(upload, 1, [b"x" * 500])
+    assert await uploads.completed(b"key", upload.upload_id) is None
+    version_id = upload.upload_id if versioned else None
+    record = await uploads.complete(upload, [part], Description(etag="e", version_id=version_id))
+    assert await uploads.completed(b"key", upload.upload_id) == record
+    assert await uploads.completed(b"key", "0" * 32) is None
+    assert await uploads.completed(b"other", upload.upload_id) is None
+    await opened.close()
+    (tmp_path / "index").rename(tmp_path / "lost")
+    again = await open_small(str(tmp_path))
+    assert await uploads_of(again).completed(b"key", upload.upload_id) == record
+    await again.engine.put(b"key", [b"later"])
+    found = await uploads_of(again).completed(b"key", upload.upload_id)
+    assert found == (record if versioned else None)
+    await again.close()
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+async def test_an_upload_that_was_cut_off_behind_its_object_never_becomes_another(
+    tmp_path: Path, versioned: bool
+) -> None:
+    opened = await open_small(str(tmp_path / "data"))
+    upload = await uploads_of(opened).begin(b"key", Description())
+    part = await uploads_of(opened).put_part(upload, 1, [b"x" * 500])
+    directory = tmp_path / "data" / "temp" / upload.upload_id
+    shutil.copytree(directory, tmp_path / "aside")
+    version_id = upload.upload_id if versioned else None
+    await uploads_of(opened).complete(upload, [part], Description(etag="e", version_id=version_id))
+    await opened.close()
+    # As if the process had ended between the two.
+    shutil.copytree(tmp_path / "aside", directory)
+    again = await open_small(str(tmp_path / "data"))
+    assert uploads_of(again).with_prefix(b"") == []
+    assert temporary(tmp_path / "data") == []
+    assert len(await again.engine.list_versions(b"key")) == 1
+    await again.close()
+
+
+async def test_a_version_of_an_upload_has_its_id(uploads: MultipartUploads) -> None:
+    upload = await uploads.begin(b"key", Description())
+    part = await uploads.put_part(upload, 1, [b"x"])
+    with pytest.raises(InvalidRequestError, match="id of its upload"):
+        await uploads.complete(upload, [part], Description(etag="e", version_id="other"))
 
 
 async def test_an_upload_whose_record_is_damaged_stops_nobody(
