@@ -6,8 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.integration.java_libraries import class_path
 from tests.integration.pravega_clients.store_process import free_ports
-from tests.integration.pravega_clients.toolchain import class_path
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 TOPIC = "synced"

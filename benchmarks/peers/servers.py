@@ -16,9 +16,10 @@ from typing import Protocol
 import grpc.aio
 
 from benchmarks.peers.cases import OURS, PRAVEGA
+from tests.integration.java_libraries import cache_directory, class_path
 from tests.integration.pravega_clients.controller_calls import ControllerCalls
 from tests.integration.pravega_clients.store_process import StoreProcess, free_ports
-from tests.integration.pravega_clients.toolchain import cache_directory, class_path, compiled
+from tests.integration.pravega_clients.toolchain import compiled
 
 JAVA = Path(__file__).parent / "java"
 CONTAINERS = 4

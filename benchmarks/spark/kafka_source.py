@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.peers.kafka_peer import TOPIC, KafkaBroker
 from benchmarks.spark.streams import SEGMENTS, VALUE_BYTES
-from tests.integration.pravega_clients.toolchain import class_path
+from tests.integration.java_libraries import class_path
 
 POM = Path(__file__).parent / "pom.xml"
 
