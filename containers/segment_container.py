@@ -226,7 +226,7 @@ class StreamSegmentContainer:
             segment.read_index.gone(error)
         try:
             if isinstance(cause, SegmentStoreError) and cause.kind is ErrorKind.CORRUPT:
-                await self._log.disable()
+                await self._log.disable(str(cause))
         finally:
             await self._read_index.close()
             await self._storage.close()

@@ -31,7 +31,8 @@ class MemoryLogStore:
     log_id: bytes
     capacity_bytes: int | None = None
     epoch: int = 0
-    disabled: bool = False
+    disabled: str = ""
+    """Why."""
     next_address: int = 1
     entries: deque[tuple[int, bytes]] = field(default_factory=deque)
     stored_bytes: int = 0
@@ -90,7 +91,9 @@ class MemoryDurableDataLog:
     async def initialize(self) -> Epoch:
         assert self._epoch == 0, f"initialize() is called once, epoch={self._epoch}"
         if self._store.disabled:
-            raise LogDisabledError("the log was disabled to keep the evidence of a fault")
+            raise LogDisabledError(
+                f"the log was disabled to keep the evidence of a fault: {self._store.disabled}"
+            )
         self._store.epoch = max(self._store.epoch, self._epoch_floor) + 1
         self._epoch = Epoch(self._store.epoch)
         return self._epoch
@@ -178,11 +181,11 @@ class MemoryDurableDataLog:
         """Prove the store's invariants."""
         self._store.check()
 
-    async def disable(self) -> None:
-        self._store.disabled = True
+    async def disable(self, why: str) -> None:
+        self._store.disabled = self._store.disabled or why or "unknown"
 
     async def enable(self) -> None:
-        self._store.disabled = False
+        self._store.disabled = ""
 
     async def close(self) -> None:
         if self._failure is None:

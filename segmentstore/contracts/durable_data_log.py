@@ -102,8 +102,11 @@ class DurableDataLog(Protocol):
 
     def statistics(self) -> LogStatistics: ...
 
-    async def disable(self) -> None:
-        """Refuse every later initialize() until enable(): keeps the evidence after corruption."""
+    async def disable(self, why: str) -> None:
+        """Refuse every later initialize() until enable(), and say `why`: keeps the evidence after corruption.
+
+        The first reason stays.
+        """
 
     async def enable(self) -> None: ...
 

@@ -281,10 +281,11 @@ class DurableDataLogSuite:
     async def test_a_disabled_log_opens_only_after_enable(self, world: LogWorld) -> None:
         log = await opened(world)
         await log.append([b"kept"])
-        await log.disable()
+        await log.disable("the first fault")
+        await log.disable("what came of it")
         await log.close()
         refused = world.log()
-        with pytest.raises(LogDisabledError) as caught:
+        with pytest.raises(LogDisabledError, match="the first fault") as caught:
             await refused.initialize()
         assert caught.value.kind is ErrorKind.CORRUPT
         await refused.enable()

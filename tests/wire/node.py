@@ -95,8 +95,8 @@ class HoldingLog:
     def statistics(self) -> LogStatistics:
         return self._log.statistics()
 
-    async def disable(self) -> None:
-        await self._log.disable()
+    async def disable(self, why: str) -> None:
+        await self._log.disable(why)
 
     async def enable(self) -> None:
         await self._log.enable()

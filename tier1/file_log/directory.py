@@ -4,7 +4,7 @@
     identity                    "SLID", version u32, log id (16 bytes), CRC32C of those: little endian, 28 bytes
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
-    disabled                    present while the log refuses to be initialised
+    disabled                    present while the log refuses to be initialised; why, in UTF-8 (may be cut off or empty)
     ballast                     zeros; removed when a new owner finds no room on the disk for its first journal
 
 Invariants:
@@ -38,6 +38,7 @@ _IDENTITY_MAGIC = b"SLID"
 _IDENTITY_VERSION = 1
 _CHECKSUM = struct.Struct("<I")
 _OWNER_BYTES_MAX = 256
+_REASON_BYTES_MAX = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,17 +244,33 @@ class LogDirectory:
 
     def check_enabled(self) -> None:
         """Raises LogDisabledError."""
-        if self._files.exists(self.join("disabled")):
-            raise LogDisabledError(
-                f"the log was disabled to keep the evidence of a fault; look, then enable it path={self.path!r}"
-            )
+        path = self.join("disabled")
+        if not self._files.exists(path):
+            return
+        file = self._files.open(path)
+        try:
+            why = file.read_at(0, _REASON_BYTES_MAX).decode(errors="replace")
+        finally:
+            file.close()
+        raise LogDisabledError(
+            f"the log was disabled to keep the evidence of a fault; look, then enable it path={self.path!r}"
+            f" fault={why or 'unknown'!r}"
+        )
 
-    def disable(self) -> None:
-        """Does nothing for an owner that was fenced: what it missed was another's to remove."""
+    def disable(self, why: str) -> None:
+        """Does nothing for an owner that was fenced: what it missed was another's to remove. The first reason stays."""
         if self._epoch and not self._files.exists(self._own_epoch_path):
             return
         self._files.make_directories(self.path)
-        self._files.open(self.join("disabled"), create=True).close()
+        file = self._files.open(self.join("disabled"), create=True)
+        try:
+            if not file.size():
+                # That it is there is what counts, also on a full disk.
+                with suppress(OSError):
+                    file.write_at(0, [why.encode(errors="replace")[:_REASON_BYTES_MAX]])
+                    file.sync_data()
+        finally:
+            file.close()
         self._files.sync_directory(self.path)
 
     def enable(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
+from functools import partial
 from random import Random
 
 from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
@@ -284,10 +285,10 @@ class FileDurableDataLog:
 
     # --- evidence ----------------------------------------------------------------------------
 
-    async def disable(self) -> None:
+    async def disable(self, why: str) -> None:
         """As the door says; once fenced, nothing: the evidence belongs to the new owner, and so does the log."""
         with self._translated():
-            await self._steps.run(self._directory.disable)
+            await self._steps.run(partial(self._directory.disable, why))
 
     async def enable(self) -> None:
         with self._translated():

@@ -356,7 +356,7 @@ def test_h47_an_owner_that_was_taken_over_while_it_opened_reports_that_and_no_da
         assert len(await entries(successor)) == 20
         with pytest.raises(LogNotPrimaryError):
             await entries(late)
-        await late.disable()
+        await late.disable("it missed something")
         await late.close()
         await successor.close()
         again = world.take_over()
