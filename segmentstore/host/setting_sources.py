@@ -28,8 +28,17 @@ from segmentstore.host.settings import (
 )
 
 ENVIRONMENT_PREFIX = "SEGMENTSTORE_"
-NOT_SETTINGS = frozenset({"SEGMENTSTORE_SERVER", "SEGMENTSTORE_CONFIG"})
-"""Variables of the command line itself."""
+NOT_SETTINGS = frozenset(
+    {
+        "SEGMENTSTORE_CONFIG",
+        "SEGMENTSTORE_CONTROLLER",
+        "SEGMENTSTORE_NATIVE",
+        "SEGMENTSTORE_S3_ACCESS_KEY",
+        "SEGMENTSTORE_S3_SECRET_KEY",
+        "SEGMENTSTORE_SERVER",
+    }
+)
+"""Variables of the command line, its clients and the S3 endpoint: no server is concerned that starts beside them."""
 
 
 @dataclass(frozen=True, slots=True)

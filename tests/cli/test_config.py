@@ -3,9 +3,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of
+from segmentstore.cli.main import cli
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from tests.cli.command_line import CommandLine
 
@@ -100,3 +102,25 @@ def test_a_server_refuses_to_run_without_its_assertions(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == ExitCode.USAGE
     assert "python -O" in result.stderr
+
+
+def variables_of(command: click.Command) -> set[str]:
+    found = {
+        str(parameter.envvar)
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.envvar
+    }
+    if isinstance(command, click.Group):
+        found.update(*(variables_of(each) for each in command.commands.values()))
+    return found
+
+
+def test_a_variable_that_any_command_reads_keeps_no_server_from_starting(
+    offline: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = variables_of(cli) | {"SEGMENTSTORE_NATIVE", "SEGMENTSTORE_S3_ACCESS_KEY"}
+    assert {"SEGMENTSTORE_SERVER", "SEGMENTSTORE_CONTROLLER"} <= variables
+    for variable in variables:
+        monkeypatch.setenv(variable, "off" if variable == "SEGMENTSTORE_NATIVE" else "x:1")
+    monkeypatch.delenv("SEGMENTSTORE_CONFIG", raising=False)
+    assert offline("config", "check").exit_code == ExitCode.OK

@@ -64,7 +64,15 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(
 
 
 def test_variables_of_other_programs_and_of_the_command_line_are_left_alone() -> None:
-    environment = {"PATH": "/bin", "SEGMENTSTORE_SERVER": "http://x", "SEGMENTSTORE_CONFIG": "y"}
+    environment = {
+        "PATH": "/bin",
+        "SEGMENTSTORE_CONFIG": "y",
+        "SEGMENTSTORE_CONTROLLER": "tcp://x:9090",
+        "SEGMENTSTORE_NATIVE": "off",
+        "SEGMENTSTORE_S3_ACCESS_KEY": "key",
+        "SEGMENTSTORE_S3_SECRET_KEY": "secret",
+        "SEGMENTSTORE_SERVER": "http://x",
+    }
     assert resolve(environment=environment).settings == ServiceSettings()
 
 
