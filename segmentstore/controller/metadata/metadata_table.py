@@ -9,6 +9,8 @@ Invariants:
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
   the next look at the records: whoever finishes what was broken off asks `require_settled` first.
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
+- A batch that finds its names as it wants them writes nothing, so no version holds off a removal that is on its way
+  behind it: it is refused while a batch is under way that nobody waits for.
 - What a call reads is noted with it (tables_read.py): its answer may have to wait for `proof` that it was not old.
 """
 
@@ -115,8 +117,14 @@ class MetadataTable:
                 await held.enter_async_context(self._index_locks.held(index))
             table = await held.enter_async_context(self._tables.open_table(self._name))
             for _ in range(INDEX_ATTEMPTS_MAX):
+                # Before the look: what changes these indexes from now on waits for us.
+                settled = not self._abandoned
                 changes = [*batch.changes, *await _index_changes(table, batch)]
-                if not changes or await self._written(table, batch, changes):
+                if not changes and settled:
+                    return
+                if not changes:
+                    raise RetryLaterError(f"an earlier batch is on its way table={self._name!r}")
+                if await self._written(table, batch, changes):
                     return
         raise RetryLaterError(f"an index keeps changing table={self._name!r}")
 

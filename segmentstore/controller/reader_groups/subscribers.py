@@ -7,7 +7,8 @@
 Invariants:
 
 - The group's own record says whether it subscribes; the index may hold more names (of a group that was changed or
-  deleted a moment ago), never fewer.
+  deleted a moment ago). It holds fewer only where the stream is younger than what the group said: a stream that is
+  deleted forgets its subscribers, and one that is created again has none until they say so again.
 - What a group has consumed never goes back, and counts only for the group of that id: one that was deleted and created
   again starts where its configuration says.
 """

@@ -1,13 +1,16 @@
 """Reader groups, their state streams, and subscribers."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.controller.errors import ScopeNotEmptyError
-from tests.controller.crashing_doors import ProcessDiedError
+from segmentstore.controller.errors import RetryLaterError, ScopeNotEmptyError
+from tests.controller.crashing_doors import CrashPlan, ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster
 
 Create = api.CreateReaderGroupResponse.Status
@@ -17,6 +20,23 @@ Get = api.ReaderGroupConfigResponse.Status
 Consumed = api.UpdateSubscriberStatus.Status
 
 CALLS_MAX = 200
+
+Outcome = TypeVar("Outcome")
+
+
+class HoldingPlan(CrashPlan):
+    """One call takes effect when it is let go, whoever waits for it, and those behind it after it: it is a log."""
+
+    def __init__(self, *, held: int) -> None:
+        super().__init__()
+        self._held = held
+        self.let_go = asyncio.Event()
+
+    async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        self.count += 1
+        if self.count >= self._held:
+            await self.let_go.wait()
+        return await call()
 
 
 async def cluster_with_stream() -> FeatureCluster:
@@ -158,6 +178,47 @@ async def test_a_group_that_holds_back_retention_is_a_subscriber() -> None:
     assert not (await subscribers(cluster)).subscribers
     missing = await cluster.rooms.subscribers.list_of(cluster.info("b"))
     assert missing.status == api.SubscribersResponse.Status.STREAM_NOT_FOUND
+
+
+async def test_a_stream_that_is_created_again_is_held_back_once_the_group_is_updated() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    await groups.create(config(retention=2))
+    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.deletion.delete("s", "a")
+    await cluster.create("a", segments=2)
+    # The group is there already: this changes nothing.
+    assert (await groups.create(config(retention=2))).status == Create.SUCCESS
+    assert not (await subscribers(cluster)).subscribers
+    assert (await groups.update(config(retention=2))).status == Update.SUCCESS
+    assert list((await subscribers(cluster)).subscribers) == ["s/g"]
+
+
+async def test_a_group_that_subscribes_again_is_not_lost_to_a_removal_that_was_on_its_way() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.rooms.reader_groups
+    await groups.create(config(retention=2))
+    # Behind the record of the group, which says that it does not subscribe: the name goes out of the index.
+    plan = cluster.tables._plan = HoldingPlan(held=2)
+    leaving = asyncio.create_task(groups.update(config(retention=0)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert plan.count == 2
+    leaving.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaving
+    # Its caller is gone; the one that comes next finds the name where it wants it.
+    with suppress(RetryLaterError):
+        async with asyncio.timeout(1.0):
+            again = asyncio.create_task(groups.update(config(retention=2, generation=1)))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            plan.let_go.set()
+            await again
+    read = (await groups.configuration(info())).config
+    if read.generation == 1:
+        assert (await groups.update(config(retention=2, generation=1))).status == Update.SUCCESS
+    assert list((await subscribers(cluster)).subscribers) == ["s/g"]
 
 
 async def test_what_a_subscriber_has_consumed_is_checked_before_it_counts() -> None:
