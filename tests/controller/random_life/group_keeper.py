@@ -22,6 +22,9 @@ class GroupKeeper(Keeper):
         self._asked = api.ReaderGroupConfiguration()
         self._unsure = False
         """An update was not answered: it may be done, now or later, unless another one is."""
+        self._known: list[StreamLife] = []
+        """Streams that were open when creation or update was asked for the first time. What is asked for again may have
+        been done then: a stream that was created in between has heard nothing of it."""
 
     async def step(self) -> None:
         if self._stage in (Stage.ABSENT, Stage.CREATING):
@@ -41,7 +44,7 @@ class GroupKeeper(Keeper):
         if self._stage is Stage.ABSENT:
             self._count += 1
             self._asked = self._draw(f"{self.group}-{self._count}", 0)
-        known = self._open_lives()
+            self._known = self._open_lives()
         self._stage = Stage.CREATING
         self.theatre.groups.of(self.group).say(None, self.ledger.tick())
         answer = await self.world.call(
@@ -52,7 +55,7 @@ class GroupKeeper(Keeper):
         self._check_config(answer.config, self._asked)
         self._config = self._asked
         self._stage = Stage.ACTIVE
-        self._subscribed(known)
+        self._subscribed()
         self.theatre.groups.of(self.group).say(True, self.ledger.tick())
 
     async def _update(self) -> None:
@@ -60,9 +63,9 @@ class GroupKeeper(Keeper):
         if not unsure:
             self._asked = self._draw(self._config.readerGroupId, self._config.generation)
             self._unsure = True
+            self._known = self._open_lives()
         asked = self._asked
         self._unsubscribed(asked)
-        known = self._open_lives()
         answer = await self.world.call("updateReaderGroup", asked, api.UpdateReaderGroupResponse)
         status = api.UpdateReaderGroupResponse.Status
         if unsure and answer.status == status.INVALID_CONFIG:
@@ -70,12 +73,12 @@ class GroupKeeper(Keeper):
             if answer.generation != self._config.generation + 1:
                 raise self.breach(f"update: {answer} {self._config}")
             self._adopt(self._asked)
-            self._subscribed(known)
+            self._subscribed()
             return
         if answer.status != status.SUCCESS or answer.generation != self._config.generation + 1:
             raise self.breach(f"update: {answer} {self._config}")
         self._adopt(asked)
-        self._subscribed(known)
+        self._subscribed()
 
     def _adopt(self, config: api.ReaderGroupConfiguration) -> None:
         generation = self._config.generation + 1
@@ -113,9 +116,9 @@ class GroupKeeper(Keeper):
     def _open_lives(self) -> list[StreamLife]:
         return [life for life in self.theatre.lives.values() if life.is_open]
 
-    def _subscribed(self, known: list[StreamLife]) -> None:
-        """The configuration holds; `known` were open before it was asked for."""
-        for life in known:
+    def _subscribed(self) -> None:
+        """The configuration holds."""
+        for life in self._known:
             if (
                 life.is_open
                 and life.keeping.subscription is None
