@@ -132,8 +132,11 @@ class AttributeFetches:
         values: dict[AttributeKey, AttributeValue | None] = {}
         for first in range(0, len(keys), self._settings.keys_max):
             some = keys[first : first + self._settings.keys_max]
+            missing: dict[AttributeKey, None] = {}
             while True:
-                unknown = [key for key in some if not table.is_known(key)]
+                # Also those that an earlier round brought: they may leave memory while the others come.
+                missing.update((key, None) for key in some if not table.is_known(key))
+                unknown = list(missing)
                 found: Mapping[AttributeKey, AttributeValue] = {}
                 if unknown:
                     self.requests += 1

@@ -24,7 +24,7 @@ _LOOK_AGAIN_SECONDS = 0.05
 class WaitingRequest:
     """One request in the line."""
 
-    __slots__ = ("attempt", "fail", "length", "segment")
+    __slots__ = ("attempt", "attributes", "fail", "length", "segment")
 
     def __init__(
         self,
@@ -39,6 +39,9 @@ class WaitingRequest:
         self.attempt = attempt
         """Accepts the request, or refuses it through its future; raises what means "not yet"."""
         self.fail = fail
+        self.attributes: dict[AttributeKey, None] = {}
+        """All that it was ever found to need: asked for one after the other, the first may leave memory before the last
+        has come, for ever."""
 
 
 class AdmissionLine:
@@ -144,7 +147,8 @@ class AdmissionLine:
                 return False
             except UnknownAttributesError as unknown:
                 self._aside[segment] = deque([request])
-                fetches.create_task(self._fetch(segment, unknown.keys))
+                request.attributes.update(dict.fromkeys(unknown.keys))
+                fetches.create_task(self._fetch(segment, list(request.attributes)))
                 continue
             length += request.length
             self._leave(request)

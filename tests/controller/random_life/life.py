@@ -31,7 +31,7 @@ from tests.sim.loop import SimLoop
 
 _CHECK_EVERY_STEPS = 997
 _END_SECONDS = 300.0
-"""Of virtual time, within which everything that was begun has come to its end, in a world that is not slow."""
+"""Of virtual time, within which everything that was begun has come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,7 @@ async def play_life(loop: SimLoop, settings: LifeSettings | None = None) -> Life
         world.calm()
         theatre.calm = True
         await world.wait_until_running()
-        await world.within(
-            _END_SECONDS * settings.slowness, "clients finish", lambda: all(t.done() for t in work)
-        )
+        await world.within(_END_SECONDS, "clients finish", lambda: all(t.done() for t in work))
     finally:
         for task in work:
             if task.done() and not task.cancelled():
@@ -153,7 +151,7 @@ async def _end(theatre: Theatre, actors: list[Actor]) -> None:
 
 async def _until_clean(theatre: Theatre) -> None:
     """Nothing that nobody wants is left, before too long."""
-    ends = theatre.world.loop.time() + _END_SECONDS * theatre.settings.slowness
+    ends = theatre.world.loop.time() + _END_SECONDS
     found = ["nobody looked"]
     while theatre.world.loop.time() < ends:
         try:

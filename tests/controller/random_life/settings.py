@@ -47,17 +47,12 @@ class LifeSettings:
     """How often a trouble is this one instead: another process gets the containers, and gives them back to the first
     one, which lived on."""
 
-    @property
-    def slowness(self) -> float:
-        """How many times as long everything may take as where jobs of the executor take no time."""
-        return _slowness(self.swarm)
-
 
 def draw_life(random: Random) -> LifeSettings:
     """The world of a seed."""
     swarm = draw_swarm(random)
     mine = Random(f"a life over {swarm}")
-    slow = _slowness(swarm)
+    slow = 1 + 100 * swarm.trouble.job_seconds_mean
     swarm = replace(
         swarm,
         node=replace(
@@ -95,10 +90,6 @@ def draw_life(random: Random) -> LifeSettings:
         # Drawn last: the other draws of a seed do not depend on it.
         hand_over=mine.choice((0.0, 0.3, 0.6)),
     )
-
-
-def _slowness(swarm: Swarm) -> float:
-    return 1 + 100 * swarm.trouble.job_seconds_mean
 
 
 def _draw_controller(random: Random, slow: float) -> ControllerSettings:
