@@ -34,8 +34,9 @@ async def open_place(
     random: Random,
     endpoint_url: str = "",
     region: str = "us-east-1",
+    read_only: bool = True,
 ) -> AsyncIterator[ObjectStore]:
-    """The object store of a place, for reading. Raises InvalidRequestError, StorageError."""
+    """The object store of a place. Raises InvalidRequestError, StorageError."""
     if place.startswith("s3://"):
         # Only those who use S3 need its client library.
         from tier2.object_stores.s3.s3_object_store import S3ObjectStore
@@ -61,7 +62,7 @@ async def open_place(
             wall_clock=wall_clock,
             random=random,
             settings=VolumeSettings(),
-            read_only=True,
+            read_only=read_only,
         )
         await volumes.start()
         try:
@@ -69,10 +70,14 @@ async def open_place(
         finally:
             await volumes.close()
         return
-    # Not started: a store that was not started reads, and leaves no trace.
     store = FilesystemObjectStore(directory, files=files, executor=executor, random=random)
-    yield store
-    await store.close()
+    if not read_only:
+        # One that was not started reads, and leaves no trace.
+        await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def object_directory(place: str) -> str:

@@ -40,7 +40,6 @@ class LostRoot:
     reader: ContainerReader
     """Has no view: for who looks at what is left of it."""
     why: str
-    is_missing: bool
 
     @property
     def container_id(self) -> int:
@@ -91,16 +90,10 @@ async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None
 
 
 @asynccontextmanager
-async def open_tier2(
-    place: str, *, endpoint_url: str = "", go_on: bool = False
-) -> AsyncIterator[Tier2]:
-    """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
-
-    With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
-
-    Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no root, StorageError,
-    CorruptedDataError (with `go_on` if no root is sound).
-    """
+async def open_objects(
+    place: str, *, endpoint_url: str = "", read_only: bool = True
+) -> AsyncIterator[ObjectStore]:
+    """The object store of a place. Raises InvalidRequestError, StorageError."""
     region = S3StoreSettings().region
     if place.startswith("s3://"):
         # The same words that the service takes: SEGMENTSTORE_S3_ENDPOINT_URL and the like.
@@ -114,7 +107,23 @@ async def open_tier2(
         random=system_random(),
         endpoint_url=endpoint_url,
         region=region,
+        read_only=read_only,
     ) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_tier2(
+    place: str, *, endpoint_url: str = "", go_on: bool = False
+) -> AsyncIterator[Tier2]:
+    """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
+
+    With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
+
+    Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no root, StorageError,
+    CorruptedDataError (with `go_on` if no root is sound).
+    """
+    async with open_objects(place, endpoint_url=endpoint_url) as store:
         reader = StoreReader(object_store=store, settings=StorageSettings(), executor=None)
         ids = await reader.containers()
         if not ids:
@@ -132,13 +141,13 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
         except CorruptedDataError as damage:
             if not go_on:
                 raise
-            lost.append(LostRoot(reader.unopened(container_id), str(damage), is_missing=False))
+            lost.append(LostRoot(reader.unopened(container_id), str(damage)))
     if not containers:
         raise CorruptedDataError(f"no root is sound: {lost[0].why}")
     count = containers[0].root.container_count
     for number in sorted(set(range(count)).difference(ids)):
         why = f"no root container={number} of={count}: what it held cannot be found"
-        lost.append(LostRoot(reader.unopened(ContainerId(number)), why, is_missing=True))
+        lost.append(LostRoot(reader.unopened(ContainerId(number)), why))
     return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
 
 
