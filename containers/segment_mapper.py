@@ -205,14 +205,13 @@ class SegmentMapper:
 
     def _mapped(self, name: str, done: "Future[int]") -> None:
         reported_elsewhere(done)
-        # One that failed stays unborn: until the container, which ends by it, has ended, whoever asks learns of that.
-        born = not done.cancelled() and done.exception() is None
-        if born and self._mapping.get(name) is done:
+        if _is_born(done) and self._mapping.get(name) is done:
             del self._mapping[name]
 
     def is_unborn(self, name: str) -> bool:
         """Its creation is accepted and not yet durable: nobody may see it."""
-        return name in self._mapping
+        mapping = self._mapping.get(name)
+        return mapping is not None and not _is_born(mapping)
 
     async def attribute_values(
         self, segment: SegmentMetadata, keys: Sequence[AttributeKey]
@@ -273,6 +272,14 @@ class SegmentMapper:
             "activated_segments_total": self._activated,
             "evicted_segments_total": self._evicted,
         }
+
+
+def _is_born(mapping: "Future[int]") -> bool:
+    """Whether that creation is durable.
+
+    One that failed stays unborn: until the container, which ends by it, has ended, whoever asks learns of that.
+    """
+    return mapping.done() and not mapping.cancelled() and mapping.exception() is None
 
 
 def _from_record(record: SegmentRecord) -> SegmentMetadata:

@@ -40,8 +40,9 @@ def make_container(
     object_store: ObjectStore | None = None,
     wall_clock: WallClock | None = None,
     cache: CacheManager | None = None,
+    seed: int = 2,
 ) -> StreamSegmentContainer:
-    """A container that is not started."""
+    """A container that is not started. Two that may run at once, or after a crash, need a seed of their own each."""
     return StreamSegmentContainer(
         container_id=ContainerId(0),
         log=log or MemoryDurableDataLog(tiers.log_store),
@@ -52,12 +53,12 @@ def make_container(
             container_count=1,
             settings=StorageSettings(),
             wall_clock=SystemWallClock(),
-            random=Random(2),
+            random=Random(seed),
             executor=None,
         ),
         cache=cache or CacheManager(storage=CacheStorage(budget_bytes=cache_bytes)),
         wall_clock=wall_clock or SystemWallClock(),
-        random=Random(3),
+        random=Random(seed + 1),
         executor=None,
         settings=settings or ContainerSettings(writer=FAST_FLUSH),
     )

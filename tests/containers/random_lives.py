@@ -1,6 +1,8 @@
 """Whole lives of a container over the same two tiers, chosen at random: what every such test does between its steps.
 
 A life begins with settings that turn every corner quickly. It ends by close(), or without a word, as with kill -9.
+
+They are lived in simulated time, with ready callbacks in random order, so a seed gives the same lives everywhere.
 """
 
 import asyncio
@@ -8,9 +10,15 @@ from abc import ABC, abstractmethod
 from random import Random
 from typing import ClassVar
 
+from containers.cache.cache_manager import CacheManager
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.runtime.clock import SystemWallClock, WallClock
 from tests.containers.node import MemoryTiers, make_container
+from tests.sim.clock import SimulatedWallClock
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tier1.memory_log import MemoryDurableDataLog
 
 LIVES = 5
@@ -24,8 +32,10 @@ class ContainerLives(ABC):
     """Of one life."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.tiers = MemoryTiers()
+        self.wall_clock: WallClock = SystemWallClock()
 
     @abstractmethod
     def settings(self) -> ContainerSettings:
@@ -33,10 +43,24 @@ class ContainerLives(ABC):
 
     async def start(self, entry_bytes_max: int) -> StreamSegmentContainer:
         """The next life, recovered."""
-        log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=entry_bytes_max)
-        container = make_container(self.tiers, settings=self.settings(), log=log)
+        container = self.make(
+            MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=entry_bytes_max)
+        )
         await container.start()
         return container
+
+    def make(
+        self, log: DurableDataLog, cache: CacheManager | None = None
+    ) -> StreamSegmentContainer:
+        """The next life, not begun. It throws its own dice, as every process does."""
+        return make_container(
+            self.tiers,
+            settings=self.settings(),
+            log=log,
+            cache=cache,
+            wall_clock=self.wall_clock,
+            seed=self.random.getrandbits(32),
+        )
 
     @abstractmethod
     async def compare(self, container: StreamSegmentContainer) -> None:
@@ -60,7 +84,11 @@ class ContainerLives(ABC):
             case _:
                 await asyncio.sleep(0)
 
-    async def live_all(self) -> None:
+    def live_all(self) -> None:
+        run_simulation(self.seed, self._live_all, shuffled=True)
+
+    async def _live_all(self, loop: SimLoop) -> None:
+        self.wall_clock = SimulatedWallClock(loop)
         for _ in range(LIVES):
             async with asyncio.timeout(HANG_SECONDS):
                 await self._live()

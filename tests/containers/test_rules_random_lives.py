@@ -28,7 +28,7 @@ from segmentstore.contracts.segments import (
     AttributeUpdateType,
     SegmentProperties,
 )
-from tests.containers.node import FAST_FLUSH, make_container
+from tests.containers.node import FAST_FLUSH
 from tests.containers.random_lives import ContainerLives
 from tests.containers.test_segment_container import read_all
 from tier1.memory_log import MemoryDurableDataLog
@@ -256,11 +256,9 @@ REST = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_h81_whatever_was_acknowledged_is_there_after_any_number_of_crashes(
-    seed: int,
-) -> None:
-    await RandomLives(seed).live_all()
+@pytest.mark.parametrize("seed", range(60))
+def test_h81_whatever_was_acknowledged_is_there_after_any_number_of_crashes(seed: int) -> None:
+    RandomLives(seed).live_all()
 
 
 class LivesThatRecoverInLittleMemory(RandomLives):
@@ -279,7 +277,7 @@ class LivesThatRecoverInLittleMemory(RandomLives):
             ballast = cache.shares.open()
             ballast.charge(cache.budget_bytes - blocks_left * BLOCK_BYTES_MIN)
             log = MemoryDurableDataLog(self.tiers.log_store, entry_bytes_max=entry_bytes_max)
-            container = make_container(self.tiers, settings=self.settings(), log=log, cache=cache)
+            container = self.make(log, cache)
             start = asyncio.ensure_future(container.start())
             for _ in range(self.random.choice([0, 20, 50, 100])):
                 await asyncio.sleep(0)
@@ -300,26 +298,26 @@ class LivesThatRecoverInLittleMemory(RandomLives):
         raise AssertionError("what was written in a life does not fit into 240 KiB")
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_h38_whatever_was_acknowledged_is_there_though_recovery_flushes_in_between(
+@pytest.mark.parametrize("seed", range(60))
+def test_h38_whatever_was_acknowledged_is_there_though_recovery_flushes_in_between(
     seed: int,
 ) -> None:
-    await LivesThatRecoverInLittleMemory(seed).live_all()
+    LivesThatRecoverInLittleMemory(seed).live_all()
 
 
-async def test_the_lives_in_little_memory_flush_while_they_recover() -> None:
+def test_the_lives_in_little_memory_flush_while_they_recover() -> None:
     flushes = 0
     for seed in range(5):
         lives = LivesThatRecoverInLittleMemory(seed)
-        await lives.live_all()
+        lives.live_all()
         flushes += lives.flushes
     assert flushes > 5, flushes
 
 
-async def test_the_lives_meet_blocks_of_which_events_are_known() -> None:
+def test_the_lives_meet_blocks_of_which_events_are_known() -> None:
     seen = 0
     for seed in range(100, 110):
         lives = RandomLives(seed)
-        await lives.live_all()
+        lives.live_all()
         seen += lives.events_seen
     assert seen > 0
