@@ -117,6 +117,7 @@ def build_parts(
         markers=state.markers,
         checkpoints=state.checkpoints,
         log=state.log,
+        root_changes=lambda: state.storage.root_changes,
     )
     writer = StorageWriter(
         container_id=state.metadata.container_id,

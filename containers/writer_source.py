@@ -1,6 +1,6 @@
 """What the storage writer sees of its container, and what its progress sets in motion: eviction and log truncation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from containers.log.checkpoint_policy import CheckpointPolicy
 from containers.log.memory_log import MemoryLog
@@ -33,7 +33,9 @@ class ContainerWriterSource:
         markers: TruncationMarkers,
         checkpoints: CheckpointPolicy,
         log: DurableDataLog,
+        root_changes: Callable[[], int],
     ) -> None:
+        """`root_changes` says how many of them are durable in Tier 2."""
         self._metadata = metadata
         self._memory_log = memory_log
         self._read_index = read_index
@@ -41,6 +43,7 @@ class ContainerWriterSource:
         self._markers = markers
         self._checkpoints = checkpoints
         self._log = log
+        self._root_changes = root_changes
         self.acknowledged: SequenceNumber = NO_SEQUENCE_NUMBER
 
     async def read(self, count_max: int) -> Sequence[LogItem]:
@@ -118,6 +121,8 @@ class ContainerWriterSource:
         if address is None:
             return
         self._checkpoints.ignore_operation()
+        # What the log lets go of is in this root: it says so first, so that an older one is known for what it is (H31).
+        self._metadata.root_changes = self._root_changes()
         await self._processor.storage_checkpoint()
         await self._log.truncate(address)
         self._markers.truncated(address, checkpoint)

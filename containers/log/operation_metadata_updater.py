@@ -196,7 +196,8 @@ class OperationMetadataUpdater:
     def accept_storage_checkpoint(self) -> StorageCheckpointOperation:
         by_id = self.metadata.by_id
         operation = StorageCheckpointOperation(
-            [(key, by_id[key].storage_length) for key in sorted(by_id)]
+            [(key, by_id[key].storage_length) for key in sorted(by_id)],
+            root_changes=self.metadata.root_changes,
         )
         operation.sequence_number = self.metadata.next_sequence_number()
         return operation

@@ -85,6 +85,8 @@ class Recovery:
         self._expect_in_storage = expect_in_storage
         self._flush = flush
         self._claimed: ClaimedRoot | None = None
+        self._root_changes = 0
+        """Of the root as it was claimed: a flush on the way adds to them."""
         self._flushes = 0
 
     async def run(self) -> RecoverySummary:
@@ -93,6 +95,7 @@ class Recovery:
         metadata = self._metadata
         metadata.epoch = await self._log.initialize()
         self._claimed = await self._claim()
+        self._root_changes = 0 if self._claimed is None else self._claimed.changes
         replay = Replay(
             metadata=metadata,
             memory_log=self._memory_log,
@@ -200,6 +203,20 @@ class Recovery:
             replay.apply(record)
             if record.type is OperationType.METADATA_CHECKPOINT:
                 self._markers.add_truncation_point(record.sequence_number)
+            elif record.type is OperationType.STORAGE_CHECKPOINT:
+                self._require_newest_root(record.root_changes)
+
+    def _require_newest_root(self, logged: int) -> None:
+        """The log let go of nothing but what that many changes of the root had brought to Tier 2 (H31)."""
+        metadata = self._metadata
+        metadata.root_changes = max(metadata.root_changes, logged)
+        if self._claimed is not None and logged > self._root_changes:
+            raise DataCorruptionError(
+                f"Tier 2 is older than the log container={metadata.container_id}: its root has {self._root_changes} "
+                f"changes, and the log let go of what {logged} of them had stored. Was Tier 2 brought back from an "
+                "older copy, or did it lose its newest objects? Put the newer ones back, or let `segmentstore "
+                "recover --from-tier2` begin a store with what is there"
+            )
 
 
 def _too_little_memory(but: str, full: CacheFullError) -> SegmentStoreError:

@@ -45,6 +45,8 @@ class ContainerMetadata:
         self.highest_segment_id: SegmentId = NO_SEGMENT
         self.by_id: dict[SegmentId, SegmentMetadata] = {}
         self._by_name: dict[str, SegmentMetadata] = {}
+        self.root_changes = 0
+        """How many changes of Tier 2's root are known to be durable; an older root is not this container's (H31)."""
         self.attribute_ledger = AttributeLedger()
         self.removals = 0
         """How many segments that were gone have left memory: what Tier 2 was asked before may be old news since."""

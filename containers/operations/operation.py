@@ -197,14 +197,15 @@ class MetadataCheckpointOperation(Operation):
 
 
 class StorageCheckpointOperation(Operation):
-    """Storage lengths of all active segments."""
+    """Storage lengths of all active segments, and how many changes of Tier 2's root are durable."""
 
-    __slots__ = ("lengths",)
+    __slots__ = ("lengths", "root_changes")
     type = OperationType.STORAGE_CHECKPOINT
 
-    def __init__(self, lengths: Sequence[tuple[SegmentId, int]]) -> None:
+    def __init__(self, lengths: Sequence[tuple[SegmentId, int]], *, root_changes: int = 0) -> None:
         super().__init__()
         self.lengths = lengths
+        self.root_changes = root_changes
 
 
 class Barrier(Operation):

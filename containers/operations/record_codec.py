@@ -22,7 +22,8 @@ and goes on by type:
                           flags: 1 = created (otherwise reactivated)
     MAP_TRANSACTION       as MAP_SEGMENT, then u16 length and UTF-8 of the parent's name
     METADATA_CHECKPOINT   a container snapshot (containers.metadata.container_snapshot)
-    STORAGE_CHECKPOINT    u32 count, then per segment: u64 segment_id, u64 storage_length
+    STORAGE_CHECKPOINT    u32 count, then per segment: u64 segment_id, u64 storage_length; [u64 root_changes]
+                          flags: 1 = `root_changes` is there: some were known
 
     attribute = u8 key_length (0: a u16 with the length follows), key, u8 kind, then by kind:
                 0 removed: nothing; 1 number: i64; 2 bytes: u16 length, bytes
@@ -69,6 +70,7 @@ LENGTH_FIELD_BYTES = 4
 FLAG_SEAL = 1
 FLAG_EVENTS = 2
 FLAG_CREATED = 1
+FLAG_ROOT_CHANGES = 1
 
 _EMPTY = memoryview(b"")
 
@@ -169,6 +171,9 @@ def encode_record(operation: Operation) -> list[BufferView]:
         case StorageCheckpointOperation():
             body = [_LENGTH.pack(len(operation.lengths))]
             body.append(b"".join(_ID_OFFSET.pack(*pair) for pair in operation.lengths))
+            if operation.root_changes:
+                flags = FLAG_ROOT_CHANGES
+                body.append(_ID.pack(operation.root_changes))
         case _:
             raise AssertionError(f"operation is not logged: {operation!r}")
     length = PREFIX.size - LENGTH_FIELD_BYTES + sum(len(part) for part in body)
@@ -256,6 +261,7 @@ class Record:
     snapshot: memoryview = _EMPTY
     parent_name: str = ""
     storage_lengths: Sequence[tuple[SegmentId, int]] = ()
+    root_changes: int = 0
 
 
 def decode_record(view: memoryview) -> Record:
@@ -320,6 +326,9 @@ def _decode_record(view: memoryview) -> Record:
                 (SegmentId(a), b) for a, b in _ID_OFFSET.iter_unpack(view[position:end])
             ]
             position = end
+            if flags & FLAG_ROOT_CHANGES:
+                (record.root_changes,) = _ID.unpack_from(view, position)
+                position += _ID.size
     if position != len(view):
         raise DataCorruptionError(f"record has {len(view) - position} bytes too many")
     return record

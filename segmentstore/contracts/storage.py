@@ -119,6 +119,8 @@ class ClaimedRoot:
     """The root did not exist before: this container starts from nothing."""
     epoch: Epoch
     version: int
+    changes: int
+    """How many changes of the root there were, claims not counted."""
     highest_segment_id: SegmentId
     highest_sequence_number: SequenceNumber
 
@@ -269,6 +271,10 @@ class Storage(ReadOnlyStorage, Protocol):
         Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
         not published or a range past its published length.
         """
+
+    @property
+    def root_changes(self) -> int:
+        """How many changes of the root are known to be durable; of a claimed root."""
 
     async def publish(self, publication: Publication) -> None:
         """Make a flush round durable and visible. One at a time."""

@@ -1,11 +1,16 @@
 """Rules of recovery and of the log's truncation, held by one container over memory tiers."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 
 from containers.container_settings import ContainerSettings
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.identifiers import AttributeKey, LogAddress
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
@@ -241,3 +246,34 @@ async def test_h28_a_checkpoint_taken_while_frames_are_in_flight_holds_what_they
             assert in_flight.done()
     async with running(tiers) as container:  # replay compares itself with every later checkpoint
         assert (await container.info("a")).length == 42
+
+
+async def test_h31_a_tier_2_that_is_older_than_the_log_is_refused_however_often_it_is_tried() -> (
+    None
+):
+    """A volume directory brought back from last week's copy, beside today's log: nothing active shows it."""
+    tiers = MemoryTiers()
+    key = AttributeKey(b"w" * 16)
+    update = AttributeUpdate(key, 1, AttributeUpdateType.ACCUMULATE)
+    async with running(tiers) as container:
+        await container.create("a")
+        await append(container, "a", b"content")
+        async with container.open_segment("a") as segment:
+            await segment.update_attributes([update])
+        await container.flush()
+        older = deepcopy(tiers.object_store._objects)
+        for _ in range(2):
+            async with container.open_segment("a") as segment:
+                await segment.update_attributes([update])
+            await container.flush()
+            await container._processor.checkpoint()
+    async with running(tiers) as container:
+        newest = deepcopy(tiers.object_store._objects)
+    tiers.object_store._objects = older
+    for _ in range(6):
+        with pytest.raises(DataCorruptionError, match="Tier 2 is older than the log"):
+            await make_container(tiers).start()
+        await MemoryDurableDataLog(tiers.log_store).enable()
+    tiers.object_store._objects = newest
+    async with running(tiers) as container:
+        assert await container.attributes("a") == {key: 3}

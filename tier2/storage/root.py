@@ -1,6 +1,8 @@
 """The root: the one mutable object of a container, and the commit point of everything below it (H1).
 
 - Created once by put-if-absent, never deleted, replaced by compare-and-set only. Versions grow by one.
+- Changes are counted apart from versions: a claim changes nothing below the root. An older root that was brought back
+  has fewer of them, however often it was claimed since.
 - Every version carries the nonce of the attempt that wrote it, so an attempt whose answer was lost is recognised (H4).
 - Store id, log id, container id and container count never change (H7, H62); epoch and highest numbers never shrink.
 - Runs are listed newest first; the parts of a run lie one behind the other in the order of their keys.
@@ -9,7 +11,7 @@
 Bytes; all numbers are big-endian:
 
      0  4s   magic "SSRT"
-     4  u16  version of the format, 1
+     4  u16  version of the format, 2; in version 1 there are no changes, and there were as many as versions
      6  u16  reserved, zero
      8  u32  CRC32 of everything else: bytes 0..8 and 12..end
     12  16s  store id
@@ -21,6 +23,7 @@ Bytes; all numbers are big-endian:
         16s  nonce
         u64  highest segment id
         u64  highest sequence number
+        u64  changes
         u16  number of runs, then per run: u16 number of parts (at least one), then per part:
              20s  identity
              u64  size of the object
@@ -41,8 +44,10 @@ from tier2.storage.object_names import ObjectIdentity
 _HEAD = struct.Struct(">4sHHI")
 _CRC_POSITION = 8
 _MAGIC = b"SSRT"
-_VERSION = 1
-_NUMBERS = struct.Struct(">IIQQ16sQQH")
+_VERSION = 2
+_WITHOUT_CHANGES = 1
+_NUMBERS = struct.Struct(">IIQQ16sQQ")
+_LONG = struct.Struct(">Q")
 _PART = struct.Struct(">20sQIQQ")
 _SHORT = struct.Struct(">H")
 ID_BYTES = 16
@@ -82,6 +87,8 @@ class Root:
     nonce: bytes
     highest_segment_id: SegmentId
     highest_sequence_number: SequenceNumber
+    changes: int = 0
+    """How many versions before this one, itself included, were more than a claim."""
     runs: tuple[Run, ...] = ()
 
     def successor(
@@ -93,13 +100,14 @@ class Root:
         highest_segment_id: SegmentId | None = None,
         highest_sequence_number: SequenceNumber | None = None,
     ) -> "Root":
-        """The next version. What is not named stays."""
+        """The next version. What is not named stays; with an epoch it is a claim."""
         following = replace(
             self,
             version=self.version + 1,
             nonce=nonce,
             runs=runs,
             epoch=self.epoch if epoch is None else epoch,
+            changes=self.changes + (epoch is None),
             highest_segment_id=(
                 self.highest_segment_id if highest_segment_id is None else highest_segment_id
             ),
@@ -125,6 +133,7 @@ class Root:
         assert len(self.store_id) == ID_BYTES, f"store id bytes={len(self.store_id)}"
         assert len(self.nonce) == ID_BYTES, f"nonce bytes={len(self.nonce)}"
         assert 1 <= len(self.log_id) <= 255, f"log id bytes={len(self.log_id)}"
+        assert 0 <= self.changes <= self.version, f"{self.changes} changes by {self.version}"
         assert 0 <= self.container_id < self.container_count, (
             f"container={self.container_id} count={self.container_count}"
         )
@@ -153,8 +162,8 @@ class Root:
             self.nonce,
             self.highest_segment_id,
             self.highest_sequence_number,
-            len(self.runs),
         )
+        body += _LONG.pack(self.changes) + _SHORT.pack(len(self.runs))
         for run in self.runs:
             body += _SHORT.pack(len(run))
             for part in run:
@@ -190,13 +199,13 @@ def decode_root(content: bytes) -> Root:
     """Raises CorruptedDataError for anything that encode() cannot have written."""
     try:
         magic, version, reserved, checksum = _HEAD.unpack_from(content)
-        if magic != _MAGIC or version != _VERSION or reserved != 0:
+        if magic != _MAGIC or version not in (_WITHOUT_CHANGES, _VERSION) or reserved != 0:
             raise CorruptedDataError(
                 f"not a root of a known version magic={magic!r} version={version} reserved={reserved}"
             )
         if checksum != _checksum(content):
             raise CorruptedDataError(f"root fails its checksum bytes={len(content)}")
-        root, position = _decode_body(content)
+        root, position = _decode_body(content, has_changes=version == _VERSION)
         root.check()
     except (struct.error, IndexError, AssertionError) as error:
         raise CorruptedDataError(f"root is damaged: {error} bytes={len(content)}") from error
@@ -205,14 +214,20 @@ def decode_root(content: bytes) -> Root:
     return root
 
 
-def _decode_body(content: bytes) -> tuple[Root, int]:
+def _decode_body(content: bytes, *, has_changes: bool) -> tuple[Root, int]:
     position = _HEAD.size + ID_BYTES
     log_id_end = position + 1 + content[position]
     log_id = content[position + 1 : log_id_end]
-    container_id, count, epoch, version, nonce, segment_id, sequence_number, run_count = (
-        _NUMBERS.unpack_from(content, log_id_end)
+    container_id, count, epoch, version, nonce, segment_id, sequence_number = _NUMBERS.unpack_from(
+        content, log_id_end
     )
     position = log_id_end + _NUMBERS.size
+    changes = version
+    if has_changes:
+        (changes,) = _LONG.unpack_from(content, position)
+        position += _LONG.size
+    (run_count,) = _SHORT.unpack_from(content, position)
+    position += _SHORT.size
     runs: list[Run] = []
     for _ in range(run_count):
         (part_count,) = _SHORT.unpack_from(content, position)
@@ -232,6 +247,7 @@ def _decode_body(content: bytes) -> tuple[Root, int]:
         nonce=nonce,
         highest_segment_id=SegmentId(segment_id),
         highest_sequence_number=SequenceNumber(sequence_number),
+        changes=changes,
         runs=tuple(runs),
     )
     return root, position

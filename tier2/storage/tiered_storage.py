@@ -131,9 +131,14 @@ class TieredStorage(RootReading):
             created=claim.created,
             epoch=root.epoch,
             version=root.version,
+            changes=root.changes,
             highest_segment_id=root.highest_segment_id,
             highest_sequence_number=root.highest_sequence_number,
         )
+
+    @property
+    def root_changes(self) -> int:
+        return self._claimed().root.changes
 
     async def publish(self, publication: Publication) -> None:
         owned = self._claimed()

@@ -117,6 +117,7 @@ def every_operation() -> list[Operation]:
         StorageCheckpointOperation([(SegmentId(2), 15), (SegmentId(3), 0)]),
         declared_events(target),
         remembered_merge(target, source),
+        StorageCheckpointOperation([(SegmentId(2), 19)], root_changes=812),
     ]
     for number, operation in enumerate(operations, start=1):
         operation.sequence_number = SequenceNumber(number)
@@ -152,7 +153,9 @@ def test_every_golden_record_decodes_to_what_was_written() -> None:
     append, seal, truncate, merge, delete, update, mapped, transaction, checkpoint, storage = (
         records[:10]
     )
-    declared, remembered = records[10:]
+    declared, remembered, with_changes = records[10:]
+    assert (storage.root_changes, with_changes.root_changes) == (0, 812)
+    assert with_changes.storage_lengths == [(2, 19)]
     assert (declared.events, bytes(declared.data)) == (3, bytes(24))
     assert list(declared.attributes) == [(EVENT_COUNT, 9)]
     assert (remembered.source_id, remembered.offset, remembered.length) == (3, 43, 4)

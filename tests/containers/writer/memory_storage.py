@@ -93,9 +93,14 @@ class MemoryStorage:
             created=created,
             epoch=epoch,
             version=len(self.landed),
+            changes=len(self.landed),
             highest_segment_id=self.highest_segment_id,
             highest_sequence_number=self.highest_sequence_number,
         )
+
+    @property
+    def root_changes(self) -> int:
+        return len(self.landed)
 
     async def publish(self, publication: Publication) -> None:
         assert not self._busy, "two calls at once"

@@ -67,6 +67,7 @@ def sample_root() -> Root:
         nonce=b"N" * 16,
         highest_segment_id=SegmentId(1000),
         highest_sequence_number=SequenceNumber(123_456_789),
+        changes=38,
         runs=((part, other), (RunPart(ObjectIdentity(1, 1, 1), 9, 9, 9, 9, b"a", b"z"),)),
     )
 
@@ -95,8 +96,23 @@ def golden(name: str) -> bytes:
 
 
 def test_the_root_is_written_as_it_always_was() -> None:
-    assert sample_root().encode() == golden("root_v1.hex")
-    assert decode_root(golden("root_v1.hex")) == sample_root()
+    assert sample_root().encode() == golden("root_v2.hex")
+    assert decode_root(golden("root_v2.hex")) == sample_root()
+
+
+def test_a_root_of_before_changes_were_counted_had_as_many_as_versions() -> None:
+    assert decode_root(golden("root_v1.hex")) == replace(sample_root(), changes=41)
+
+
+def test_a_claim_is_no_change_of_the_root() -> None:
+    root = sample_root()
+    claimed = root.successor(nonce=b"C" * 16, runs=root.runs, epoch=Epoch(7))
+    changed = claimed.successor(nonce=b"D" * 16, runs=())
+    assert [(each.version, each.changes) for each in (root, claimed, changed)] == [
+        (41, 38),
+        (42, 38),
+        (43, 39),
+    ]
 
 
 def test_a_run_is_written_and_read_as_it_always_was() -> None:
