@@ -253,8 +253,8 @@ class LogDirectory:
         finally:
             file.close()
         raise LogDisabledError(
-            f"the log was disabled to keep the evidence of a fault; look, then enable it path={self.path!r}"
-            f" fault={why or 'unknown'!r}"
+            "the log was disabled to keep the evidence of a fault; look, then `segmentstore log enable`"
+            f" path={self.path!r} fault={why or 'unknown'!r}"
         )
 
     def disable(self, why: str) -> None:
