@@ -20,7 +20,7 @@ import errno
 import logging
 from collections.abc import Mapping, Sequence
 
-from segmentstore.contracts.errors import StorageUnavailableError
+from segmentstore.contracts.errors import SegmentStoreError, StorageUnavailableError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.volumes.blob_record import seed_of
 from tier2.volumes.buffered_index import BufferedIndex
@@ -139,7 +139,7 @@ class GroupCommit:
         """Other processes may read what was committed. If it fails, the next group meets the error."""
         try:
             self._index.flush()
-        except OSError as error:
+        except (OSError, SegmentStoreError) as error:
             _LOGGER.warning("the index of the volumes could not be written: %s", error)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ class GroupTail:
         self._torn_at: int | None = None
         """Start of the group in which there is damage."""
         self._ends_behind_damage = 0
+        """Groups that end with the damage or behind it."""
         self._open = False
 
     def see(self, one: ScannedRecord | DamagedStretch) -> None:
@@ -26,10 +27,13 @@ class GroupTail:
         if isinstance(one, DamagedStretch):
             self._torn_at = self._group_start
             self._ends_behind_damage = 0
+        # A record whose body alone is bad says as well whether its group ends with it.
+        header = one.header
+        if header is None:
             return
-        self._open = one.header.group_left > 0
+        self._open = header.group_left > 0
         if not self._open:
-            self._group_start = one.offset + one.header.total_length
+            self._group_start = one.offset + header.total_length
             self._ends_behind_damage += 1
 
     def pass_over(self, end: int, groups: int) -> None:

@@ -132,7 +132,9 @@ class MultipartUploads:
             raise InvalidRequestError(f"part numbers are 1 to {PARTS_MAX} {number=}")
         if upload.upload_id not in self._uploads:
             raise _gone(upload.upload_id)
-        stored_ms = self._wall_clock.now_ms()
+        former = upload.parts.get(number)
+        # The next start may find both: the later one has to be told by its time, whatever the clock does.
+        stored_ms = max(self._wall_clock.now_ms(), former.stored_ms + 1 if former else 0)
         temporary = self._random.randbytes(8).hex()
 
         def write() -> Part:

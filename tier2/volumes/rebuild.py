@@ -194,7 +194,8 @@ class Rebuild:
         Damage in the last group of an older volume is no torn write: its good records count.
         """
         records = [one for one in tail.items if isinstance(one, ScannedRecord)]
-        numbers = [one.header.sequence for one in records]
+        # A record whose body is bad still says how old it is.
+        numbers = [one.header.sequence for one in tail.items if one.header is not None]
         if all(number > self._sequence_highest for number in numbers):
             self._volumes.cut(tail.volume, tail.cut_at)
             self._summary.cut_bytes += tail.size - tail.cut_at

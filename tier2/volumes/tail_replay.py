@@ -197,6 +197,8 @@ class TailReplay:
             number = int.from_bytes(row_key[len(VOLUME) :], "big")
             if number in present:
                 continue
+            # A power cut may bring this row back: of a new volume it would say that it is indexed already.
+            self._volumes.number_above(number)
             if decode_volume_row(content).live_bytes:
                 self._summary.missing.append(number)
             else:

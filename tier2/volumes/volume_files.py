@@ -164,6 +164,10 @@ class VolumeFiles:
             self._number_highest = max(self._number_highest, found[-1])
         return found
 
+    def number_above(self, number: int) -> None:
+        """New ones get higher numbers than this, too: an index may still say something of a volume that is gone."""
+        self._number_highest = max(self._number_highest, number)
+
     def create(self, *, now_ms: int, sequence_first: int) -> OpenVolume:
         """A new volume with a number that was never used by this object or any volume that exists.
 
@@ -204,11 +208,12 @@ class VolumeFiles:
         self.written_now.discard(volume.number)
 
     def header(self, number: int) -> VolumeHeader | None:
-        """None for a file that ends before its header: a creation that was cut off, without any record.
+        """None for a file that ends with its header or before it: a creation that was cut off, without any record.
 
         Raises DamagedHeaderError for a damaged one, ForeignVolumeError for one of another engine.
         """
-        content = self.read(number, 0, VOLUME_HEADER_BYTES)
+        content = self.read(number, 0, VOLUME_HEADER_BYTES + 1)
+        # Zeros with something behind them are damage: the header was synced before the first record.
         if len(content) < VOLUME_HEADER_BYTES or content == bytes(VOLUME_HEADER_BYTES):
             return None
         try:

@@ -9,7 +9,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
@@ -48,6 +48,8 @@ class DamagedStretch:
     offset: int
     length: int
     why: str
+    header: RecordHeader | None = field(default=None, compare=False, repr=False)
+    """Of a record whose body alone is bad."""
 
 
 class VolumeScan:
@@ -85,7 +87,7 @@ class VolumeScan:
             try:
                 yield self._body(start, header)
             except CorruptedDataError as error:
-                yield DamagedStretch(start, header.total_length, str(error))
+                yield DamagedStretch(start, header.total_length, str(error), header)
 
     @property
     def bytes_left(self) -> int:

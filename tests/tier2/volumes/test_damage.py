@@ -1,18 +1,23 @@
 """Damage is noticed by reads, found by verification, and never served; a damaged index is made anew."""
 
+import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
-from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.engines import SMALL, open_small
 from tier2.volumes import record_block
 from tier2.volumes.index_rows import BLOB, CURRENT
+from tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.record_block import Walk, native_walk, walk_in_python
 
 CONTENTS = {b"key/%02d" % n: Random(n).randbytes(n % 4 * 1500 + 100) for n in range(16)}
@@ -89,6 +94,81 @@ async def test_a_damaged_index_is_moved_aside_and_made_anew(
     await opened.close()
 
 
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+async def test_damage_at_the_end_of_an_old_volume_is_said_by_a_rebuild(tmp_path: Path) -> None:
+    """It is no group that a cut tore: its number is lower than others."""
+    for life in range(2):
+        opened = await open_small(str(tmp_path))
+        await opened.engine.put(b"%d" % life, [b"x" * 100], metadata={"a": "b"})
+        await opened.close()
+    path = tmp_path / "volumes" / "volume_000001.dat"
+    size = path.stat().st_size
+    flip(path, size - 40)
+    shutil.rmtree(tmp_path / "index")
+    opened = await open_small(str(tmp_path))
+    assert [number for number, _ in opened.replay.damaged] == [1]
+    assert path.stat().st_size == size
+    assert not (await opened.engine.verify(deep=True)).healthy
+    await opened.close()
+
+
+@pytest.mark.parametrize("index_is_lost", [False, True])
+async def test_damage_in_the_last_group_but_one_leaves_the_last(
+    tmp_path: Path, *, index_is_lost: bool
+) -> None:
+    """A group is written when the one before it was synced: the damage is no torn write."""
+    path, ends = tmp_path / "volumes" / "volume_000001.dat", list[int]()
+    index = MemoryIndex()
+    opened = await open_small(str(tmp_path), open_index=lambda _: index)
+    for number in range(3):
+        await opened.engine.put(b"%d" % number, [b"x" * 100], metadata={"a": "b"})
+        ends.append(path.stat().st_size)
+    left = index.fork()
+    await opened.close()
+    flip(path, ends[1] - 40)
+    left = MemoryIndex() if index_is_lost else left
+    opened = await open_small(str(tmp_path), open_index=lambda _: left)
+    assert [one.key for one in await opened.engine.list(b"", limit=10)] == [b"0", b"2"]
+    assert [number for number, _ in opened.replay.damaged] == [1]
+    await opened.close()
+
+
+async def test_whoever_comes_behind_an_index_that_turned_out_damaged_is_told(
+    tmp_path: Path,
+) -> None:
+    """Its damage is met by nobody's change: rows are written to it after a delay."""
+
+    class Damaged(MemoryIndex):
+        is_damaged = False
+        met = 0
+
+        def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+            if self.is_damaged:
+                self.met += 1
+                raise CorruptedDataError("a page of the index is damaged")
+            super().apply(changes)
+
+    index = Damaged()
+    settings = replace(SMALL, index_delay_seconds=0.001)
+    opened = await open_small(str(tmp_path), open_index=lambda _: index, settings=settings)
+    index.is_damaged = True
+    await opened.engine.put(b"key", [b"durable in its volume"])
+    async with asyncio.timeout(20):
+        while not index.met:
+            await asyncio.sleep(0.001)
+        with pytest.raises(CorruptedDataError):
+            await opened.engine.delete(b"key")
+    index.is_damaged = False
+    await opened.engine.put(b"other", [b"x"])
+    assert (await opened.engine.get(b"key")).content == b"durable in its volume"
+    await opened.close()
+
+
 async def test_volumes_of_another_store_are_refused_and_the_index_stays(tmp_path: Path) -> None:
     await fill(tmp_path / "one")
     await fill(tmp_path / "two")
@@ -122,6 +202,28 @@ async def test_a_volume_with_a_damaged_header_is_still_read_through_the_index(
     await opened.engine.compact()
     assert path.exists(), "nobody knows what is in it"
     assert not (await opened.engine.verify(deep=False)).healthy
+    await opened.close()
+
+
+async def test_a_volume_whose_header_became_zeros_is_no_empty_one(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    path = tmp_path / "volumes" / "volume_000001.dat"
+    path.write_bytes(bytes(64) + path.read_bytes()[64:])
+    shutil.rmtree(tmp_path / "index")
+    opened = await open_small(str(tmp_path))
+    assert opened.replay.unreadable == [1]
+    await opened.engine.compact()
+    assert path.exists(), "nobody knows what is in it"
+    await opened.close()
+
+
+async def test_a_volume_whose_creation_was_cut_off_goes(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    for number, length in ((7, 0), (8, 10), (9, 64)):
+        (tmp_path / "volumes" / f"volume_{number:06d}.dat").write_bytes(bytes(length))
+    opened = await open_small(str(tmp_path))
+    assert opened.replay.unreadable == []
+    assert {7, 8, 9} <= set((await opened.engine.compact()).removed)
     await opened.close()
 
 

@@ -118,6 +118,24 @@ async def test_a_part_that_is_sent_again_replaces_the_first(
     assert (await opened.engine.get(b"key")).content == b"second"
 
 
+async def test_of_two_parts_that_a_start_finds_the_later_one_counts_whatever_the_clock_did(
+    tmp_path: Path,
+) -> None:
+    """A removal is not synced: a power cut brings the file back."""
+    clock = SetClock()
+    opened = await open_small(str(tmp_path), clock=clock)
+    upload = await uploads_of(opened).begin(b"key", Description())
+    first = await uploads_of(opened).put_part(upload, 1, [b"first"])
+    clock.ms -= 1000
+    second = await uploads_of(opened).put_part(upload, 1, [b"second"])
+    await opened.close()
+    (tmp_path / "temp" / upload.upload_id / first.file_name()).write_bytes(b"first")
+    again = await open_small(str(tmp_path), clock=clock)
+    assert uploads_of(again).get(upload.upload_id).parts == {1: second}
+    assert len(temporary(tmp_path)) == 3, "the directory, the record and one part"
+    await again.close()
+
+
 async def test_parts_are_named_in_order_and_have_to_be_there(uploads: MultipartUploads) -> None:
     upload = await uploads.begin(b"key", Description())
     one = await uploads.put_part(upload, 1, [b"one"])

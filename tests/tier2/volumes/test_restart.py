@@ -11,8 +11,12 @@ import pytest
 from segmentstore.contracts.errors import ObjectNotFoundError, StorageUnavailableError
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
+from tests.sim.disk import SimulatedDisk
 from tests.tier2.volumes.engines import open_small
+from tier2.volumes.description import Description
+from tier2.volumes.index_rows import volume_key
 from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 
@@ -87,6 +91,30 @@ async def test_h68_a_killed_engine_is_rebuilt_from_its_volumes_alone(
     last = await opened(tmp_path / "two")
     await require(last, {**expected, b"new": b"later"})
     await last.close()
+
+
+async def test_a_new_volume_has_no_number_of_which_an_index_still_says_something() -> None:
+    """Killed between a volume's removal and its row's, then a power cut that brings the row back."""
+    disk, index = SimulatedDisk(), MemoryIndex()
+    root = "/machine/volumes"
+    one = await open_small(root, files=disk.mount("one"), open_index=lambda _: index)
+    await one.engine.put(b"a", [b"x"])
+    assert one.uploads is not None
+    upload = await one.uploads.begin(b"large", Description())
+    part = await one.uploads.put_part(upload, 1, [b"z" * 9000])
+    await one.uploads.complete(upload, [part], Description(etag="e-1"))
+    await one.engine.delete(b"large")
+    assert (await one.engine.compact()).removed == [2]
+    left, synced = index.fork(), index.fork()
+    assert synced.get(volume_key(2)) is not None, "the removal is not in the database yet"
+    disk.kill_all()
+    two = await open_small(root, files=disk.mount("two"), open_index=lambda _: left)
+    await two.engine.put(b"b", [b"answered"])
+    disk.kill_all()
+    three = await open_small(root, files=disk.mount("three"), open_index=lambda _: synced)
+    assert (await three.engine.get(b"b")).content == b"answered"
+    await three.engine.check()
+    await three.close()
 
 
 async def test_a_second_process_is_refused(tmp_path: Path) -> None:
