@@ -36,6 +36,9 @@ from segmentstore.contracts.errors import (
 FOREIGN_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, asyncio.TimeoutError)
 """Everything that a call of the client library raises when the other side, or the way to it, fails."""
 
+CREDENTIAL_STATES = frozenset({"credentials_missing", "credentials_expired"})
+"""Others may be there meanwhile."""
+
 NO_STATE = "ok"
 """An answer that is no trouble: no such object, or a condition that does not hold."""
 
@@ -58,9 +61,11 @@ _STATES = {
     "RequestExpired": "clock_skew",
     "NoSuchBucket": "bucket_missing",
 }
-_NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion"})
+_NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 _FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"})
 _PRECONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
+_STALLED = "RequestTimeout"
+"""A 400 for a body that did not come in time: of the way, not of the request."""
 _REPEATED_STATES = frozenset({"unavailable", "throttled"})
 _SERVER_ERROR = 500
 
@@ -104,5 +109,6 @@ def _of_answer(cause: ClientError, where: str) -> Failure:
         return Failure(StorageFullError(f"s3 has no room left: {text} {where}"), "full", False)
     state = _STATES.get(code, "throttled" if status == 503 else "unavailable")
     error = StorageUnavailableError(f"s3 refuses: {code} {text} {where}", state=state)
-    repeat = state in _REPEATED_STATES and (status >= _SERVER_ERROR or state == "throttled")
+    passes = status >= _SERVER_ERROR or state == "throttled" or code == _STALLED
+    repeat = state in _REPEATED_STATES and passes
     return Failure(error, state, may_repeat=repeat)

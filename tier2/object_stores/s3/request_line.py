@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
-from tier2.object_stores.s3.failures import FOREIGN_ERRORS, NO_STATE, Failure, classify
+from tier2.object_stores.s3.failures import (
+    CREDENTIAL_STATES,
+    FOREIGN_ERRORS,
+    NO_STATE,
+    Failure,
+    classify,
+)
 from tier2.object_stores.s3.request_statistics import RequestStatistics
 from tier2.object_stores.s3.settings import S3Settings
 
@@ -27,8 +33,13 @@ class ConditionFailedError(Exception):
 class RequestLine:
     """Where every request of one store passes."""
 
-    def __init__(self, *, settings: S3Settings, random: Random) -> None:
+    def __init__(
+        self, *, settings: S3Settings, random: Random, renew: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`renew` is called before an attempt that follows one whose credentials were refused."""
         self._settings = settings
+        self._renew = renew
+        self._credentials_refused = False
         self._random = random
         self._places = asyncio.Semaphore(settings.requests_max)
         self.statistics = RequestStatistics(settings.prices)
@@ -65,10 +76,14 @@ class RequestLine:
         async with self._places:
             self.statistics.requests[operation] += 1
             try:
+                if self._credentials_refused:
+                    self._credentials_refused = False
+                    await self._renew()
                 return await request()
             except FOREIGN_ERRORS as error:
                 failure = classify(error, operation=operation, key=key)
                 failure.error.__cause__ = error
+                self._credentials_refused |= failure.state in CREDENTIAL_STATES
                 if failure.state != NO_STATE:
                     self.statistics.failures[failure.state] += 1
                 return failure

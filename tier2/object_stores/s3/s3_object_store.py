@@ -41,6 +41,7 @@ from tier2.object_stores.s3.settings import S3Settings
 from tier2.object_stores.s3.startup_race import require_compare_and_set
 
 _PROBE_KEY = "probe"
+_PARTIAL_CONTENT = 206
 _SUMMED_ON_LOOP_BYTES_MAX = 64 << 10
 """Smaller bodies are put together faster than a thread is reached."""
 
@@ -58,9 +59,11 @@ class S3ObjectStore:
         self._settings = settings
         self._executor = executor
         self._random = random
-        self._line = RequestLine(settings=settings, random=random)
+        self._line = RequestLine(settings=settings, random=random, renew=self._renew)
         self._stack = AsyncExitStack()
         self._client: Any = None  # the client library makes its classes at run time
+        self._credentials: object = None
+        """Those that the client was made with."""
         self._reads: RustReads | None = None
         self._creation = _creation_parameters(settings)
 
@@ -71,8 +74,21 @@ class S3ObjectStore:
     async def start(self) -> int:
         """Connect, and prove that conditional puts work. Raises StorageError, InvalidRequestError."""
         assert self._client is None, "the store is started already"
-        settings = self._settings
         session = aioboto3.Session()
+        await self._connect(session, None)
+        try:
+            await require_compare_and_set(
+                self,
+                f"{_PROBE_KEY}/{self._random.randbytes(12).hex()}",
+                rounds=self._settings.startup_race_rounds,
+            )
+        except BaseException:
+            await self.close()
+            raise
+        return 0
+
+    async def _connect(self, session: aioboto3.Session, credentials: object) -> None:
+        settings = self._settings
         if settings.rust_reads:
             self._reads = RustReads(settings=settings, session=session)
         self._client = await self._stack.enter_async_context(
@@ -83,16 +99,18 @@ class S3ObjectStore:
                 config=_client_config(settings),
             )
         )
-        try:
-            await require_compare_and_set(
-                self,
-                f"{_PROBE_KEY}/{self._random.randbytes(12).hex()}",
-                rounds=settings.startup_race_rounds,
-            )
-        except BaseException:
-            await self.close()
-            raise
-        return 0
+        self._credentials = credentials
+
+    async def _renew(self) -> None:
+        """Go on with the credentials that are to be found now, if they are others: a person has put them there.
+
+        The client library looks for them once. The former client stays open for what is under way with it.
+        """
+        session = aioboto3.Session()
+        found = await session.get_credentials()
+        credentials = None if found is None else await found.get_frozen_credentials()
+        if credentials is not None and credentials != self._credentials:
+            await self._connect(session, credentials)
 
     async def close(self) -> None:
         """Idempotent."""
@@ -163,7 +181,7 @@ class S3ObjectStore:
         request = self._put_request(key, body, checksum, **condition)
         answer = await self._line.once("put_object", key, request)
         self._line.statistics.sent_bytes += len(body)
-        return str(answer["ETag"])
+        return _tag_of(answer, key)
 
     def _put_request(
         self, key: str, body: bytes, checksum: str, **condition: str
@@ -189,7 +207,7 @@ class S3ObjectStore:
             answer = await self._client.get_object(**self._address(key))
             async with answer["Body"] as stream:
                 content = await stream.read()
-            return VersionedObject(content=content, tag=str(answer["ETag"]))
+            return VersionedObject(content=content, tag=_tag_of(answer, key))
 
         found = await self._line.repeatable("get_object", key, request)
         self._line.statistics.received_bytes += len(found.content)
@@ -215,6 +233,9 @@ class S3ObjectStore:
                 raise
             async with answer["Body"] as stream:
                 content: bytes = await stream.read()
+            if answer["ResponseMetadata"]["HTTPStatusCode"] != _PARTIAL_CONTENT:
+                # The range was not heeded: this is the whole object, and not its part from `start` on.
+                return content[start : start + length]
             return content
 
         content = await self._line.repeatable("get_object", key, request)
@@ -274,6 +295,16 @@ def _client_config(settings: S3Settings) -> AioConfig:
         tcp_keepalive=True,
         http_session_cls=OneAttemptSession,
     )
+
+
+def _tag_of(answer: Any, key: str) -> str:
+    """Raises StorageUnavailableError: of a put, it is not known then what became of it (H4)."""
+    tag = answer.get("ETag")
+    if not tag:
+        raise StorageUnavailableError(
+            f"s3 answered without an ETag: is that an S3 server? key={key}", state="unavailable"
+        )
+    return str(tag)
 
 
 def _creation_parameters(settings: S3Settings) -> dict[str, str]:

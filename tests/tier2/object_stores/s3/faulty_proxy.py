@@ -19,6 +19,10 @@ class Fault(Enum):
     SERVER_ERROR = "500 InternalError"
     EXPIRED_TOKEN = "400 ExpiredToken"
     CLOCK_SKEW = "403 RequestTimeTooSkewed"
+    REQUEST_TIMEOUT = "400 RequestTimeout"
+    NO_SUCH_UPLOAD = "404 NoSuchUpload"
+    RANGE_IGNORED = "200 with the whole object"
+    NO_TAG = "an answer without its ETag"
     HALF_BODY = "the connection breaks in the middle of the answer"
 
 
@@ -27,6 +31,8 @@ _ANSWERS = {
     Fault.SERVER_ERROR: (500, "InternalError"),
     Fault.EXPIRED_TOKEN: (400, "ExpiredToken"),
     Fault.CLOCK_SKEW: (403, "RequestTimeTooSkewed"),
+    Fault.REQUEST_TIMEOUT: (400, "RequestTimeout"),
+    Fault.NO_SUCH_UPLOAD: (404, "NoSuchUpload"),
 }
 
 
@@ -42,6 +48,8 @@ class FaultyProxy:
         self._faults: dict[str, deque[Fault | None]] = {}
         self.seen: list[Seen] = []
         self.url = ""
+        self.expired_key = ""
+        """Requests that this access key has signed are refused."""
 
     def plan(self, method: str, *faults: Fault | None) -> None:
         """Faults of the next requests of that method; None lets one through."""
@@ -75,35 +83,42 @@ class FaultyProxy:
         fault = waiting.popleft() if waiting else None
         if fault is Fault.LOST_REQUEST:
             return self._hang_up(request)
+        signature = request.headers.get("Authorization", "")
+        if self.expired_key and f"Credential={self.expired_key}/" in signature:
+            fault = Fault.EXPIRED_TOKEN
         if fault is not None and fault in _ANSWERS:
             status, code = _ANSWERS[fault]
             text = f"<Error><Code>{code}</Code><Message>as planned</Message></Error>"
             return web.Response(status=status, text=text, content_type="application/xml")
+        headers = request.headers.copy()
+        if fault is Fault.RANGE_IGNORED:
+            headers.popall("Range")  # no client signs it
         async with self._client.request(
             request.method,
             self._target + request.raw_path,
-            headers=request.headers,
+            headers=headers,
             data=BytesIO(body),
             skip_auto_headers=("Content-Type",),
         ) as answer:
             content = await answer.read()
         if fault is Fault.LOST_ANSWER:
             return self._hang_up(request)
-        headers = {
-            name: value
-            for name, value in answer.headers.items()
-            if name.lower() not in ("transfer-encoding", "connection", "content-length", "date")
+        left_out = {"transfer-encoding", "connection", "content-length", "date"}
+        if fault is Fault.NO_TAG:
+            left_out.add("etag")
+        answered = {
+            name: value for name, value in answer.headers.items() if name.lower() not in left_out
         }
         if fault is Fault.HALF_BODY:
-            response = web.StreamResponse(status=answer.status, headers=headers)
+            response = web.StreamResponse(status=answer.status, headers=answered)
             response.content_length = len(content)
             await response.prepare(request)
             await response.write(content[: len(content) // 2])
             self._hang_up(request)
             return response
         if request.method == "HEAD":
-            headers["Content-Length"] = answer.headers.get("Content-Length", "0")
-        return web.Response(status=answer.status, body=content, headers=headers)
+            answered["Content-Length"] = answer.headers.get("Content-Length", "0")
+        return web.Response(status=answer.status, body=content, headers=answered)
 
     def _hang_up(self, request: web.Request) -> web.Response:
         transport = request.transport

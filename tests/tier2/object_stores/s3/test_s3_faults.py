@@ -1,6 +1,7 @@
 """Lost answers, lost requests, servers that ask for patience: nothing lost, nothing doubled, every state named."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -102,6 +103,82 @@ async def test_a_multipart_upload_survives_lost_parts_and_a_lost_completion(
     proxy.plan("POST", None, Fault.LOST_ANSWER)
     await store.put("large", [body])
     assert (await store.get("large")).content == body
+
+
+async def test_h4_a_completion_whose_answer_was_lost_is_known_by_its_bytes_when_the_upload_is_gone(
+    store: S3ObjectStore, proxy: FaultyProxy
+) -> None:
+    body = Random(3).randbytes(11 << 20)
+    proxy.plan("POST", None, Fault.LOST_ANSWER, Fault.NO_SUCH_UPLOAD)
+    await store.put("large", [body])
+    proxy.plan("POST", None, Fault.NO_SUCH_UPLOAD)
+    with pytest.raises(ObjectExistsError):
+        await store.put("large", [body[:-1]])
+    proxy.plan("POST", None, Fault.NO_SUCH_UPLOAD)
+    with pytest.raises(StorageUnavailableError, match="outcome of a put is unknown"):
+        await store.put("another", [body])
+    assert (await store.get("large")).content == body
+
+
+@pytest.mark.parametrize(("start", "length"), [(50, 100), (0, 10), (99, 1), (100, 5)])
+async def test_a_server_that_does_not_heed_a_range_gives_no_other_bytes(
+    store: S3ObjectStore, proxy: FaultyProxy, start: int, length: int
+) -> None:
+    await store.put("a", [bytes(range(100))])
+    proxy.plan("GET", Fault.RANGE_IGNORED)
+    assert await store.get_range("a", start, length) == bytes(range(100))[start : start + length]
+
+
+async def test_a_body_that_the_server_waited_for_too_long_is_sent_again(
+    store: S3ObjectStore, proxy: FaultyProxy
+) -> None:
+    proxy.plan("PUT", Fault.REQUEST_TIMEOUT, Fault.REQUEST_TIMEOUT)
+    await store.put("a", [b"content"])
+    assert (await store.get("a")).content == b"content"
+
+
+async def test_h4_an_answer_without_a_tag_leaves_the_outcome_unknown(
+    store: S3ObjectStore, proxy: FaultyProxy
+) -> None:
+    proxy.plan("PUT", Fault.NO_TAG)
+    with pytest.raises(StorageUnavailableError, match="ETag"):
+        await store.put_if_absent("root", b"one")
+    assert (await store.get("root")).content == b"one"
+
+
+@pytest.mark.parametrize("rust_reads", [False, True])
+async def test_credentials_that_were_renewed_are_found_without_a_restart(
+    proxy: FaultyProxy,
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    rust_reads: bool,
+) -> None:
+    def write(key: str) -> None:
+        content = f"[default]\naws_access_key_id={key}\naws_secret_access_key=secret\n"
+        (tmp_path / "credentials").write_text(content)
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    write("OLD")
+    settings = S3Settings(
+        bucket=bucket, endpoint_url=proxy.url, startup_race_rounds=0, rust_reads=rust_reads
+    )
+    store = S3ObjectStore(settings=settings, random=Random(1))
+    await store.start()
+    await store.put("a", [b"content"])
+    proxy.expired_key = "OLD"
+    for _ in range(3):
+        with pytest.raises(StorageUnavailableError) as caught:
+            await store.get("a")
+        assert caught.value.state == "credentials_expired"
+    write("NEW")
+    assert (await store.get("a")).content == b"content"
+    await store.put("b", [b"more"])
+    await store.close()
 
 
 @pytest.mark.parametrize(
