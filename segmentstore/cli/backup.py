@@ -162,15 +162,16 @@ async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
 
 
 async def _rows(place: str) -> list[Row]:
-    from segmentstore.cli.pinned_roots import pins_of
+    from segmentstore.cli.pinned_roots import container_count_of, pins_of
     from segmentstore.cli.tier2_contents import shown_time
     from segmentstore.cli.tier2_reading import open_tier2
 
     containers: dict[str, int] = {}
     made: dict[str, int] = {}
     async with open_tier2(place, go_on=True) as tier2:
-        count = tier2.containers[0].root.container_count
-        for each in await pins_of(tier2):
+        pins = await pins_of(tier2)
+        count = container_count_of(tier2, pins)
+        for each in pins:
             name = each.pin.name
             containers[name] = containers.get(name, 0) + 1
             made[name] = max(made.get(name, 0), each.pin.created_ms)

@@ -14,7 +14,7 @@ from pathlib import Path
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.offline_store import open_offline
-from segmentstore.cli.pinned_roots import pins_of
+from segmentstore.cli.pinned_roots import container_count_of, pins_of
 from segmentstore.cli.recovery_report import RecoveryResult, how_to_start, repair
 from segmentstore.cli.tier2_bringing import copy_tier2, require_no_tier2
 from segmentstore.cli.tier2_contents import contents_of, progress_bar
@@ -61,8 +61,9 @@ async def _copy(
     """None if that is refused, because of damage; the result says so."""
     bar = partial(progress_bar, quiet=quiet)
     async with open_tier2(place, go_on=True) as tier2:
-        pinned = [each for each in await pins_of(tier2) if each.pin.name == name]
-        count = tier2.containers[0].root.container_count
+        pins = await pins_of(tier2)
+        pinned = [each for each in pins if each.pin.name == name]
+        count = container_count_of(tier2, pins)
         if len(pinned) != count:
             raise InvalidRequestError(
                 f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from segmentstore.cli.tier2_reading import Tier2
+from segmentstore.cli.tier2_reading import Tier2, require_a_root
 from tier2.storage.lost_root import find_pins_without_root
 from tier2.storage.pins import Pin, read_pins
 from tier2.storage.reader import ContainerReader
@@ -15,6 +15,14 @@ class PinnedContainer:
 
     reader: ContainerReader
     pin: Pin
+
+
+def container_count_of(tier2: Tier2, pins: Sequence[PinnedContainer]) -> int:
+    """By a root, or by one that a backup pinned. Raises CorruptedDataError if there is neither."""
+    if not tier2.containers and pins:
+        return pins[0].pin.root.container_count
+    require_a_root(tier2)
+    return tier2.containers[0].root.container_count
 
 
 async def pins_of(tier2: Tier2) -> Sequence[PinnedContainer]:

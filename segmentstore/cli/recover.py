@@ -130,7 +130,7 @@ async def _recover(wanted: Recovery) -> "RecoveryResult":
     from segmentstore.cli.recovery_report import RecoveryResult, summary, unfinished
     from segmentstore.cli.tier2_bringing import require_unused
     from segmentstore.cli.tier2_contents import progress_bar, survey
-    from segmentstore.cli.tier2_losses import losses_of
+    from segmentstore.cli.tier2_losses import losses_of, require_a_sound_root
     from segmentstore.cli.tier2_reading import open_tier2
     from segmentstore.cli.tier2_recovery import Tier2Recovery
 
@@ -142,6 +142,7 @@ async def _recover(wanted: Recovery) -> "RecoveryResult":
         require_unused(wanted.data)
     result = RecoveryResult()
     async with open_tier2(wanted.source, go_on=True) as tier2:
+        await require_a_sound_root(tier2, wanted.source)
         Tier2Recovery(wanted.data, [each.root for each in tier2.containers]).check_target()
         surveys = await survey(tier2.containers, bar=partial(progress_bar, quiet=wanted.quiet))
         losses = await losses_of(tier2, surveys)

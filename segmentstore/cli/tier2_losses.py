@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from segmentstore.cli.pinned_roots import pins_of
 from segmentstore.cli.tier2_contents import ContainerSurvey, shown_time
 from segmentstore.cli.tier2_reading import LostRoot, Tier2
+from segmentstore.contracts.errors import CorruptedDataError
 from tier2.storage.lost_chunks import LostChunks
 from tier2.storage.lost_root import Remains, find_remains
 from tier2.storage.pins import Pin
@@ -79,6 +80,25 @@ class Losses:
                 told += lost_ranges(survey.lost, number)
                 told += _newer(survey, number)
         return told
+
+
+async def require_a_sound_root(tier2: Tier2, place: str) -> None:
+    """Raises CorruptedDataError; its text names the backups that have all containers and how to restore them."""
+    if tier2.containers:
+        return
+    pins = await pins_of(tier2)
+    names = sorted({each.pin.name for each in pins})
+    whole = [
+        name
+        for name in names
+        if sum(each.pin.name == name for each in pins) == pins[0].pin.root.container_count
+    ]
+    told = [
+        f"but backup {name!r} has all roots; to have the whole store as it was then:"
+        f" segmentstore backup restore {name} --from {place} --data NEWDIR"
+        for name in whole
+    ]
+    raise CorruptedDataError("\n".join([f"no root is sound: {tier2.lost[0].why}", *told]))
 
 
 async def losses_of(tier2: Tier2, surveys: Sequence[ContainerSurvey]) -> Losses:

@@ -20,6 +20,8 @@ from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from tier2.object_stores.volumes.late_volumes import only_reading
 from tier2.places import object_directory, open_place
+from tier2.storage.garbage import list_objects
+from tier2.storage.object_names import CONTAINERS_PREFIX, container_of_key
 from tier2.storage.reader import ContainerReader, StoreReader
 from tier2.storage.settings import StorageSettings
 from tier2.volumes.engine_directory import is_engine_directory
@@ -121,12 +123,23 @@ async def open_tier2(
     With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
 
     Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no root, StorageError,
-    CorruptedDataError (with `go_on` if no root is sound).
+    CorruptedDataError. With `go_on` there may be no sound root at all; `require_a_root` refuses that.
     """
     async with open_objects(place, endpoint_url=endpoint_url) as store:
         reader = StoreReader(object_store=store, settings=StorageSettings(), executor=None)
-        ids = await reader.containers()
+        try:
+            ids = await reader.containers()
+        except CorruptedDataError as damage:
+            if not go_on:
+                raise
+            # Backups may have pinned roots that are sound.
+            yield Tier2([], await _without_roots(reader, store, str(damage)))
+            return
         if not ids:
+            lost = await _without_roots(reader, store, "no container has a root") if go_on else []
+            if lost:
+                yield Tier2([], lost)
+                return
             error = NoSegmentsError if await _is_empty(store) else InvalidRequestError
             raise error(f"there is no Tier 2 here: no container has a root place={place}")
         yield await _opened(reader, ids, go_on=go_on)
@@ -143,12 +156,30 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
                 raise
             lost.append(LostRoot(reader.unopened(container_id), str(damage)))
     if not containers:
-        raise CorruptedDataError(f"no root is sound: {lost[0].why}")
+        # How many there were only a root tells: pins may lead to one.
+        return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
     count = containers[0].root.container_count
     for number in sorted(set(range(count)).difference(ids)):
         why = f"no root container={number} of={count}: what it held cannot be found"
         lost.append(LostRoot(reader.unopened(ContainerId(number)), why))
     return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
+
+
+async def _without_roots(reader: StoreReader, store: ObjectStore, why: str) -> list[LostRoot]:
+    """Every container that has an object, by id."""
+    found: set[ContainerId] = set()
+    async with aclosing(list_objects(store, CONTAINERS_PREFIX)) as listing:
+        async for info in listing:
+            container_id = container_of_key(info.key)
+            if container_id is not None:
+                found.add(container_id)
+    return [LostRoot(reader.unopened(each), why) for each in sorted(found)]
+
+
+def require_a_root(tier2: Tier2) -> None:
+    """Raises CorruptedDataError."""
+    if not tier2.containers:
+        raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
 
 
 async def _is_empty(store: ObjectStore) -> bool:

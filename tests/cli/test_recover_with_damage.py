@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -79,8 +79,8 @@ def lose_chunks(data: Path) -> None:
         chunks.unlink()
 
 
-def lose_root(data: Path, how: str) -> bytes:
-    root = objects_of(data) / "root"
+def lose_root(data: Path, how: str, container: int = LOST) -> bytes:
+    root = objects_of(data, container) / "root"
     whole = root.read_bytes()
     if how == "missing":
         root.unlink()
@@ -244,12 +244,18 @@ def test_a_container_whose_run_is_damaged_does_not_keep_the_others_from_coming_b
             assert online.segment("create", "r/0").exit_code == ExitCode.CORRUPT
 
 
+@pytest.mark.parametrize("lost", [[LOST], range(4)], ids=["one root", "every root"])
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_h6_a_backup_outlives_the_root_of_a_container_and_is_offered(
-    data: Path, tmp_path: Path, cli: CommandLine, how: str
+def test_h6_a_backup_outlives_the_roots_of_containers_and_is_offered(
+    data: Path, tmp_path: Path, cli: CommandLine, how: str, lost: Sequence[int]
 ) -> None:
-    lose_root(data, how)
+    for container in lost:
+        lose_root(data, how, container)
     refused = cli(*recover(data, tmp_path / "new"))
+    assert refused.exit_code == ExitCode.CORRUPT, refused.errors
+    assert not (tmp_path / "new").exists()
+    verified = cli("tier2", "verify", str(data))
+    assert verified.exit_code == ExitCode.CORRUPT, verified.errors
     offer = f"segmentstore backup restore monday --from {data} --data NEWDIR"
     assert offer in refused.errors
     rows = cli("backup", "list", str(data), "-o", "json").rows
