@@ -10,7 +10,8 @@ Invariants:
   turn back is seen: it looks once more behind that.
 - No waiting window: a lone change is a group of one.
 - The line is bounded by bytes, those of contents that are being hashed included; more wait outside, in order.
-- A caller that goes away changes nothing: its change is made all the same.
+- A caller that goes away changes nothing: its change is made all the same, unless its bytes are being checked then.
+- A put that finds its bytes in the index leaves the line until they are checked, then joins it again (check_line).
 - When a group fails, every change of it fails with one error, outcome unknown; the next group has a new volume. A put
   whose bytes could not be hashed, or whose description is refused, fails alone, before its group.
 - `changed` is called after every group of somebody else than compaction: there may be something to compact; urgently,
@@ -34,11 +35,13 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from segmentstore.runtime.clock import WallClock
+from tier2.volumes.check_line import CheckLine
+from tier2.volumes.found_bytes import FoundBytes
 from tier2.volumes.group import Outcome
 from tier2.volumes.group_commit import NO_SPACE, GroupCommit
 from tier2.volumes.group_line import GroupLine
 from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.mutations import OF_COMPACTION, Mutation, SmallPut, Undigested
+from tier2.volumes.mutations import OF_COMPACTION, Mutation, Put, SmallPut, Undigested
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.waiting import Waiting
 
@@ -58,11 +61,14 @@ class CommitLine:
         self,
         *,
         commit: GroupCommit,
+        check: Callable[[Put, FoundBytes], Put],
         executor: Executor | None,
+        readers: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
         changed: Callable[[bool], None] | None = None,
     ) -> None:
+        """`check` is called in the readers."""
         self._commit = commit
         self._changed = changed
         self._executor = executor
@@ -76,9 +82,12 @@ class CommitLine:
             is_idle=lambda: bool(self._turn),
             hashed=self._commit_ready,
         )
+        self._checks = CheckLine(check=check, executor=readers, checked=self._see_checked)
         self._turn: deque[None] = deque([None])
         """Empty while somebody has the turn; taken and given back by single steps, which need no lock."""
         self._queued_bytes = 0
+        self._unanswered = 0
+        """Changes that have joined: ready, in a group, or being hashed or checked."""
         self._room_changed = asyncio.Event()
         self._waiting_outside = 0
         self._worker: asyncio.Task[None] | None = None
@@ -139,13 +148,14 @@ class CommitLine:
         waiting = Waiting(mutation, future)
         self._line.join(waiting)
         self._queued_bytes += waiting.size
+        self._unanswered += 1
         return future
 
     def _has_room(self) -> bool:
         return self._queued_bytes < self._settings.queued_bytes_max
 
     async def _work(self) -> None:
-        while not (self._closing and self._line.is_empty and self._turn):
+        while not (self._closing and not self._unanswered and self._turn):
             await self._line.changed()
             # Also while the line never empties: readers beside this process see only what the database has.
             if self._flush_due and self._takes_turn():
@@ -231,8 +241,12 @@ class CommitLine:
         found = iter(outcomes)
         for waiting in group:
             outcome = next(found) if waiting.error is None else _translate(waiting.error)
+            if isinstance(outcome, FoundBytes):
+                self._checks.join(waiting, outcome)
+                continue
             _complete(waiting.future, outcome)
             self._queued_bytes -= waiting.size
+            self._unanswered -= 1
         if self._waiting_outside:
             self._room_changed.set()
         if not outcomes:
@@ -247,6 +261,20 @@ class CommitLine:
             self._flush_timer = asyncio.get_running_loop().call_later(
                 self._settings.index_delay_seconds, self._flush_soon
             )
+
+    def _see_checked(self, waiting: Waiting, outcome: Put | BaseException | None) -> None:
+        if isinstance(outcome, Put):
+            waiting.mutation = outcome
+            waiting.ahead = None
+            self._line.join(waiting)
+            return
+        if outcome is not None:
+            _complete(waiting.future, _translate(outcome))
+        self._queued_bytes -= waiting.size
+        self._unanswered -= 1
+        if self._waiting_outside:
+            self._room_changed.set()
+        self._line.wake()
 
     def _flush_soon(self) -> None:
         self._flush_timer = None
@@ -274,7 +302,9 @@ def _made_of(group: list[Waiting]) -> list[Mutation]:
     return made
 
 
-def _complete(future: "Future[IndexRecord | None]", outcome: Outcome) -> None:
+def _complete(
+    future: "Future[IndexRecord | None]", outcome: IndexRecord | SegmentStoreError | None
+) -> None:
     if future.done():
         return
     if isinstance(outcome, SegmentStoreError):

@@ -5,6 +5,9 @@ Invariants:
 - A mutation that is refused leaves nothing behind: no record, no change, no number.
 - A version of any id, also of the empty one, is there once: a put of an id that exists takes its place.
 - What is under retention or legal hold is neither removed nor replaced.
+- A put shares bytes only if this group writes them, or if they were found sound where the index has them (found_bytes).
+  If they were not it brings its own, and all who name that hash are led to those. The record that brought the damaged
+  ones is written anew, without bytes, since no rebuild could read it: so the volumes say the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +27,7 @@ from tier2.volumes.blob_record import (
     RecordKind,
     encode_records,
 )
+from tier2.volumes.found_bytes import FoundBytes
 from tier2.volumes.index_changes import IndexChanges
 from tier2.volumes.index_record import (
     IndexRecord,
@@ -39,6 +43,7 @@ from tier2.volumes.mutations import (
     ALWAYS,
     FREES_SPACE,
     ChangeLock,
+    CheckedBytes,
     Delete,
     IndexSynced,
     Mutation,
@@ -56,7 +61,8 @@ from tier2.volumes.refusals import (
 )
 from tier2.volumes.volume_files import OpenVolume
 
-Outcome: TypeAlias = IndexRecord | SegmentStoreError | None
+Outcome: TypeAlias = IndexRecord | FoundBytes | SegmentStoreError | None
+"""FoundBytes: nothing is done yet."""
 
 
 class Group:
@@ -117,7 +123,7 @@ class Group:
         self.changes.accept()
         return outcome
 
-    def _judge(self, mutation: Mutation) -> IndexRecord | None:
+    def _judge(self, mutation: Mutation) -> IndexRecord | FoundBytes | None:
         match mutation:
             case Put():
                 return self._put(mutation)
@@ -150,7 +156,7 @@ class Group:
 
     # --- put -------------------------------------------------------------------------------------
 
-    def _put(self, put: Put) -> IndexRecord:
+    def _put(self, put: Put) -> IndexRecord | FoundBytes:
         changes, key, record = self.changes, put.key, put.draft
         current = changes.current(key)
         if put.condition is not ALWAYS:
@@ -162,7 +168,15 @@ class Group:
             )
         inline, size = record.inline, record.size
         known = None if inline else changes.blob(record.content_hash)
-        brings_blob = size > 0 and known is None and put.stored is None
+        # Bytes that are stored already need no look at others: all are led to them.
+        shared = known if put.stored is None else None
+        if shared is not None and not self._brings(shared):
+            checked = put.checked
+            if checked is None or not _same_place(checked.place, shared):
+                return FoundBytes(shared)
+            if not checked.are_sound:
+                shared = None
+        brings_blob = size > 0 and shared is None and put.stored is None
         sequence = self.sequence
         oldest = sequence if replaced is None else replaced.record.oldest
         record.number(sequence, oldest)
@@ -180,14 +194,36 @@ class Group:
             b"".join(put.content) if inline else None,
         )
         new_blob = None
-        if known is None and row.has_blob_row:
-            if put.stored is None:
-                new_blob = BlobRow(volume, offset, offset + overhead, size, 1)
-            else:
+        if shared is None and row.has_blob_row:
+            blob = put.stored or BlobRow(volume, offset, offset + overhead, size, 0)
+            if put.stored is not None:
                 self._note_stored(put.stored)
-                changes.add_blob(record.content_hash, put.stored)
+            if known is not None:
+                changes.move_blob(record.content_hash, known, blob)
+            elif put.stored is not None:
+                changes.add_blob(record.content_hash, blob)
+            else:
+                blob.references = 1
+                new_blob = blob
         changes.put_version(key, row, encoded, new_blob=new_blob)
+        if shared is None and put.checked is not None and not put.checked.are_sound:
+            self._record_again(put.checked)
         return record
+
+    def _brings(self, blob: BlobRow) -> bool:
+        """Whether a record of this group has these bytes."""
+        volume = self._volume
+        return (
+            volume is not None and blob.volume == volume.number and blob.record_offset >= volume.end
+        )
+
+    def _record_again(self, checked: CheckedBytes) -> None:
+        """The version, if there still is one, whose own record has the damaged bytes: elsewhere, without them."""
+        if not checked.key:
+            return
+        found = self.changes.version(checked.key, checked.version_id)
+        if found is not None and _same_place(found[1], checked.place):
+            self._change_record(checked.key, *found, found[1].record)
 
     def _note_stored(self, stored: BlobRow) -> None:
         """A volume with these bytes alone: nothing in it has to be read at the next start."""
@@ -279,13 +315,20 @@ class Group:
             record = replace(record, retention_mode=mode, retain_until_ms=until_ms)
         if change.legal_hold is not None:
             record = replace(record, legal_hold=change.legal_hold)
+        self._change_record(key, row_key, row, record)
+        return record
+
+    def _change_record(
+        self, key: bytes, row_key: bytes, row: ObjectRow, record: IndexRecord
+    ) -> None:
+        """The same version with this record, which stands where the next record does."""
         inline = row.inline
         volume, offset, overhead = self._append(
             RecordKind.CHANGE, key, encode_index_record(record), () if not inline else (inline,)
         )
         length = overhead + len(inline or b"")
-        changes.replace_object(row_key, row, ObjectRow(volume, offset, length, record, inline))
-        return record
+        new = ObjectRow(volume, offset, length, record, inline)
+        self.changes.replace_object(row_key, row, new)
 
     # --- compaction ------------------------------------------------------------------------------
 

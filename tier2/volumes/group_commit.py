@@ -11,7 +11,7 @@ Invariants:
   of the failed group are durably cut off: no later rebuild finds what was never answered. Their numbers never return
   (H33).
 - When the disk is full, the reserve is given up and only what frees space goes on, until the reserves are held.
-- After a failed assertion nothing is committed any more.
+- After an error that is neither the disk's nor a refusal nothing is committed any more, in whichever attempt it came.
 
 Blocking; runs in an executor, one call at a time.
 """
@@ -124,16 +124,13 @@ class GroupCommit:
         self._cut_failed_group()
         full = not self.hold_reserves()
         try:
-            return self._commit(mutations, now_ms, ahead, full=full)
+            return self._attempt(mutations, now_ms, ahead, full=full)
         except OSError as error:
             if error.errno not in NO_SPACE or full:
                 raise
-        except AssertionError as error:
-            self._broken = error
-            raise
         self._reserve.give_up()
         self._cut_failed_group()
-        return self._commit(mutations, now_ms, ahead, full=True)
+        return self._attempt(mutations, now_ms, ahead, full=True)
 
     def flush_index(self) -> None:
         """Other processes may read what was committed. If it fails, the next group meets the error."""
@@ -147,6 +144,25 @@ class GroupCommit:
         opened, self._open = self._open, None
         if opened is not None:
             self._volumes.release(opened)
+
+    def _attempt(
+        self,
+        mutations: Sequence[Mutation],
+        now_ms: int,
+        ahead: Sequence[Prepared | None],
+        *,
+        full: bool,
+    ) -> list[Outcome]:
+        try:
+            return self._commit(mutations, now_ms, ahead, full=full)
+        except (OSError, SegmentStoreError):
+            if self._to_cut is not None:
+                # Also of an index that could not be read behind the write: nothing may follow where this will be cut.
+                self._abandon()
+            raise
+        except BaseException as error:
+            self._broken = error
+            raise
 
     def _commit(
         self,

@@ -97,10 +97,6 @@ class GroupLine:
         """A group could be cut. For any thread."""
         return bool(self._ready)
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self._line or self._round or self._ready)
-
     async def changed(self) -> None:
         """Something may have become ready, or `wake` was called, since this returned the last time. For one worker."""
         await self._changed.wait()

@@ -2,7 +2,8 @@
 
 LMDB's keys end at 511 bytes. A longer key is stored as its first 400 bytes, a mark, and the SHA-256 of the whole, with
 the whole key in front of the value. A scan puts such rows in the order of their whole keys, which is exact because rows
-that share the first 400 bytes stand together.
+that share the first 400 bytes stand together. All of those are read for each scan among them; twice as many as it asks
+for are in memory.
 
     stored key    whole key (at most 400 bytes)                 value
                   400 bytes + 0xFF + SHA-256                    u32 length of the key, key, value
@@ -102,6 +103,10 @@ class LmdbIndex:
                 group.clear()
                 if len(rows) >= limit:
                     return rows
+            elif len(group) >= 2 * (limit - len(rows)):
+                # They come in the order of their hashes: any may still be in front, but so many are asked for.
+                group.sort(reverse=reverse)
+                del group[limit - len(rows) :]
             group_front = front
             key, content = _whole(stored, value)
             if first <= key < before:

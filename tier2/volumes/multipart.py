@@ -4,6 +4,7 @@ Invariants:
 
 - What was acknowledged, an upload or a part, outlives the process (upload_files), for `multipart_seconds_max`.
 - A part that is sent again replaces the former one; a completion joins the parts that were there when it began.
+- A completion that its caller gives up goes on to its end, and the caller waits for that if it has a volume of its own.
 - One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up. One whose
   object is stored, but that was cut off before it left, leaves at the next start: it never becomes a second object.
 - What an upload became is known as long as it is there under its key, by the id in its index record (upload_record).
@@ -250,11 +251,35 @@ class MultipartUploads:
         description: Description,
         put: Callable[..., Coroutine[object, object, IndexRecord]],
     ) -> IndexRecord:
+        """Whoever gives it up waits for its end: the volume is neither left open, nor given up under a put in line."""
+        making = asyncio.create_task(
+            self._make_volume(upload, parts, description, put), name="volumes: a large upload"
+        )
+        given_up: asyncio.CancelledError | None = None
+        while not making.done():
+            try:
+                await asyncio.gather(asyncio.shield(making), return_exceptions=True)
+            except asyncio.CancelledError as error:
+                given_up = error
+        if given_up is None or making.cancelled():
+            return making.result()
+        failure = making.exception()
+        if failure is not None:
+            _LOGGER.warning("an upload that nobody waits for any more failed: %s", failure)
+        raise given_up
+
+    async def _make_volume(
+        self,
+        upload: Upload,
+        parts: Sequence[Part],
+        description: Description,
+        put: Callable[..., Coroutine[object, object, IndexRecord]],
+    ) -> IndexRecord:
         volume, found, stored = await self._run(self._write_volume, upload, parts)
         try:
             record = await put((), found, description, stored=stored)
         except asyncio.CancelledError:
-            # The put may still be in line: compaction must not have the volume before the next start.
+            # The loop ends. The put may still be in line: compaction must not have the volume before the next start.
             volume.close()
             raise
         except BaseException:

@@ -36,6 +36,17 @@ NewObject: TypeAlias = tuple[
 index as well; and its buffers. All of it is measured before it is written: none of it may change."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedBytes:
+    """What was found where the index has bytes of the hash of a put."""
+
+    place: BlobRow
+    are_sound: bool
+    key: bytes = b""
+    version_id: str = ""
+    """Where they are not: whose record brought them, as far as that can be read. Nothing checks it."""
+
+
 @dataclass(slots=True)
 class Put:
     """A new version of an object. `draft` is its record without a sequence number.
@@ -54,6 +65,8 @@ class Put:
     """Of somebody who keeps the newest bytes in memory too."""
     new: NewObject | None = None
     """What its group needs of it if nothing is known of its key and bytes; None: it has to be judged (new_objects)."""
+    checked: CheckedBytes | None = None
+    """Its bytes are there already, and somebody has looked (found_bytes)."""
 
     @property
     def size(self) -> int:

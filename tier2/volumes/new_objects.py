@@ -44,7 +44,7 @@ def new_object(put: Put) -> NewObject | None:
         or draft.versioned
         or draft.retention_mode
         or draft.legal_hold
-        or not _cannot_change(content)
+        or not cannot_change(content)
     ):
         return None
     return (
@@ -60,7 +60,7 @@ def new_object(put: Put) -> NewObject | None:
     )
 
 
-def _cannot_change(content: Sequence[BufferView]) -> bool:
+def cannot_change(content: Sequence[BufferView]) -> bool:
     """What was hashed is what will be written, whatever its owner does meanwhile.
 
     Of all else the record's checksum is made anew: a record that is not whole would take its group along after a power

@@ -29,6 +29,7 @@ from tier2.volumes.compaction_alarm import CompactionAlarm
 from tier2.volumes.disk_reserve import DiskReserve
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.engine_directory import engine_identity
+from tier2.volumes.found_bytes import FoundBytesCheck
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.index_mark import IndexMark, IndexSettling
@@ -115,7 +116,9 @@ async def open_engine(
     alarm = CompactionAlarm()
     line = CommitLine(
         commit=commit,
+        check=FoundBytesCheck(volumes=volumes).check,
         executor=executor,
+        readers=readers or executor,
         wall_clock=wall_clock,
         settings=settings,
         changed=alarm.set,
@@ -215,7 +218,14 @@ async def open_engine_for_reading(
         index=index,
         volumes=volumes,
         # Never started: whatever is submitted is refused.
-        line=CommitLine(commit=never, executor=executor, wall_clock=wall_clock, settings=settings),
+        line=CommitLine(
+            commit=never,
+            check=FoundBytesCheck(volumes=volumes).check,
+            executor=executor,
+            readers=readers or executor,
+            wall_clock=wall_clock,
+            settings=settings,
+        ),
         compactor=None,
         executor=executor,
         readers=readers or executor,

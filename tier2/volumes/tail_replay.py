@@ -225,17 +225,22 @@ class TailReplay:
                 raise AssertionError("bytes without an object are not applied")
 
     def _has_blob(self, found: _Found) -> bool:
-        """The blob of the record has a row now: its own bytes, or those of another record."""
+        """The blob of the record has a row now: its own bytes, or those of another record.
+
+        Whoever brought bytes that were there already had found those damaged: all are led to the new ones, as then.
+        """
         scanned = found.scanned
         content_hash = scanned.record.content_hash
-        if self._changes.blob(content_hash) is not None:
-            return True
+        known = self._changes.blob(content_hash)
         blob = self._blobs.get(content_hash)
         if scanned.header.blob_length:
             blob = blob_row_of(found.volume, scanned)
         if blob is None:
-            return False
-        self._changes.add_blob(content_hash, blob)
+            return known is not None
+        if known is None:
+            self._changes.add_blob(content_hash, blob)
+        elif (known.volume, known.record_offset) != (blob.volume, blob.record_offset):
+            self._changes.move_blob(content_hash, known, blob)
         return True
 
 

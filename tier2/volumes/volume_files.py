@@ -212,7 +212,15 @@ class VolumeFiles:
 
         Raises DamagedHeaderError for a damaged one, ForeignVolumeError for one of another engine.
         """
-        content = self.read(number, 0, VOLUME_HEADER_BYTES + 1)
+        file = self.open(number)
+        try:
+            return self.header_in(file, number)
+        finally:
+            file.close()
+
+    def header_in(self, file: File, number: int) -> VolumeHeader | None:
+        """As `header`, of a volume that is open."""
+        content = file.read_at(0, VOLUME_HEADER_BYTES + 1)
         # Zeros with something behind them are damage: the header was synced before the first record.
         if len(content) < VOLUME_HEADER_BYTES or content == bytes(VOLUME_HEADER_BYTES):
             return None

@@ -114,7 +114,9 @@ async def line_over(
 ) -> AsyncIterator[CommitLine]:
     started = CommitLine(
         commit=cast("GroupCommit", commit),
+        check=lambda put, _: put,
         executor=executor,
+        readers=executor,
         wall_clock=SetClock(),
         settings=VolumeSettings(index_delay_seconds=index_delay_seconds),
     )

@@ -120,7 +120,7 @@ async def test_small_contents_of_one_turn_are_hashed_by_two_calls_and_are_one_gr
         found = digest(content_of(number, 10_000), SETTINGS.piece_bytes)
         draft = put_of(one).draft
         assert (draft.content_hash, draft.pieces) == (found.content_hash, found.pieces)
-    assert line.is_empty
+    assert not line.has_ready
 
 
 async def test_of_much_that_comes_at_once_one_half_is_hashed_while_the_other_is_written(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -109,3 +110,28 @@ class TestIndexInLmdb(IndexDatabaseSuite):
         (path / "data.mdb").write_bytes(b"nonsense" * 4000)
         with pytest.raises(CorruptedDataError):
             LmdbIndex(str(path))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_keys_with_one_front_are_scanned_in_order_and_in_little_memory(
+    tmp_path: Path, *, reverse: bool
+) -> None:
+    random, front = Random(1), b"f" * 400
+    keys = [front, front + b"\x00", front[:-1], b"g", *(b"a%d" % number for number in range(5))]
+    keys += [front + random.randbytes(random.choice([1, 2, 40])) for _ in range(3000)]
+    rows = [(key, b"%d" % number * 300) for number, key in enumerate(keys)]
+    index, model = LmdbIndex(str(tmp_path)), MemoryIndex()
+    for one in (index, model):
+        one.apply(rows)
+    bounds = [b"", front, front + b"\x7f", front + b"\x7f\x01", b"h"]
+    for first in bounds:
+        for before in bounds:
+            for limit in (1, 2, 7, 100, 5000):
+                found = index.scan(first, before, limit, reverse=reverse)
+                assert found == list(model.scan(first, before, limit, reverse=reverse))
+    tracemalloc.start()
+    index.scan(b"", b"h", 20, reverse=reverse)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < sum(len(value) for _, value in rows) / 10
+    index.close()

@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import logging
 import shutil
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -30,6 +32,9 @@ from tier2.volumes.upload_record import (
     decode_upload_record,
     encode_upload_record,
 )
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ async def test_parts_become_one_object_in_the_order_of_their_numbers(
     await again.close()
 
 
-async def test_an_upload_whose_bytes_are_there_already_leaves_no_volume(
+async def test_all_are_led_to_the_bytes_of_an_upload_that_were_there_already(
     opened: OpenEngine, uploads: MultipartUploads, tmp_path: Path
 ) -> None:
     content = Random(1).randbytes(9000)
@@ -100,9 +105,76 @@ async def test_an_upload_whose_bytes_are_there_already_leaves_no_volume(
     upload = await uploads.begin(b"second", Description())
     part = await uploads.put_part(upload, 1, [content])
     await uploads.complete(upload, [part], Description(etag="e"))
-    assert len((await opened.engine.compact()).removed) == 1
-    assert (await opened.engine.get(b"second")).content == content
-    await opened.engine.check()
+    await opened.close()
+    again = await open_small(str(tmp_path))
+    assert not again.replay.rebuilt
+    assert len((await again.engine.compact()).removed) == 1, "the volume of the first"
+    for key in (b"first", b"second"):
+        assert (await again.engine.get(key)).content == content
+    await again.engine.check()
+    report = await again.engine.verify(deep=True)
+    assert report.bytes_of_volumes < 2 * len(content)
+    await again.close()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("stopped_in", ["_write_volume", "put_digested"])
+async def test_a_large_completion_that_is_given_up_leaves_no_volume_open(
+    opened: OpenEngine,
+    uploads: MultipartUploads,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_in: str,
+    times: int,
+) -> None:
+    engine = opened.engine
+    await engine.put(b"small", [b"x"])
+    before = open_files(), set(opened.engine._volumes.written_now)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        begun.set()
+        assert goes_on.wait(10)
+
+    monkeypatch.setattr(uploads._files, "slices", waiting_first(uploads._files.slices, wait))
+    if stopped_in == "put_digested":
+        monkeypatch.undo()
+        commit = engine._line._commit
+        monkeypatch.setattr(commit, "commit", waiting_first(commit.commit, wait))
+    content = Random(1).randbytes(9000)
+    upload = await uploads.begin(b"key", Description())
+    part = await uploads.put_part(upload, 1, [content])
+    completing = asyncio.ensure_future(uploads.complete(upload, [part], Description(etag="e")))
+    assert await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+    for _ in range(times):
+        completing.cancel()
+        await asyncio.sleep(0.01)
+    assert not completing.done(), "it waits for what is under way"
+    with pytest.raises(InvalidRequestError, match="being completed"):
+        await uploads.abort(upload)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await completing
+    assert (open_files(), set(engine._volumes.written_now)) == before
+    # It was made all the same, and whoever asks again is told.
+    assert await uploads.completed(b"key", upload.upload_id) is not None
+    assert (await engine.get(b"key")).content == content
+    await engine.delete(b"key")
+    assert len((await engine.compact()).removed) == 1
+    await engine.check()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def waiting_first(
+    call: Callable[_Arguments, _Result], wait: Callable[[], None]
+) -> Callable[_Arguments, _Result]:
+    def made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        wait()
+        return call(*args, **kwargs)
+
+    return made
 
 
 async def test_a_part_that_is_sent_again_replaces_the_first(

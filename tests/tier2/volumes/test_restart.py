@@ -93,7 +93,7 @@ async def test_h68_a_killed_engine_is_rebuilt_from_its_volumes_alone(
     await last.close()
 
 
-async def test_a_new_volume_has_no_number_of_which_an_index_still_says_something() -> None:
+async def test_h72_a_new_volume_has_no_number_of_which_an_index_still_says_something() -> None:
     """Killed between a volume's removal and its row's, then a power cut that brings the row back."""
     disk, index = SimulatedDisk(), MemoryIndex()
     root = "/machine/volumes"
