@@ -11,6 +11,7 @@
 from asyncio import get_running_loop, sleep
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from itertools import islice
 
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
 from tier2.storage.object_names import ObjectKind, ObjectNames
@@ -21,17 +22,21 @@ from tier2.storage.run_view import RunView
 
 
 class GarbageWatch:
-    """Remembers since when each garbage record is known here."""
+    """Remembers since when each garbage record is known here.
 
-    def __init__(self, *, grace_seconds: float, batch_max: int) -> None:
+    Of more than `watched_max` records the graces of the rest begin later: so many go in one grace at most.
+    """
+
+    def __init__(self, *, grace_seconds: float, batch_max: int, watched_max: int) -> None:
         self._grace_seconds = grace_seconds
         self._batch_max = batch_max
+        self._watched_max = max(batch_max, watched_max)
         self._seen_since: dict[ObjectReference, float] = {}
         self._not_looked_at = 0
 
     @property
     def known_count(self) -> int:
-        """Records found at the last look and written since. If there were more than a batch, a lower bound above 0."""
+        """Records found at the last look and written since. If there were too many to watch, a lower bound above 0."""
         return len(self._seen_since) + self._not_looked_at
 
     def recorded(self, count: int) -> None:
@@ -39,13 +44,12 @@ class GarbageWatch:
         self._not_looked_at += count
 
     async def due(self, view: RunView, pins: Sequence[Pin] = ()) -> list[ObjectReference]:
-        """Recorded garbage whose grace is over and that no pin needs. Looks at a bounded number of such records,
-        oldest identities first."""
+        """Recorded garbage whose grace is over and that no pin needs: up to a batch, oldest identities first."""
         now = get_running_loop().time()
         recorded: list[ObjectReference] = []
         start, end = range_of(GARBAGE)
         following: bytes | None = start
-        while following is not None and len(recorded) < self._batch_max:
+        while following is not None and len(recorded) < self._watched_max:
             page, following = await view.scan(following, end, limit=self._batch_max)
             recorded += [
                 garbage_of(key)
@@ -54,14 +58,15 @@ class GarbageWatch:
             ]
         self._seen_since = {
             reference: self._seen_since.get(reference, now)
-            for reference in recorded[: self._batch_max]
+            for reference in recorded[: self._watched_max]
         }
-        self._not_looked_at = max(0, len(recorded) - self._batch_max) + (following is not None)
-        return [
+        self._not_looked_at = max(0, len(recorded) - self._watched_max) + (following is not None)
+        due = (
             reference
             for reference, since in self._seen_since.items()
             if now - since >= self._grace_seconds
-        ]
+        )
+        return list(islice(due, self._batch_max))
 
     def removed(self, references: list[ObjectReference]) -> None:
         for reference in references:

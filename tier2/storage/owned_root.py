@@ -55,6 +55,7 @@ class OwnedRoot:
         self.thinned: dict[ObjectIdentity, None] = {}
         self.candidates = CompactionCandidates(settings)
         self._pins: list[Pin] | None = None
+        self._pin_changes = 0
         self._landed_late: Publication | None = None
         self.publisher = RootPublisher(
             object_store=components.object_store,
@@ -65,7 +66,9 @@ class OwnedRoot:
         )
         self._identities = IdentitySource(epoch=claim.root.epoch, claim=random.getrandbits(32))
         self.garbage = GarbageWatch(
-            grace_seconds=settings.garbage_grace_seconds, batch_max=settings.garbage_batch_max
+            grace_seconds=settings.garbage_grace_seconds,
+            batch_max=settings.garbage_batch_max,
+            watched_max=settings.garbage_watched_max,
         )
         self.sweep = OrphanSweep(
             object_store=components.object_store,
@@ -107,13 +110,12 @@ class OwnedRoot:
 
     async def pins(self) -> list[Pin]:
         """Root versions that are kept for backups. Read once, and again after one of them changed."""
-        if self._pins is None:
-            self._pins = await read_pins(self.view)
+        while self._pins is None:
+            changes = self._pin_changes
+            found = await read_pins(self.view)
+            if changes == self._pin_changes:  # else one was made or dropped while these were read
+                self._pins = found
         return self._pins
-
-    def forget_pins(self) -> None:
-        """Somebody changes them."""
-        self._pins = None
 
     def take_identity(self) -> ObjectIdentity:
         """One that no upload of ours has or will have."""
@@ -131,7 +133,9 @@ class OwnedRoot:
         """Find out what became of an open attempt, if there is one. Hold the lock."""
         attempt = await self.publisher.settle()
         if attempt is not None:
-            self._landed_late = attempt.publication
+            if attempt.publication is not None:
+                # Until it is asked for: a merge or a pin may be settled in between.
+                self._landed_late = attempt.publication
             self._landed(attempt)
 
     def take_landed_late(self) -> Publication | None:
@@ -147,6 +151,9 @@ class OwnedRoot:
     def _landed(self, attempt: Attempt) -> None:
         assert attempt.root is self.publisher.root, f"another root landed {attempt.root.version}"
         self.view = self._components.view(attempt.root)
+        if attempt.changes_pins:
+            self._pins = None
+            self._pin_changes += 1
         self.garbage.recorded(attempt.garbage_count)
         if attempt.records:
             self._segments.end_change()

@@ -52,6 +52,4 @@ async def _publish(name: str, value: bytes | None, owned: OwnedRoot) -> None:
     except BaseException:
         owned.publisher.abandon(uploader.uploaded)
         raise
-    owned.forget_pins()
-    await owned.commit(Attempt(root=owned.next_root((run, *owned.root.runs))))
-    owned.forget_pins()
+    await owned.commit(Attempt(root=owned.next_root((run, *owned.root.runs)), changes_pins=True))

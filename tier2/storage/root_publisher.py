@@ -54,6 +54,8 @@ class Attempt:
     """What it publishes; None for a merge or a collection."""
     records: Mapping[SegmentId, bytes | None] = field(default_factory=dict)
     """Encoded records that the publication changes; None for a segment that it removes."""
+    changes_pins: bool = False
+    """Whether it makes or drops a pin."""
 
 
 class RootPublisher:

@@ -40,8 +40,13 @@ async def merge_runs(*, owned: OwnedRoot, components: Components) -> bool:
         merged = await merge.run()
         async with owned.lock:
             await owned.settle()
+            runs = replace_runs(owned.root.runs, inputs, merged)
+            if any(pin.root.version > root.version for pin in await owned.pins()):
+                # Pinned while it was merged: that root names the inputs, and their records say that they had gone.
+                entries = owned.garbage_entries(replaced)
+                runs = (await owned.upload_run(dict(entries), uploader), *runs)
             attempt = Attempt(
-                root=owned.next_root(replace_runs(owned.root.runs, inputs, merged)),
+                root=owned.next_root(runs),
                 garbage_count=len(replaced),
             )
             committing = True

@@ -6,7 +6,8 @@
 
 - Only the owner scrubs and repairs; others verify and report (tier2/storage/verify.py).
 - Cached bytes are believed only if they agree with every block of the image that is still sound.
-- Reading is spread over time: a step takes what the rate allows since the last one. Rate 0, the default, is off.
+- Reading is spread over time: a step takes what the rate allows since the last one, and no longer than a bound, since
+  publications wait for its end. Rate 0, the default, is off.
 - A damage counts once in a pass. Where a pass is, is in memory only: after a restart one begins anew.
 """
 
@@ -47,6 +48,8 @@ from tier2.storage.run_values import LayoutEntry
 _LOG = logging.getLogger(__name__)
 _PAGE = 256
 _STEP_BYTES_MAX = 64 << 20
+_STEP_SECONDS_MAX = 1.0
+"""Tiny chunks cost a request each, however few bytes they are."""
 
 
 class Scrubber:
@@ -92,6 +95,8 @@ class Scrubber:
             segment_id, layout_entry = entry
             self._allowance -= layout_entry.size
             repaired |= await self._scrub(segment_id, layout_entry, kept)
+            if get_running_loop().time() - now >= _STEP_SECONDS_MAX:
+                break
         return repaired
 
     def _finish_pass(self, now: float) -> None:

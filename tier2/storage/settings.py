@@ -84,4 +84,6 @@ class StorageSettings:
     garbage_grace_seconds: float = 600.0
     """How long dropped objects stay after this process first saw their record (H6). Loop time."""
     garbage_batch_max: int = 1_024
-    """Garbage records looked at in one collection."""
+    """Objects deleted in one collection."""
+    garbage_watched_max: int = 16_384
+    """Garbage records remembered with the time since when they are known: as many objects go in one grace at most."""

@@ -9,6 +9,8 @@ from segmentstore.contracts.errors import CorruptedDataError, StorageNotPrimaryE
 from segmentstore.contracts.identifiers import ContainerId, SegmentId
 from segmentstore.contracts.storage import DataPiece
 from tests.contracts.storage_publications import change, read_all
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
@@ -199,3 +201,29 @@ async def test_a_quick_look_finds_what_is_missing_and_a_deep_one_what_is_damaged
     lost = await look(store, deep=False)
     assert lost.damage_count == 1
     assert "chunk is missing" in lost.damages[0]
+
+
+def test_h36_publications_wait_a_second_or_so_for_a_scrub_of_many_tiny_chunks() -> None:
+    run_simulation(1, _scrub_slowly)
+
+
+async def _scrub_slowly(loop: SimLoop) -> None:
+    store = SlowStore(MemoryObjectStore())
+    owner = await ObjectStoreBacking(store, FAST).claimed(1)
+    await trickle(owner, 100)
+    await owner.scrub(Cache().kept)
+    await asyncio.sleep(1.0)
+    while not owner.statistics().scrub_passes:
+        began = loop.time()
+        await owner.scrub(Cache().kept)
+        assert loop.time() - began < 2.0
+    assert owner.statistics().scrubbed_chunks >= 100
+
+
+class SlowStore(FaultyStore):
+    """A tenth of a second for each read of a chunk."""
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        if "/chunks/" in key:
+            await asyncio.sleep(0.1)
+        return await super().get_range(key, start, length)
