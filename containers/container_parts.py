@@ -31,7 +31,7 @@ from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
 from containers.writer_source import ContainerWriterSource
 from segmentstore.contracts.durable_data_log import DurableDataLog
-from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.identifiers import AttributeKey, SegmentId
 from segmentstore.contracts.storage import Storage
 from segmentstore.runtime.clock import WallClock
 
@@ -78,7 +78,7 @@ class ContainerParts:
 def build_parts(
     state: RecoveredState,
     *,
-    truncate: Callable[[str, int], Awaitable[None]],
+    truncate: Callable[[str, int, SegmentId], Awaitable[None]],
     settings: ContainerSettings,
     wall_clock: WallClock,
     random: Random,

@@ -47,9 +47,10 @@ from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     ContainerStoppedError,
     ErrorKind,
+    SegmentNotFoundError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId, SegmentId
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.contracts.storage import Storage
 from segmentstore.contracts.tables import Table
@@ -279,8 +280,11 @@ class StreamSegmentContainer:
         async with self.open_segment(name) as handle:
             return await asyncio.shield(self._processor.seal(handle.metadata))
 
-    async def truncate(self, name: str, offset: int) -> None:
+    async def truncate(self, name: str, offset: int, segment_id: SegmentId | None = None) -> None:
+        """With an id: raises SegmentNotFoundError if the name is another segment's by now."""
         async with self.open_segment(name) as handle:
+            if segment_id not in (None, handle.segment_id):
+                raise SegmentNotFoundError(name)
             handle.require_no_table()
             await asyncio.shield(self._processor.truncate(handle.metadata, offset))
 

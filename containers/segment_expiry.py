@@ -5,6 +5,8 @@
 - Expiry is a truncation in the log like any other: it is replayed, published and undone by nothing (H77).
 - What goes is whole blocks in Tier 2, up to where the next one begins on an event, or is of unknown structure (H76).
   Bytes that are not flushed yet never expire.
+- What goes is of the segment that was looked at: one of the same name that was created since is another (H20).
+- A segment that is gone by then, or of which an index is damaged, holds up no other one.
 - A block is old when its *highest* time is; one without times when nothing was appended to its segment since.
 - Ages count only after the process has run for a while: a jump of the clock while it was down cannot be seen.
 - When wall clock and loop clock disagree by more than a bound, rules of age stop until time or a person settles it; the
@@ -18,7 +20,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import SegmentRecord, Storage, StoredBlock
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.clock_watch import ClockWatch
@@ -51,13 +58,13 @@ class ExpirySettings:
 
 
 class SegmentExpiry:
-    """The rules of one container at work. `truncate` is the container's verb."""
+    """The rules of one container at work. `truncate` is the container's verb, for the segment of that id only."""
 
     def __init__(
         self,
         *,
         storage: Storage,
-        truncate: Callable[[str, int], Awaitable[None]],
+        truncate: Callable[[str, int, SegmentId], Awaitable[None]],
         wall_clock: WallClock,
         settings: ExpirySettings,
     ) -> None:
@@ -100,11 +107,19 @@ class SegmentExpiry:
                     await self._expire(record, rule)
 
     async def _expire(self, record: SegmentRecord, rule: RetentionRule) -> None:
-        offset = await self._keep_from(record, rule)
+        try:
+            offset = await self._keep_from(record, rule)
+        except (SegmentTruncatedError, ValueError) as error:
+            # Truncated further since it was listed, or no longer published: the next look sees what it became.
+            _LOGGER.info("segment was not looked at name=%r: %s", record.name, error)
+            return
+        except CorruptedDataError as error:
+            _LOGGER.warning("segment cannot expire name=%r: %s", record.name, error)
+            return
         if offset <= record.start_offset:
             return
         try:
-            await self._truncate(record.name, offset)
+            await self._truncate(record.name, offset, record.segment_id)
         except SegmentStoreError as error:
             # A table, or gone, or truncated further meanwhile: the next look sees what it became.
             _LOGGER.info("segment did not expire name=%r offset=%d: %s", record.name, offset, error)

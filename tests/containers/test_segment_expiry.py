@@ -1,6 +1,8 @@
 """Rules of age and size: what they drop, and what they never touch (H76, H77)."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,8 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from containers.segment_expiry import ExpirySettings, RetentionRule
 from segmentstore.contracts.errors import SegmentTruncatedError
+from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 from tests.containers.test_rules_time import SetClock
 from tests.containers.test_segment_container import append, read_all
@@ -115,3 +119,68 @@ async def test_expiry_is_in_the_log_and_survives_a_crash() -> None:
         await container.expiry.look()
     async with running(tiers, wall_clock=clock) as container:
         assert await start_of(container, "a") == 3000
+
+
+async def test_h20_a_segment_created_anew_while_its_name_was_looked_at_keeps_its_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("", bytes_max=0))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await rounds(container, clock, "a", 4)
+        list_blocks = container._storage.list_blocks
+
+        async def slowly(
+            segment_id: SegmentId, start: int, end: int
+        ) -> AsyncGenerator[StoredBlock, None]:
+            async with aclosing(list_blocks(segment_id, start, end)) as blocks:
+                async for block in blocks:
+                    yield block
+            await container.delete("a")
+            await container.create("a")
+            await append(container, "a", b"young" * 1000)
+
+        monkeypatch.setattr(container._storage, "list_blocks", slowly)
+        await container.expiry.look()
+        assert container.expiry.truncations == 0
+        assert await start_of(container, "a") == 0
+
+
+async def test_h20_a_segment_that_left_tier_2_since_it_was_listed_holds_no_other_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("", bytes_max=1_000))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        for name in ("a", "b", "c"):
+            await rounds(container, clock, name, 4)
+        list_segments = container._storage.list_segments
+
+        async def slowly(prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
+            async with aclosing(list_segments(prefix, start_after)) as records:
+                async for record in records:
+                    if record.name == "a":
+                        await container.delete("a")
+                        await container.truncate("b", 3_500)
+                        await container.flush()
+                    yield record
+
+        monkeypatch.setattr(container._storage, "list_segments", slowly)
+        await container.expiry.look()
+        assert await start_of(container, "b") == 3_500
+        assert await start_of(container, "c") == 3_000
+
+
+async def test_a_segment_with_a_lost_chunk_holds_no_other_up() -> None:
+    clock = SetClock(HOUR_MS)
+    tiers = MemoryTiers()
+    settings = ruled(RetentionRule("", bytes_max=1_000))
+    async with running(tiers, settings=settings, wall_clock=clock) as container:
+        await rounds(container, clock, "a", 4)
+        for key in list(tiers.object_store._objects):
+            if "/chunks/" in key:
+                await tiers.object_store.delete(key)
+        await rounds(container, clock, "b", 4)
+        await container.expiry.look()
+        assert await start_of(container, "a") == 0
+        assert await start_of(container, "b") == 3_000
