@@ -97,11 +97,13 @@ class ContainerWriterSource:
     def segment_removed(self, segment_id: SegmentId) -> None:
         segment = self._metadata.by_id.get(segment_id)
         if segment is not None:
+            self._note_root()
             self._read_index.remove(segment_id)
             self._metadata.remove(segment)
 
     async def acknowledge(self, up_to: SequenceNumber) -> None:
         assert up_to >= self.acknowledged, f"acknowledge back from {self.acknowledged} to {up_to}"
+        self._note_root()
         self.acknowledged = up_to
         self._processor.refresh_throttle()
         await self._truncate_log()
@@ -121,11 +123,14 @@ class ContainerWriterSource:
         if address is None:
             return
         self._checkpoints.ignore_operation()
-        # What the log lets go of is in this root: it says so first, so that an older one is known for what it is (H31).
-        self._metadata.root_changes = self._root_changes()
         await self._processor.storage_checkpoint()
         await self._log.truncate(address)
         self._markers.truncated(address, checkpoint)
+
+    def _note_root(self) -> None:
+        """What leaves memory or the log is in this root: the log says so first, in every checkpoint, so that an older
+        one is known for what it is (H31)."""
+        self._metadata.root_changes = self._root_changes()
 
     def _truncatable(self) -> SequenceNumber:
         """A checkpoint right behind the last acknowledged operation needs nothing before it."""

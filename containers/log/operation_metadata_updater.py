@@ -189,7 +189,9 @@ class OperationMetadataUpdater:
 
     def accept_checkpoint(self) -> MetadataCheckpointOperation:
         """The pending state of this very moment becomes an operation (H28)."""
-        operation = MetadataCheckpointOperation(self.metadata.encode_checkpoint())
+        operation = MetadataCheckpointOperation(
+            self.metadata.encode_checkpoint(), root_changes=self.metadata.root_changes
+        )
         operation.sequence_number = self.metadata.next_sequence_number()
         return operation
 

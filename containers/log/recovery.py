@@ -34,6 +34,7 @@ from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedRoot, Storage
 
 _APPEND = int(OperationType.APPEND)
+_CHECKPOINTS = (int(OperationType.METADATA_CHECKPOINT), int(OperationType.STORAGE_CHECKPOINT))
 _LOGGER = logging.getLogger(__name__)
 
 NUMBER_GAP = 1 << 24
@@ -113,6 +114,7 @@ class Recovery:
         floor_number, floor_id = 0, 0
         if claimed is not None:
             floor_number, floor_id = claimed.highest_sequence_number, claimed.highest_segment_id
+            metadata.root_changes = self._storage.root_changes  # replay relied on what is there
         gap = NUMBER_GAP if frames or floor_number else 0
         metadata.raise_numbers(
             sequence_number=max(metadata.sequence_number, floor_number) + gap,
@@ -183,12 +185,28 @@ class Recovery:
         """The frame that the view belongs to stays in memory meanwhile: the log is not asked for the next one."""
         if self._claimed is None:
             raise _too_little_memory("and Tier 2 does not answer", full) from full
+        if not self._flushes:
+            await self._look_ahead()
         self._claimed = await self._flush(replay, self._claimed)
         self._flushes += 1
         try:
             replay.append_record(view)
         except CacheFullError as still_full:
             raise _too_little_memory("although Tier 2 took what it can", still_full) from still_full
+
+    async def _look_ahead(self) -> None:
+        """A flush adds to the changes of the root: what the rest of the log says of them is asked before the first one.
+
+        Else an older root had as many as the log says, as soon as recovery was tried again (H31).
+        """
+        stream = RecordStream()
+        async with aclosing(self._log.read()) as entries:
+            async for entry in entries:
+                for view in stream.records(decode_frame(entry.payload)):
+                    if view[LENGTH_FIELD_BYTES] in _CHECKPOINTS:
+                        record = decode_record(memoryview(bytes(view)))
+                        self._require_newest_root(record.root_changes)
+                await asyncio.sleep(0)
 
     async def _apply(self, replay: Replay, records: list[Record]) -> None:
         if self._claimed is not None and not self._claimed.created:
@@ -200,20 +218,19 @@ class Recovery:
             if wanted:
                 replay.learn(await self._storage.load(wanted))
         for record in records:
+            self._require_newest_root(record.root_changes)
             replay.apply(record)
             if record.type is OperationType.METADATA_CHECKPOINT:
                 self._markers.add_truncation_point(record.sequence_number)
-            elif record.type is OperationType.STORAGE_CHECKPOINT:
-                self._require_newest_root(record.root_changes)
 
     def _require_newest_root(self, logged: int) -> None:
-        """The log let go of nothing but what that many changes of the root had brought to Tier 2 (H31)."""
+        """Nothing left memory or the log but what that many changes of the root had brought to Tier 2 (H31)."""
         metadata = self._metadata
         metadata.root_changes = max(metadata.root_changes, logged)
         if self._claimed is not None and logged > self._root_changes:
             raise DataCorruptionError(
                 f"Tier 2 is older than the log container={metadata.container_id}: its root has {self._root_changes} "
-                f"changes, and the log let go of what {logged} of them had stored. Was Tier 2 brought back from an "
+                f"changes, and the log relies on what {logged} of them had stored. Was Tier 2 brought back from an "
                 "older copy, or did it lose its newest objects? Put the newer ones back, or let `segmentstore "
                 "recover --from-tier2` begin a store with what is there"
             )

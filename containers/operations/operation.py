@@ -186,14 +186,16 @@ class MapTransactionOperation(MapSegmentOperation):
 
 
 class MetadataCheckpointOperation(Operation):
-    """All active segments at this sequence number, as one encoded snapshot."""
+    """All active segments at this sequence number, as one encoded snapshot, and how many changes of Tier 2's root are
+    durable: what has left memory is in those."""
 
-    __slots__ = ("payload",)
+    __slots__ = ("payload", "root_changes")
     type = OperationType.METADATA_CHECKPOINT
 
-    def __init__(self, payload: Sequence[BufferView]) -> None:
+    def __init__(self, payload: Sequence[BufferView], *, root_changes: int = 0) -> None:
         super().__init__()
         self.payload = payload
+        self.root_changes = root_changes
 
 
 class StorageCheckpointOperation(Operation):

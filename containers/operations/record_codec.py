@@ -21,7 +21,8 @@ and goes on by type:
     MAP_SEGMENT           u64 segment_id, u32 snapshot_length, snapshot, attributes
                           flags: 1 = created (otherwise reactivated)
     MAP_TRANSACTION       as MAP_SEGMENT, then u16 length and UTF-8 of the parent's name
-    METADATA_CHECKPOINT   a container snapshot (containers.metadata.container_snapshot)
+    METADATA_CHECKPOINT   a container snapshot (containers.metadata.container_snapshot); [u64 root_changes]
+                          flags: 1 = `root_changes` is there: some were known
     STORAGE_CHECKPOINT    u32 count, then per segment: u64 segment_id, u64 storage_length; [u64 root_changes]
                           flags: 1 = `root_changes` is there: some were known
 
@@ -168,6 +169,9 @@ def encode_record(operation: Operation) -> list[BufferView]:
                 body += [_SHORT.pack(len(parent)), parent]
         case MetadataCheckpointOperation():
             body = list(operation.payload)
+            if operation.root_changes:
+                flags = FLAG_ROOT_CHANGES
+                body.append(_ID.pack(operation.root_changes))
         case StorageCheckpointOperation():
             body = [_LENGTH.pack(len(operation.lengths))]
             body.append(b"".join(_ID_OFFSET.pack(*pair) for pair in operation.lengths))
@@ -316,7 +320,11 @@ def _decode_record(view: memoryview) -> Record:
         case OperationType.MAP_SEGMENT | OperationType.MAP_TRANSACTION:
             position = _decode_map(view, position, record, flags=flags, count=count)
         case OperationType.METADATA_CHECKPOINT:
-            record.snapshot = view[position:]
+            end = len(view)
+            if flags & FLAG_ROOT_CHANGES:
+                end -= _ID.size
+                (record.root_changes,) = _ID.unpack_from(view, end)
+            record.snapshot = view[position:end]
             position = len(view)
         case OperationType.STORAGE_CHECKPOINT:
             entries = _LENGTH.unpack_from(view, position)[0]

@@ -63,7 +63,7 @@ class LogStatistics:
 
 
 class DurableDataLog(Protocol):
-    """One container's Tier-1 log. Create, initialize() once, read() once, then append()."""
+    """One container's Tier-1 log. Create, initialize() once, read(), then append()."""
 
     @property
     def log_id(self) -> bytes:
@@ -84,7 +84,8 @@ class DurableDataLog(Protocol):
     def read(self) -> AsyncGenerator[LogEntry, None]:
         """All entries behind the truncation point, in order; only between initialize() and the first append.
 
-        Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted.
+        Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted. It may be called again, also
+        while another reading is under way: each returns the same, and no payload changes meanwhile.
         Raises LogCorruptedError for a damaged frame that is known to have been synced.
         """
 

@@ -268,6 +268,22 @@ class DurableDataLogSuite:
             await world.kill(successor)
         assert len(seen) >= 11
 
+    async def test_l6_a_reading_inside_of_another_returns_the_same(self, world: LogWorld) -> None:
+        log = await opened(world)
+        for number in range(40):
+            await log.append([bytes([number]) * 30_000])
+        await log.close()
+        successor = await opened(world)
+        outer: list[tuple[LogAddress, bytes]] = []
+        async with aclosing(successor.read()) as found:
+            async for entry in found:
+                inner = await entries(successor) if len(outer) in (0, 17, 39) else []
+                outer.append((entry.address, bytes(entry.payload)))
+                assert not inner or inner[: len(outer)] == outer
+        assert [payload[:1] for _, payload in outer] == [bytes([number]) for number in range(40)]
+        await successor.append([b"and goes on"])
+        await successor.close()
+
     async def test_addresses_never_return(self, world: LogWorld) -> None:
         highest = LogAddress(0)
         for _ in range(4):

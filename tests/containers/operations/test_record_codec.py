@@ -118,6 +118,7 @@ def every_operation() -> list[Operation]:
         declared_events(target),
         remembered_merge(target, source),
         StorageCheckpointOperation([(SegmentId(2), 19)], root_changes=812),
+        MetadataCheckpointOperation([b"head", b"tail"], root_changes=813),
     ]
     for number, operation in enumerate(operations, start=1):
         operation.sequence_number = SequenceNumber(number)
@@ -153,7 +154,9 @@ def test_every_golden_record_decodes_to_what_was_written() -> None:
     append, seal, truncate, merge, delete, update, mapped, transaction, checkpoint, storage = (
         records[:10]
     )
-    declared, remembered, with_changes = records[10:]
+    declared, remembered, with_changes, checkpoint_with_changes = records[10:]
+    assert (checkpoint.root_changes, checkpoint_with_changes.root_changes) == (0, 813)
+    assert bytes(checkpoint_with_changes.snapshot) == b"headtail"
     assert (storage.root_changes, with_changes.root_changes) == (0, 812)
     assert with_changes.storage_lengths == [(2, 19)]
     assert (declared.events, bytes(declared.data)) == (3, bytes(24))
