@@ -1,7 +1,7 @@
 """A store as it was at a backup, copied into a new data directory.
 
-    compare what the pinned roots name with a listing -> mark -> copy -> logs -> streams agree -> forget older backups
-    -> unmark
+    compare what the pinned roots name with a listing -> mark -> copy, read the copy -> logs -> streams agree
+    -> forget older backups -> unmark
 
 - Running it again goes on where it was cut off; what was copied is a whole store from then on, and its origin is not
   needed any more.
@@ -86,11 +86,22 @@ async def _copy(
             name, {each.pin.root.container_id: each.pin.root.version for each in pinned}
         )
         mark_restore(data, restore)
-        with bar("copying", unit="B", scaled=True) as update:
-            copies = await copy_tier2(
-                [(each.pin.root, each.reader.components) for each in pinned], data, progress=update
-            )
-    for each, copied in zip(pinned, copies, strict=True):
+        copy = await copy_tier2(
+            [(each.pin.root, each.reader.components) for each in pinned],
+            data,
+            with_damage=with_damage,
+            bar=partial(progress_bar, quiet=quiet, unit="B", scaled=True),
+        )
+    result.remarks += copy.damage
+    if not copy.is_there:
+        unmark_restore(data)
+        result.remarks.append(
+            "error: what is named above is damaged in the backup, and nothing is kept of the copy: to restore the rest,"
+            " say --with-damage"
+        )
+        result.exit_code = ExitCode.CORRUPT
+        return None
+    for each, copied in zip(pinned, copy.reports, strict=True):
         result.rows.append(
             {
                 "container": each.pin.root.container_id,

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.http.offsets import offset_token, parse_offset
 
 _CONNECT_SECONDS = 5.0
@@ -245,6 +245,9 @@ class HttpClient:
 
 
 def _quoted(name: str) -> str:
+    if not name:
+        # Its path would be that of something else.
+        raise InvalidRequestError("a name is not empty")
     return quote(name, safe="/")
 
 

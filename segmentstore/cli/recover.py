@@ -127,7 +127,12 @@ def recover(
 
 
 async def _recover(wanted: Recovery) -> "RecoveryResult":
-    from segmentstore.cli.recovery_report import RecoveryResult, summary, unfinished
+    from segmentstore.cli.recovery_report import (
+        RecoveryResult,
+        contents_unread,
+        summary,
+        unfinished,
+    )
     from segmentstore.cli.tier2_bringing import require_unused
     from segmentstore.cli.tier2_contents import progress_bar, survey
     from segmentstore.cli.tier2_losses import losses_of, require_a_sound_root
@@ -138,21 +143,24 @@ async def _recover(wanted: Recovery) -> "RecoveryResult":
         raise InvalidRequestError(
             "there is nothing to copy: name the place with --from-tier2 PLACE"
         )
-    if not wanted.dry:
-        require_unused(wanted.data)
+    require_unused(wanted.data)
     result = RecoveryResult()
     async with open_tier2(wanted.source, go_on=True) as tier2:
         await require_a_sound_root(tier2, wanted.source)
         Tier2Recovery(wanted.data, [each.root for each in tier2.containers]).check_target()
+        _check_bringing(wanted)
         surveys = await survey(tier2.containers, bar=partial(progress_bar, quiet=wanted.quiet))
         losses = await losses_of(tier2, surveys)
         _check_begin_anew(wanted, losses)
         result.remarks = [summary(surveys), *unfinished(surveys)]
         result.remarks += losses.sentences(wanted.source)
+        result.remarks += _logs_left_behind(wanted, surveys)
         refused = not wanted.with_damage and losses.beyond(wanted.begin_anew)
         if wanted.copy and not refused and not wanted.dry:
-            await _copy(surveys, wanted)
-    logs = await _logs(wanted, surveys, only_look=refused or wanted.dry)
+            refused = not await _copy(result, surveys, wanted)
+        elif not refused:
+            result.remarks.append(contents_unread(wanted.source))
+    logs = await _logs(wanted, surveys, losses, only_look=refused or wanted.dry)
     _add_rows(result, wanted, logs, surveys, losses)
     if refused:
         result.remarks.append(
@@ -168,7 +176,11 @@ async def _recover(wanted: Recovery) -> "RecoveryResult":
 
 
 async def _logs(
-    wanted: Recovery, surveys: "Sequence[ContainerSurvey]", *, only_look: bool
+    wanted: Recovery,
+    surveys: "Sequence[ContainerSurvey]",
+    losses: "Losses",
+    *,
+    only_look: bool,
 ) -> "Sequence[RecoveredLog]":
     """Give the data directory its Tier 2, identity and logs, or say what would be done."""
     from segmentstore.cli.tier2_anew import let_begin_anew
@@ -180,7 +192,12 @@ async def _logs(
     roots = [each.root for each in brought]
     epochs = {int(each.reader.container_id): each.lost.highest_epoch for each in surveys}
     if only_look:
-        return Tier2Recovery(wanted.data, roots, highest_epochs=epochs).preview()
+        anew = {
+            each.container_id: each.remains.highest_epoch
+            for each in losses.containers
+            if each.container_id in wanted.begin_anew and not wanted.copy
+        }
+        return Tier2Recovery(wanted.data, roots, highest_epochs=epochs).preview(anew)
     if wanted.place and not wanted.copy and not wanted.place.startswith("s3://"):
         link_tier2(wanted.place, wanted.data)
     if wanted.begin_anew and not wanted.copy:
@@ -216,15 +233,44 @@ async def _settle(
     result.remarks.append(how_to_start(wanted.data, wanted.start_place))
 
 
-async def _copy(surveys: "Sequence[ContainerSurvey]", wanted: Recovery) -> None:
+async def _copy(
+    result: "RecoveryResult", surveys: "Sequence[ContainerSurvey]", wanted: Recovery
+) -> bool:
+    """False if it is damaged and nobody wants it so; the result names the damage."""
     from segmentstore.cli.tier2_bringing import copy_tier2
     from segmentstore.cli.tier2_contents import progress_bar
 
     readers = [each.reader for each in surveys if not each.unreadable]
-    with progress_bar("copying", quiet=wanted.quiet, unit="B", scaled=True) as update:
-        await copy_tier2(
-            [(each.root, each.components) for each in readers], wanted.data, progress=update
-        )
+    copied = await copy_tier2(
+        [(each.root, each.components) for each in readers],
+        wanted.data,
+        with_damage=wanted.with_damage,
+        bar=partial(progress_bar, quiet=wanted.quiet, unit="B", scaled=True),
+    )
+    result.remarks += copied.damage
+    return copied.is_there
+
+
+def _check_bringing(wanted: Recovery) -> None:
+    """Before anything is read for long, and in a dry run too: whatever would be refused in the end."""
+    from segmentstore.cli.tier2_bringing import require_linkable, require_no_tier2
+
+    if wanted.copy:
+        require_no_tier2(wanted.data)
+    elif wanted.place and not wanted.place.startswith("s3://"):
+        require_linkable(wanted.place, wanted.data)
+
+
+def _logs_left_behind(wanted: Recovery, surveys: "Sequence[ContainerSurvey]") -> list[str]:
+    from segmentstore.cli.recovery_report import logs_beside
+    from tier2.places import object_directory
+
+    if not wanted.place or wanted.copy or wanted.place.startswith("s3://"):
+        return []
+    beside = Path(object_directory(wanted.place)).resolve().parent
+    if beside == wanted.data.resolve():
+        return []
+    return logs_beside(beside, [each.reader.root for each in surveys])
 
 
 def _check_begin_anew(wanted: Recovery, losses: "Losses") -> None:

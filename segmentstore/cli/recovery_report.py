@@ -8,13 +8,15 @@ from segmentstore.cli.exit_codes import ExitCode, exit_code_of
 from segmentstore.cli.output import Row
 from segmentstore.cli.tier2_contents import ContainerSurvey, shown_time
 from segmentstore.cli.tier2_losses import LostContainer
-from segmentstore.cli.tier2_recovery import RecoveredLog
+from segmentstore.cli.tier2_recovery import RecoveredLog, Tier2Recovery
 from segmentstore.contracts.errors import SegmentStoreError
+from tier2.storage.root import Root
 
 NAMED_MAX = 20
 COLUMNS = (
     "container",
     "action",
+    "root_epoch",
     "epoch",
     "root_version",
     "newest",
@@ -43,6 +45,7 @@ def container_row(log: RecoveredLog | None, survey: ContainerSurvey) -> Row:
     return {
         "container": survey.reader.container_id,
         "action": "begins anew" if log is None else log.action,
+        "root_epoch": survey.reader.root.epoch,
         "epoch": None if log is None else log.epoch,
         "root_version": survey.reader.root.version,
         "newest": shown_time(contents.newest_ms),
@@ -62,6 +65,7 @@ def lost_row(lost: LostContainer, log: RecoveredLog | None, action: str) -> Row:
     return {
         "container": lost.container_id,
         "action": action,
+        "root_epoch": None,
         "epoch": None if log is None else log.epoch,
         "root_version": None,
         "newest": shown_time(0),
@@ -113,6 +117,29 @@ def named(what: str, names: Sequence[str], count: int | None = None) -> list[str
     total = len(names) if count is None else count
     more = f" and {total - NAMED_MAX} more" if total > NAMED_MAX else ""
     return [f"{total} {what}: {shown}{more}"]
+
+
+def contents_unread(source: str) -> str:
+    """Of who looked at what the roots name, and not inside."""
+    return (
+        "what is inside the objects was not read: damaged bytes in them are found by"
+        f" segmentstore tier2 verify --deep {source}"
+    )
+
+
+def logs_beside(directory: Path, roots: Sequence[Root]) -> list[str]:
+    """Of a Tier 2 that is linked away from logs which go on with it; none if there are none."""
+    own = [each for each in Tier2Recovery(directory, roots).preview() if each.action == "kept"]
+    if not own:
+        return []
+    return [
+        (
+            f"{directory} has logs of its own for {len(own)} of these containers, and what was acknowledged and not"
+            " flushed is in them alone: if they can be read, start that store instead"
+            f" (segmentstore standalone --data {directory}). Once this recovery is done never start it again: the two"
+            " would write one Tier 2, and fence each other"
+        )
+    ]
 
 
 def how_to_start(data: Path, tier2_place: str) -> str:

@@ -16,6 +16,7 @@ from segmentstore.cli.output import (
 )
 from segmentstore.cli.quantity_types import BYTES
 from segmentstore.cli.session import server_option, with_client
+from segmentstore.contracts.errors import BadOffsetError
 
 if TYPE_CHECKING:
     from segmentstore.cli.http_client import HttpClient, SegmentInfo
@@ -90,6 +91,9 @@ def read(name: str, offset: int | None, length: int | None, server: str) -> None
     async def work(client: "HttpClient") -> None:
         info = await client.info(name)
         position = info.start_offset if offset is None else offset
+        if position > info.length:
+            # Silence would look like a segment that ends there.
+            raise BadOffsetError(name, expected=info.length, given=position)
         end = info.length if length is None else min(position + length, info.length)
         while position < end:
             piece = await client.read(name, position, min(_READ_BYTES, end - position))

@@ -4,15 +4,22 @@
   belong together from then on. A bucket is not linked: the store is started with its URL.
 - A copy stands for itself: the objects that the roots name are stored anew, in volumes, and nothing else. It is made
   under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
+- A copy is read before it gets its name, every chunk: damaged bytes go along only if somebody wants the rest with them.
 - A directory whose store is running is not linked.
 """
 
+import fcntl
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from segmentstore.cli.damaged_chunks import find_damaged_chunks
+from segmentstore.cli.tier2_contents import Bar
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.data_directory import LOCK_NAME, DataDirectoryInUseError
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
@@ -21,24 +28,36 @@ from tier2.object_stores.volumes.late_volumes import LateVolumes
 from tier2.places import object_directory
 from tier2.storage.components import Components
 from tier2.storage.copying import CopyReport, copy_container
+from tier2.storage.reader import StoreReader
 from tier2.storage.root import Root
+from tier2.storage.settings import StorageSettings
 from tier2.volumes.settings import VolumeSettings
 
 _UNFINISHED = "tier2.unfinished-copy"
 
 
 def link_tier2(place: str, data_directory: Path) -> None:
-    """Raises InvalidRequestError if DATA has another Tier 2 already, DataDirectoryInUseError."""
-    objects = Path(object_directory(place)).resolve()
-    require_unused(objects.parent)
+    """Raises as require_linkable()."""
+    require_linkable(place, data_directory)
     target = data_directory / "tier2"
     if target.exists():
-        if target.resolve() == objects:
-            return
-        raise _tier2_is_there(data_directory)
+        return
     data_directory.mkdir(parents=True, exist_ok=True)
-    target.symlink_to(objects, target_is_directory=True)
+    target.symlink_to(Path(object_directory(place)).resolve(), target_is_directory=True)
     SystemFileSystem().sync_directory(str(data_directory))
+
+
+def require_linkable(place: str, data_directory: Path) -> None:
+    """Raises InvalidRequestError if DATA has another Tier 2 already, DataDirectoryInUseError. Changes nothing."""
+    objects = Path(object_directory(place)).resolve()
+    if _is_used(objects.parent):
+        raise DataDirectoryInUseError(
+            f"a process uses the store there: stop it, or copy with --copy path={objects.parent}"
+        )
+    target = data_directory / "tier2"
+    # A link whose target is gone is somebody's Tier 2 as well.
+    if os.path.lexists(target) and target.resolve() != objects:
+        raise _tier2_is_there(data_directory)
 
 
 def _tier2_is_there(data_directory: Path) -> InvalidRequestError:
@@ -50,26 +69,45 @@ def _tier2_is_there(data_directory: Path) -> InvalidRequestError:
 
 def require_unused(directory: Path) -> None:
     """Raises DataDirectoryInUseError if the data directory is that of a running store."""
+    if _is_used(directory):
+        raise DataDirectoryInUseError(f"a process uses the store there: stop it path={directory}")
+
+
+def _is_used(directory: Path) -> bool:
     path = directory / LOCK_NAME
     if not path.exists():
-        return
-    file = SystemFileSystem().open(str(path))
-    try:
-        if not file.lock_exclusive():
-            raise DataDirectoryInUseError(
-                f"a process uses the store there: stop it, or copy with --copy path={directory}"
-            )
-    finally:
-        file.close()
+        return False
+    # Shared, and for reading: who only looks may have no right to write here.
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Tier2Copy:
+    """What became of a copy."""
+
+    reports: Sequence[CopyReport]
+    """By root."""
+    damage: Sequence[str]
+    """Sentences about chunks whose bytes are damaged."""
+    is_there: bool
+    """False: it had damage that nobody wanted, and is gone again."""
 
 
 async def copy_tier2(
     roots: Sequence[tuple[Root, Components]],
     data_directory: Path,
     *,
-    progress: Callable[[int], object] = lambda _: None,
-) -> list[CopyReport]:
+    with_damage: bool,
+    bar: Callable[[str], Bar],
+) -> Tier2Copy:
     """Copy what each root names, from where its components read, into new volumes in the data directory.
+
+    `bar` makes a progress bar in bytes for one of the two passes, from its name.
 
     Raises InvalidRequestError if there is a Tier 2 already, CorruptedDataError, StorageError.
     """
@@ -84,19 +122,37 @@ async def copy_tier2(
     )
     await volumes.start()
     try:
-        reports = [
-            await copy_container(root, components, volumes, progress=progress)
-            for root, components in roots
-        ]
+        with bar("copying") as update:
+            reports = [
+                await copy_container(root, components, volumes, progress=update)
+                for root, components in roots
+            ]
+        with bar("reading the copy") as update:
+            damage = [
+                sentence
+                for root, _ in roots
+                for sentence in await _damage_of(root.container_id, volumes, update)
+            ]
     finally:
         await volumes.close()
+    if damage and not with_damage:
+        shutil.rmtree(unfinished)
+        return Tier2Copy(reports, damage, is_there=False)
     _finish_copy(data_directory, unfinished)
-    return reports
+    return Tier2Copy(reports, damage, is_there=True)
+
+
+async def _damage_of(
+    container_id: ContainerId, volumes: LateVolumes, progress: Callable[[int], object]
+) -> list[str]:
+    store = StoreReader(object_store=volumes, settings=StorageSettings(), executor=None)
+    reader = await store.open(container_id)
+    return (await find_damaged_chunks(reader, progress=progress)).sentences()
 
 
 def require_no_tier2(data_directory: Path) -> None:
     """Raises InvalidRequestError if there is a Tier 2 already."""
-    if (data_directory / "tier2").exists():
+    if os.path.lexists(data_directory / "tier2"):
         raise _tier2_is_there(data_directory)
 
 

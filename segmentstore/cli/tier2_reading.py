@@ -5,6 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from segmentstore.cli.bytes_as_they_are import BytesAsTheyAre
 from segmentstore.cli.setting_options import resolve
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -97,6 +98,10 @@ async def open_objects(
 ) -> AsyncIterator[ObjectStore]:
     """The object store of a place. Raises InvalidRequestError, StorageError."""
     region = S3StoreSettings().region
+    if not place.startswith("s3://") and not SystemFileSystem().is_directory(
+        object_directory(place)
+    ):
+        raise InvalidRequestError(f"there is no such directory place={place}")
     if place.startswith("s3://"):
         # The same words that the service takes: SEGMENTSTORE_S3_ENDPOINT_URL and the like.
         s3 = resolve(None, ()).settings.s3
@@ -125,7 +130,8 @@ async def open_tier2(
     Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no root, StorageError,
     CorruptedDataError. With `go_on` there may be no sound root at all; `require_a_root` refuses that.
     """
-    async with open_objects(place, endpoint_url=endpoint_url) as store:
+    async with open_objects(place, endpoint_url=endpoint_url) as checked:
+        store = BytesAsTheyAre(checked)
         reader = StoreReader(object_store=store, settings=StorageSettings(), executor=None)
         try:
             ids = await reader.containers()

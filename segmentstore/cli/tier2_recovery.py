@@ -45,6 +45,7 @@ class RecoveredLog:
     action: str
     """kept: its log was there; made: it has a new, empty log."""
     epoch: int
+    """Of the log, after it: every start of the store goes on above."""
     set_aside: str
     """Where a log that belonged to nothing was moved; empty if there was none."""
 
@@ -109,23 +110,36 @@ class Tier2Recovery:
         finally:
             await directory.close()
 
-    def preview(self) -> list[RecoveredLog]:
-        """What run() would do; nothing is changed."""
+    def preview(self, begun_anew: Mapping[int, int] | None = None) -> list[RecoveredLog]:
+        """What run() would do; nothing is changed.
+
+        `begun_anew`: highest epochs of the containers without a root that begin anew, by id.
+        """
         logs: list[RecoveredLog] = []
         for root in self._roots:
-            path = f"{self._path}/tier1/container-{root.container_id:04d}"
-            exists = self._files.exists(path)
-            kept = exists and self._belongs(path, root)
-            action = "kept" if kept else "made"
-            set_aside = path if exists and not kept else ""
-            logs.append(RecoveredLog(root.container_id, action, root.epoch, set_aside))
+            path = self._log_path(root.container_id)
+            if self._files.exists(path) and self._belongs(path, root):
+                epoch = self._epoch_of_log(path)
+                logs.append(RecoveredLog(root.container_id, "kept", epoch, ""))
+            else:
+                logs.append(self._made(root.container_id, self._floor(root)))
+        for container_id, epoch in (begun_anew or {}).items():
+            logs.append(self._made(container_id, epoch))
         return logs
+
+    def _made(self, container_id: int, floor: int) -> RecoveredLog:
+        path = self._log_path(container_id)
+        set_aside = path if self._files.exists(path) else ""
+        return RecoveredLog(container_id, "made", floor + 1, set_aside)
+
+    def _log_path(self, container_id: int) -> str:
+        return f"{self._path}/tier1/container-{container_id:04d}"
 
     async def _recover_log(self, root: Root, path: str) -> RecoveredLog:
         set_aside = ""
         if self._files.exists(path):
             if self._belongs(path, root):
-                return RecoveredLog(root.container_id, "kept", root.epoch, "")
+                return RecoveredLog(root.container_id, "kept", self._epoch_of_log(path), "")
             set_aside = f"{path}.set-aside-{random_id(self._random).hex()[:8]}"
             self._files.rename(path, set_aside)
         self._write_log_identity(path, root.log_id)
@@ -157,11 +171,9 @@ class Tier2Recovery:
         return directory.highest_epoch()
 
     def _content(self, path: str) -> bytes:
-        file = self._files.open(path)
-        try:
-            return file.read_at(0, _IDENTITY_BYTES_MAX)
-        finally:
-            file.close()
+        # Opened for reading alone: a dry run may have no right to write here.
+        with Path(path).open("rb") as file:
+            return file.read(_IDENTITY_BYTES_MAX)
 
     def _write_log_identity(self, path: str, log_id: bytes) -> None:
         """Durable before the log is opened: a log without it would make an id of its own."""

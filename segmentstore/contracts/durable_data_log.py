@@ -84,8 +84,8 @@ class DurableDataLog(Protocol):
     def read(self) -> AsyncGenerator[LogEntry, None]:
         """All entries behind the truncation point, in order; only between initialize() and the first append.
 
-        Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted. It may be called again, also
-        while another reading is under way: each returns the same, and no payload changes meanwhile.
+        Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted. It may be called again,
+        also while another reading is under way: each returns the same, and no payload changes meanwhile.
         Raises LogCorruptedError for a damaged frame that is known to have been synced.
         """
 

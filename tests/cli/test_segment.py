@@ -46,6 +46,25 @@ def test_names_may_hold_slashes_spaces_and_letters_of_all_kinds(
     assert [row["name"] for row in cli.segment("list", "a b/", "-o", "json").rows] == [name]
 
 
+def test_a_read_behind_the_end_is_refused_and_one_at_the_end_is_empty(
+    cli: CommandLine, three: str
+) -> None:
+    cli.segment("create", "end")
+    cli.segment("append", "end", three)
+    at_the_end = cli.segment("read", "end", "--offset", "13")
+    assert (at_the_end.exit_code, at_the_end.content) == (ExitCode.OK, b"")
+    behind = cli.segment("read", "end", "--offset", "14")
+    assert behind.exit_code == ExitCode.CONFLICT
+    assert "expected=13 given=14" in behind.errors
+
+
+def test_an_empty_name_is_refused_as_such(cli: CommandLine) -> None:
+    for verb in ("create", "info", "delete"):
+        refused = cli.segment(verb, "")
+        assert refused.exit_code == ExitCode.USAGE
+        assert refused.errors == "error: a name is not empty\n"
+
+
 def test_a_conditional_append_at_another_offset_is_a_conflict(cli: CommandLine, three: str) -> None:
     cli.segment("create", "c")
     assert cli.segment("append", "c", three, "--offset", "0").exit_code == ExitCode.OK

@@ -72,6 +72,11 @@ def test_what_is_not_there_is_not_found(offline: CommandLine, data_directory: Pa
     assert offline("tier2", "cat", str(data_directory), "no").exit_code == ExitCode.NOT_FOUND
     assert offline("tier2", "ls", str(data_directory / "tier1")).exit_code == ExitCode.USAGE
     assert offline("tier2", "ls", "gs://bucket").exit_code == ExitCode.USAGE
+    missing = str(data_directory / "missing")
+    for command in (["tier2", "ls"], ["tier2", "verify"], ["backup", "list"]):
+        refused = offline(*command, missing)
+        assert refused.exit_code == ExitCode.USAGE
+        assert refused.errors == f"error: there is no such directory place={missing}\n"
 
 
 def test_the_logs_are_shown_frame_by_frame_and_operation_by_operation(

@@ -1,0 +1,120 @@
+"""Copies read every byte: damaged ones are told and do not come along unasked; a look that reads less says so."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.server_process import ServerProcess
+from tests.cli.command_line import CommandLine
+
+pytestmark = pytest.mark.integration
+
+NO_STREAMS = ["--controller", "off", "--wire", "off"]
+DAMAGED, SOUND, DELETED = (Random(seed).randbytes(60_000) for seed in (1, 2, 3))
+"""Incompressible: so they lie in Tier 2 as they are."""
+# All in one container, so that they share an object.
+KEPT = {"r/0": DAMAGED, "r/3": SOUND}
+
+
+@pytest.fixture
+def cli(capfdbinary: pytest.CaptureFixture[bytes]) -> CommandLine:
+    return CommandLine(capfdbinary)
+
+
+@pytest.fixture(params=["volumes", "filesystem"])
+def data(request: pytest.FixtureRequest, tmp_path: Path, cli: CommandLine) -> Path:
+    """Of a stopped store with a backup, and with bytes in its Tier 2 that are garbage."""
+    options = [*NO_STREAMS, "--tier2", request.param]
+    with ServerProcess(tmp_path / "data", options) as server:
+        online = CommandLine(cli.capture, server.address)
+        for name, content in {**KEPT, "r/7": DELETED}.items():
+            (tmp_path / "content").write_bytes(content)
+            assert online.segment("create", name).exit_code == ExitCode.OK
+            done = online.segment("append", name, str(tmp_path / "content"))
+            assert done.exit_code == ExitCode.OK
+        assert online.segment("flush").exit_code == ExitCode.OK
+        assert online.segment("delete", "r/7").exit_code == ExitCode.OK
+        assert online.segment("flush").exit_code == ExitCode.OK
+        pinned = online("backup", "pin", "monday", "--server", server.address)
+        assert pinned.exit_code == ExitCode.OK, pinned.errors
+        assert server.terminate() == 0
+    return tmp_path / "data"
+
+
+def flip(data: Path, content: bytes) -> None:
+    """One bit in the middle of these bytes, where Tier 2 has them."""
+    piece = content[30_000:31_000]
+    [path] = [
+        path
+        for path in (data / "tier2").rglob("*")
+        if path.is_file() and path.suffix != ".mdb" and piece in path.read_bytes()
+    ]
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(piece)] ^= 1
+    path.write_bytes(whole)
+
+
+COMMANDS = {
+    "recover": ("recover", "--copy", "--from-tier2"),
+    "restore": ("backup", "restore", "monday", "--from"),
+}
+both = pytest.mark.parametrize("command", list(COMMANDS.values()), ids=list(COMMANDS))
+
+
+def copying(command: Sequence[str], data: Path, new: Path) -> tuple[str, ...]:
+    return (*command, str(data), "--data", str(new), "--quiet", "-o", "json")
+
+
+@both
+def test_a_copy_carries_no_damaged_byte_along_unless_somebody_wants_it(
+    data: Path, tmp_path: Path, cli: CommandLine, command: tuple[str, ...]
+) -> None:
+    flip(data, DAMAGED)
+    new = tmp_path / "new"
+    for _ in range(2):
+        refused = cli(*copying(command, data, new))
+        assert refused.exit_code == ExitCode.CORRUPT, refused.errors
+        assert "r/0 [0, 60000) in containers/0002" in refused.errors
+        assert "r/3" not in refused.errors
+        assert "--with-damage" in refused.errors
+        assert list(new.iterdir()) == []
+    done = cli(*copying(command, data, new), "--with-damage")
+    assert done.exit_code == ExitCode.OK, done.errors
+    assert "r/0 [0, 60000) in containers/0002" in done.errors
+    with ServerProcess(new, NO_STREAMS) as server:
+        online = CommandLine(cli.capture, server.address)
+        assert online.segment("read", "r/3").content == SOUND
+        damaged = online.segment("read", "r/0")
+        assert damaged.exit_code == ExitCode.CORRUPT
+
+
+@both
+def test_damaged_garbage_alarms_nobody(
+    data: Path, tmp_path: Path, cli: CommandLine, command: tuple[str, ...]
+) -> None:
+    flip(data, DELETED)
+    new = tmp_path / "new"
+    done = cli(*copying(command, data, new))
+    assert done.exit_code == ExitCode.OK, done.errors
+    assert "damaged:" not in done.errors
+    with ServerProcess(new, NO_STREAMS) as server:
+        online = CommandLine(cli.capture, server.address)
+        for name, content in KEPT.items():
+            assert online.segment("read", name).content == content
+
+
+def test_a_recovery_that_reads_no_contents_says_so_and_which_command_does(
+    data: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    flip(data, DAMAGED)
+    looked = ("recover", "--from-tier2", str(data), "--data", str(tmp_path / "new"), "--quiet")
+    for more in (("--dry-run",), ("--dry-run", "--copy"), ()):
+        seen = cli(*looked, *more)
+        assert seen.exit_code == ExitCode.OK, seen.errors
+        assert f"segmentstore tier2 verify --deep {data}" in seen.errors
+    named = cli("tier2", "verify", "--deep", str(data), "--quiet")
+    assert named.exit_code == ExitCode.CORRUPT
+    assert "r/0" in named.errors
