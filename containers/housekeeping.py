@@ -116,7 +116,9 @@ class Housekeeping:
         ends and is assigned again, and recovers with the root at hand.
         """
         try:
-            await self._storage.claim(epoch=self._metadata.epoch, log_id=self._log.log_id)
+            await self._storage.claim(
+                epoch=self._metadata.epoch, log_id=self._log.log_id, follows=self._log.follows
+            )
         except SegmentStoreError as error:
             if error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
                 return

@@ -29,6 +29,7 @@ class MemoryLogStore:
     """What a log wrote. capacity_bytes: ordinary entries are refused beyond it, internal ones beyond twice as much."""
 
     log_id: bytes
+    follows: bytes = b""
     capacity_bytes: int | None = None
     epoch: int = 0
     disabled: str = ""
@@ -79,6 +80,10 @@ class MemoryDurableDataLog:
     @property
     def log_id(self) -> bytes:
         return self._store.log_id
+
+    @property
+    def follows(self) -> bytes:
+        return self._store.follows
 
     @property
     def epoch(self) -> Epoch:

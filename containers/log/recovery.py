@@ -133,7 +133,9 @@ class Recovery:
 
     async def _claim(self) -> ClaimedRoot | None:
         try:
-            return await self._storage.claim(epoch=self._metadata.epoch, log_id=self._log.log_id)
+            return await self._storage.claim(
+                epoch=self._metadata.epoch, log_id=self._log.log_id, follows=self._log.follows
+            )
         except SegmentStoreError as error:
             if error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
                 raise

@@ -136,8 +136,8 @@ def logs_beside(directory: Path, roots: Sequence[Root]) -> list[str]:
         (
             f"{directory} has logs of its own for {len(own)} of these containers, and what was acknowledged and not"
             " flushed is in them alone: if they can be read, start that store instead"
-            f" (segmentstore standalone --data {directory}). Once this recovery is done never start it again: the two"
-            " would write one Tier 2, and fence each other"
+            f" (segmentstore standalone --data {directory}). Once the recovered store has been started, that one is"
+            " refused"
         )
     ]
 

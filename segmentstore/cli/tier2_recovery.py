@@ -8,8 +8,10 @@ Invariants:
   whoever held the lost logs is fenced, and no key is used twice. Segment ids and sequence numbers continue above the
   highest that a root knows.
 - A log that still belongs to its root is left as it is. One that does not is set aside, never deleted. It belongs if it
-  has the root's log id and an epoch that is not below the root's: one that has the id alone was left by a recovery that
-  was cut off, or is an old copy, and could not claim the root.
+  has the root's log id, or follows the log that has it, and an epoch that is not below the root's: one that has the id
+  alone was left by a recovery that was cut off, or is an old copy, and could not claim the root.
+- A new log has an id of its own, and follows that of the root: with its first claim the root is its own for good.
+  Should the lost log turn up again (another machine, a directory that was moved away), it is refused.
 - A directory of another store is refused before anything is brought there (`check_target`).
 - Nothing in Tier 2 is changed; the next start of the store claims the roots as after any restart.
 """
@@ -30,7 +32,8 @@ from segmentstore.host.data_directory import decode_identity as decode_store_ide
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier1.file_log.directory import LogDirectory, decode_identity, encode_identity
+from tier1.file_log.directory import LogDirectory
+from tier1.file_log.identity import LogIdentity, decode_identity, encode_identity
 from tier1.file_log.log import FileDurableDataLog
 from tier2.storage.root import Root
 
@@ -142,7 +145,7 @@ class Tier2Recovery:
                 return RecoveredLog(root.container_id, "kept", self._epoch_of_log(path), "")
             set_aside = f"{path}.set-aside-{random_id(self._random).hex()[:8]}"
             self._files.rename(path, set_aside)
-        self._write_log_identity(path, root.log_id)
+        self._write_log_identity(path, LogIdentity(random_id(self._random), follows=root.log_id))
         log = FileDurableDataLog(
             path,
             files=self._files,
@@ -159,8 +162,11 @@ class Tier2Recovery:
         identity = f"{path}/identity"
         if not self._files.exists(identity):
             return False
-        return decode_identity(self._content(identity)) == root.log_id and (
-            self._epoch_of_log(path) >= self._floor(root)
+        found = decode_identity(self._content(identity))
+        return (
+            found is not None
+            and root.log_id in (found.log_id, found.follows)
+            and self._epoch_of_log(path) >= self._floor(root)
         )
 
     def _floor(self, root: Root) -> int:
@@ -175,12 +181,12 @@ class Tier2Recovery:
         with Path(path).open("rb") as file:
             return file.read(_IDENTITY_BYTES_MAX)
 
-    def _write_log_identity(self, path: str, log_id: bytes) -> None:
+    def _write_log_identity(self, path: str, identity: LogIdentity) -> None:
         """Durable before the log is opened: a log without it would make an id of its own."""
         self._files.make_directories(path)
         file = self._files.open(f"{path}/identity", create=True, exclusive=True)
         try:
-            file.write_at(0, [encode_identity(log_id)])
+            file.write_at(0, [encode_identity(identity)])
             file.sync_data()
         finally:
             file.close()

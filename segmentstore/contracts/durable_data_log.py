@@ -70,6 +70,10 @@ class DurableDataLog(Protocol):
         """Sixteen bytes given at creation; tie the log to its Tier-2 root (H7)."""
 
     @property
+    def follows(self) -> bytes:
+        """The id of a lost log whose Tier-2 root this one was made to take over; empty: none. Given at creation."""
+
+    @property
     def epoch(self) -> Epoch: ...
 
     @property

@@ -255,8 +255,8 @@ class ReadOnlyStorage(Protocol):
 class Storage(ReadOnlyStorage, Protocol):
     """Tier 2 for the owner of one container."""
 
-    async def claim(self, *, epoch: Epoch, log_id: bytes) -> ClaimedRoot:
-        """Create or take over the root under this epoch.
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedRoot:
+        """Create or take over the root under this epoch. `follows`: a log whose root becomes this one's for good.
 
         Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (with the sentence of H7)
         if store id, log id or container count differ, StorageError if Tier 2 does not answer (H41: may be called

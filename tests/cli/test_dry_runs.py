@@ -81,6 +81,42 @@ def test_a_link_away_from_logs_that_are_there_is_told_to_be_one(
     assert "logs of its own" not in cli(*recover(data, new)).errors
 
 
+def test_h7_a_store_whose_tier_2_a_recovery_gave_away_is_refused_and_disturbs_nobody(
+    data: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    new = tmp_path / "new"
+    (tmp_path / "content").write_bytes(b"content")
+
+    def append(name: str, address: str) -> None:
+        online = CommandLine(cli.capture, address)
+        assert online.segment("create", name).exit_code == ExitCode.OK
+        done = online.segment("append", name, str(tmp_path / "content"))
+        assert done.exit_code == ExitCode.OK
+
+    with ServerProcess(data, [*NO_STREAMS, "--set", "writer.flush_interval_seconds=1h"]) as server:
+        append("acknowledged", server.address)
+        server.kill()
+    assert cli(*recover(data, new)).exit_code == ExitCode.OK
+    with ServerProcess(new, NO_STREAMS) as server:
+        append("since", server.address)
+        assert CommandLine(cli.capture, server.address).segment("flush").exit_code == ExitCode.OK
+        server.kill()
+    roots = {
+        path: path.read_bytes() for path in (data / "tier2" / "objects").glob("containers/*/root")
+    }
+    assert len(roots) == 4
+    for _ in range(3):
+        with ServerProcess(data, NO_STREAMS, accept=("partial",)) as server:
+            refused = CommandLine(cli.capture, server.address).segment("info", "since")
+            assert refused.exit_code == ExitCode.UNAVAILABLE
+            assert "a recovery gave it to another data directory" in refused.errors
+            server.kill()
+    assert {path: path.read_bytes() for path in roots} == roots
+    with ServerProcess(new, NO_STREAMS) as server:
+        online = CommandLine(cli.capture, server.address)
+        assert online.segment("read", "since").content == b"content"
+
+
 @pytest.mark.parametrize("log", ["lost", "old", "kept", "another container begins anew"])
 def test_a_dry_run_shows_the_epochs_that_the_run_gives(
     data: Path, cli: CommandLine, log: str

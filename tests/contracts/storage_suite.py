@@ -95,6 +95,25 @@ class StorageSuite(StorageContentSuite, StorageMergeSuite, StorageAttributeSuite
         with pytest.raises(InvalidRequestError, match="store id differs"):
             await backing.new_owner_of_another_store().claim(epoch=Epoch(58), log_id=LOG_ID)
 
+    async def test_h7_a_log_that_follows_a_lost_one_has_its_root_for_good(
+        self, backing: StorageBacking
+    ) -> None:
+        follower = b"\x33" * 16
+        lost = await self.claimed(backing, 5)
+        with pytest.raises(InvalidRequestError, match="log id differs"):
+            await backing.new_owner().claim(epoch=Epoch(58), log_id=follower, follows=b"\x22" * 16)
+        with pytest.raises(StorageNotPrimaryError):
+            await backing.new_owner().claim(epoch=Epoch(5), log_id=follower, follows=LOG_ID)
+        await lost.publish(round_of(change(1, "a", length=0, sequence_number=1)))
+        for epoch in (6, 7):
+            owner = backing.new_owner()
+            await owner.claim(epoch=Epoch(epoch), log_id=follower, follows=LOG_ID)
+            assert await owner.find("a") is not None
+            with pytest.raises(StorageNotPrimaryError):
+                await lost.publish(round_of(change(2, "b", length=0, sequence_number=2)))
+        with pytest.raises(InvalidRequestError, match="a recovery gave it to another"):
+            await self.claimed(backing, 1_000)
+
     async def test_h62_a_claim_with_another_container_count_is_refused(
         self, backing: StorageBacking
     ) -> None:

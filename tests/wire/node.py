@@ -76,6 +76,10 @@ class HoldingLog:
         return self._log.log_id
 
     @property
+    def follows(self) -> bytes:
+        return self._log.follows
+
+    @property
     def epoch(self) -> Epoch:
         return self._log.epoch
 

@@ -1,7 +1,7 @@
 """The directory of a log: who may use it, under which epoch, and the names of its files.
 
     lock                        held by flock while a process owns the log; its text says who
-    identity                    "SLID", version u32, log id (16 bytes), CRC32C of those: little endian, 28 bytes
+    identity                    which log this is (identity.py)
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
     disabled                    present while the log refuses to be initialised; why, in UTF-8 (may be cut off or empty)
@@ -17,12 +17,9 @@ Invariants:
 All methods block; they run in an executor. OSError passes through.
 """
 
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-
-import crc32c
 
 from segmentstore.contracts.errors import (
     LogCorruptedError,
@@ -32,11 +29,13 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.entropy import random_id
 from segmentstore.runtime.files import File, FileSystem
+from tier1.file_log.identity import (
+    IDENTITY_BYTES_MAX,
+    LogIdentity,
+    decode_identity,
+    encode_identity,
+)
 
-_IDENTITY = struct.Struct("<4sI16s")
-_IDENTITY_MAGIC = b"SLID"
-_IDENTITY_VERSION = 1
-_CHECKSUM = struct.Struct("<I")
 _OWNER_BYTES_MAX = 256
 _REASON_BYTES_MAX = 2048
 
@@ -64,25 +63,6 @@ def parse_journal_name(name: str) -> JournalName | None:
     if epoch is None or not serial.isdecimal():
         return None
     return JournalName(epoch, int(serial))
-
-
-def encode_identity(log_id: bytes) -> bytes:
-    """The content of the identity file."""
-    fields = _IDENTITY.pack(_IDENTITY_MAGIC, _IDENTITY_VERSION, log_id)
-    return fields + _CHECKSUM.pack(crc32c.crc32c(fields))
-
-
-def decode_identity(content: bytes) -> bytes | None:
-    """The log id, or None when the content is no identity."""
-    if len(content) != _IDENTITY.size + _CHECKSUM.size:
-        return None
-    fields = content[: _IDENTITY.size]
-    magic, version, log_id = _IDENTITY.unpack(fields)
-    if (magic, version) != (_IDENTITY_MAGIC, _IDENTITY_VERSION):
-        return None
-    if _CHECKSUM.pack(crc32c.crc32c(fields)) != content[_IDENTITY.size :]:
-        return None
-    return bytes(log_id)
 
 
 class LogDirectory:
@@ -135,20 +115,20 @@ class LogDirectory:
             lock, self._lock = self._lock, None
             lock.close()
 
-    def read_or_create_identity(self) -> bytes:
-        """The log id; made from the given randomness at the first start."""
+    def read_or_create_identity(self) -> LogIdentity:
+        """Made from the given randomness at the first start."""
         path = self.join("identity")
         if not self._files.exists(path):
             self._create_identity(path)
         file = self._files.open(path)
         try:
-            content = file.read_at(0, 4096)
+            content = file.read_at(0, IDENTITY_BYTES_MAX + 1)
         finally:
             file.close()
-        log_id = decode_identity(content)
-        if log_id is None:
+        identity = decode_identity(content)
+        if identity is None:
             raise LogCorruptedError(f"the identity of the log does not read back path={path!r}")
-        return log_id
+        return identity
 
     def _create_identity(self, path: str) -> None:
         # Linked under its name only when complete and synced; of two creators one wins and both read the winner's.
@@ -156,7 +136,7 @@ class LogDirectory:
         file = self._files.open(temporary, create=True)
         try:
             file.truncate(0)
-            file.write_at(0, [encode_identity(random_id(self._random))])
+            file.write_at(0, [encode_identity(LogIdentity(random_id(self._random)))])
             file.sync_data()
         finally:
             file.close()

@@ -30,6 +30,7 @@ from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
 from segmentstore.runtime.files import FileSystem
 from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory
+from tier1.file_log.identity import LogIdentity
 from tier1.file_log.journal import Journal
 from tier1.file_log.opening import LogOpening, OpenedLog
 from tier1.file_log.pool import JournalPool
@@ -92,7 +93,7 @@ class FileDurableDataLog:
         self._rules = rules or DurabilityRules()
         self._directory = LogDirectory(path, files=files, random=random, owner=owner)
         self._state = _State.NEW
-        self._log_id = b""
+        self._identity: LogIdentity | None = None
         self._epoch = Epoch(0)
         self._opened: OpenedLog | None = None
         self._pool: JournalPool | None = None
@@ -105,8 +106,15 @@ class FileDurableDataLog:
 
     @property
     def log_id(self) -> bytes:
-        assert self._log_id, "the log id is known after initialize()"
-        return self._log_id
+        return self._known_identity().log_id
+
+    @property
+    def follows(self) -> bytes:
+        return self._known_identity().follows
+
+    def _known_identity(self) -> LogIdentity:
+        assert self._identity is not None, "the log id is known after initialize()"
+        return self._identity
 
     @property
     def epoch(self) -> Epoch:
@@ -142,7 +150,7 @@ class FileDurableDataLog:
             settings=self._settings,
             rules=self._rules,
         )
-        self._log_id, epoch = await opening.claim(epoch_floor=self._epoch_floor)
+        self._identity, epoch = await opening.claim(epoch_floor=self._epoch_floor)
         self._epoch = Epoch(epoch)
         self._pool = JournalPool(
             epoch=epoch,
@@ -153,7 +161,7 @@ class FileDurableDataLog:
             on_change=self._on_pool_change,
         )
         async with self._judged():
-            self._opened = await opening.recover(log_id=self._log_id, epoch=epoch, pool=self._pool)
+            self._opened = await opening.recover(log_id=self.log_id, epoch=epoch, pool=self._pool)
         self._writer = FrameWriter(
             first=self._opened.first,
             journals=self._opened.journals,

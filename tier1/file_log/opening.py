@@ -25,6 +25,7 @@ from tier1.file_log.frames import (
     encode_frame,
     frame_bytes,
 )
+from tier1.file_log.identity import LogIdentity
 from tier1.file_log.journal import MARK_PAGES, Journal
 from tier1.file_log.pool import JournalPool, NoJournalSpaceError
 from tier1.file_log.recovery import RecoveredChain, RecoveryPlan, link_frames, plan_recovery
@@ -73,13 +74,16 @@ class LogOpening:
         self._settings = settings
         self._rules = rules
 
-    async def claim(self, *, epoch_floor: int) -> tuple[bytes, int]:
-        """The log id and our epoch. Raises LogInUseError, LogDisabledError, LogNotPrimaryError, LogCorruptedError."""
+    async def claim(self, *, epoch_floor: int) -> tuple[LogIdentity, int]:
+        """Which log it is, and our epoch.
+
+        Raises LogInUseError, LogDisabledError, LogNotPrimaryError, LogCorruptedError.
+        """
         await self._steps.run(self._directory.lock, takeover=self._settings.takeover)
         await self._steps.run(self._directory.check_enabled)
-        log_id = await self._steps.run(self._directory.read_or_create_identity)
+        identity = await self._steps.run(self._directory.read_or_create_identity)
         epoch = await self._steps.run(self._directory.claim_epoch, floor=epoch_floor)
-        return log_id, epoch
+        return identity, epoch
 
     async def recover(self, *, log_id: bytes, epoch: int, pool: JournalPool) -> OpenedLog:
         """Find the chain, make it durable and begin the epoch.

@@ -3,7 +3,9 @@
 - The root is created once, by put-if-absent, and only in a store that let exactly one of several racing writers win.
 - No root is created where objects of the container lie: that root is lost, not yet to come. An empty container would
   sweep away what is left of the old one.
-- A root is taken over only if store id, log id, container id and container count match and our epoch is greater.
+- A root is taken over only if store id, log id, container id and container count match and our epoch is greater. A
+  log that was made to follow a lost one takes that one's root, which is its own from then on: should the lost one turn
+  up again it is refused, however high its epoch.
 - Claiming may fail half-way and be called again with the same epoch (H41): our own nonces are remembered, so a
   claim that landed late is ours.
 """
@@ -11,7 +13,7 @@
 import asyncio
 from collections import deque
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from segmentstore.contracts.errors import (
@@ -83,7 +85,7 @@ class RootClaimer:
         self._nonces: deque[bytes] = deque(maxlen=_NONCES_MAX)
         self._creating: deque[bytes] = deque(maxlen=_NONCES_MAX)
 
-    async def claim(self, *, epoch: Epoch, log_id: bytes) -> Claim:
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> Claim:
         """Raises InvalidRequestError, StorageNotPrimaryError, StorageError (call again), CorruptedDataError."""
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -92,7 +94,7 @@ class RootClaimer:
                 await self._create(epoch, log_id)
                 continue
             root = self._decode(found.content)
-            self._check_ownership(root, log_id)
+            self._check_ownership(root, log_id, follows)
             if root.epoch == epoch and root.nonce in self._nonces:
                 return Claim(root, found.tag, created=root.nonce in self._creating)
             if root.epoch >= epoch:
@@ -100,7 +102,7 @@ class RootClaimer:
                     f"root was claimed under this epoch or a higher one container={self._container_id}"
                     f" epoch={epoch} found={root.epoch}; {_WAY_OUT}"
                 )
-            await self._take_over(root, found.tag, epoch)
+            await self._take_over(root, found.tag, epoch, log_id)
         raise StorageError(
             f"root changes faster than it can be claimed container={self._container_id}"
         )
@@ -168,9 +170,10 @@ class RootClaimer:
                 f"outcome of creating the root is unknown container={self._container_id}"
             ) from cause
 
-    async def _take_over(self, root: Root, tag: str, epoch: Epoch) -> None:
+    async def _take_over(self, root: Root, tag: str, epoch: Epoch, log_id: bytes) -> None:
         """Returns when it is worth reading the root again."""
-        mine = root.successor(nonce=self._new_nonce(), runs=root.runs, epoch=epoch)
+        claimed = root.successor(nonce=self._new_nonce(), runs=root.runs, epoch=epoch)
+        mine = replace(claimed, log_id=log_id)
         self._counters.puts += 1
         try:
             await self._store.put_if_match(self._names.root, mine.encode(), tag)
@@ -183,7 +186,9 @@ class RootClaimer:
                     f"outcome of claiming the root is unknown container={self._container_id}"
                 ) from error
 
-    def _check_ownership(self, root: Root, log_id: bytes) -> None:
+    def _check_ownership(self, root: Root, log_id: bytes, follows: bytes) -> None:
+        if follows and root.log_id == follows:
+            log_id = follows
         for what, mine, recorded in (
             ("store id", self._store_id.hex(), root.store_id.hex()),
             ("log id", log_id.hex(), root.log_id.hex()),
@@ -192,9 +197,9 @@ class RootClaimer:
         ):
             if mine != recorded:
                 raise InvalidRequestError(
-                    f"Tier 2 belongs to another store: {what} differs; use the data directory that belongs"
-                    f" to it, or another bucket; {_WAY_OUT} container={self._container_id} ours={mine}"
-                    f" recorded={recorded}"
+                    f"Tier 2 belongs to another store, or a recovery gave it to another data directory: {what}"
+                    f" differs; use the data directory that belongs to it, or another bucket; {_WAY_OUT}"
+                    f" container={self._container_id} ours={mine} recorded={recorded}"
                 )
 
     async def _probe(self) -> None:

@@ -104,9 +104,9 @@ class TieredStorage(RootReading):
             raise StorageError(f"Tier 2 is not claimed yet container={self._container_id}")
         return self._owned
 
-    async def claim(self, *, epoch: Epoch, log_id: bytes) -> ClaimedRoot:
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedRoot:
         assert self._owned is None, f"claimed twice container={self._container_id} epoch={epoch}"
-        claim = await self._claimer.claim(epoch=epoch, log_id=log_id)
+        claim = await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
         root = claim.root
         self._owned = OwnedRoot(
             components=self._components,

@@ -222,7 +222,7 @@ class ClaimingOwner:
             random=system_random(),
             executor=self._runner.executor,
         )
-        await storage.claim(epoch=epoch, log_id=log.log_id)
+        await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
         return storage
 
     @asynccontextmanager

@@ -79,7 +79,7 @@ class MemoryStorage:
         self._open: Publication | None = None
         self._busy = False
 
-    async def claim(self, *, epoch: Epoch, log_id: bytes) -> ClaimedRoot:
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedRoot:
         if epoch <= self.epoch:
             raise StorageNotPrimaryError(f"epoch {epoch} <= {self.epoch}")
         created = self.epoch == 0

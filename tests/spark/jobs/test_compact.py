@@ -21,7 +21,7 @@ from segmentstore.spark.loop_runner import LoopRunner
 from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tests.spark.jobs.failing_tasks import FailingTasks, KilledError
 from tests.spark.jobs.generated_store import CONTAINERS, LOG_ID, GeneratedStore
-from tier1.file_log.directory import encode_identity
+from tier1.file_log.identity import LogIdentity, encode_identity
 from tier1.file_log.log import FileDurableDataLog
 from tier2.storage.reader import StoreReader
 from tier2.storage.settings import StorageSettings
@@ -39,7 +39,7 @@ def make_logs(data: Path, epoch_floor: int) -> None:
         for number in range(CONTAINERS):
             path = data / "tier1" / f"container-{number:04d}"
             path.mkdir(parents=True)
-            (path / "identity").write_bytes(encode_identity(LOG_ID))
+            (path / "identity").write_bytes(encode_identity(LogIdentity(LOG_ID)))
             log = FileDurableDataLog(
                 str(path),
                 files=SystemFileSystem(),

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 from segmentstore.codec.vectored import LARGE_BUFFER_BYTES
 from segmentstore.contracts.identifiers import BufferView
-from tier1.file_log.directory import (
-    decode_identity,
-    encode_identity,
-    parse_journal_name,
-)
+from tier1.file_log.directory import parse_journal_name
 from tier1.file_log.frames import (
     LONE_ENTRY_BYTES_MAX,
     PAGE_BYTES,
@@ -27,9 +23,11 @@ from tier1.file_log.frames import (
     frame_bytes,
     looks_like_header,
 )
+from tier1.file_log.identity import LogIdentity, decode_identity, encode_identity
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tier1_frames.hex"
 LOG_ID = bytes(range(16))
+FOLLOWED_ID = bytes(range(16, 32))
 
 
 def header_of(kind: FrameKind, entries: list[FrameEntry], *, page: int = 3) -> FrameHeader:
@@ -71,15 +69,19 @@ def examples() -> dict[str, bytes]:
         "epoch": encoded(header_of(FrameKind.EPOCH, entries[:1], page=0), entries[:1]),
         "mark": encoded(header_of(FrameKind.MARK, []), []),
     }
-    return {**frames, "identity": encode_identity(LOG_ID)}
+    identities = {
+        "identity": encode_identity(LogIdentity(LOG_ID)),
+        "identity_that_follows": encode_identity(LogIdentity(LOG_ID, follows=FOLLOWED_ID)),
+    }
+    return {**frames, **identities}
 
 
-@pytest.mark.parametrize("name", ["entries", "epoch", "mark", "identity"])
+@pytest.mark.parametrize("name", ["entries", "epoch", "mark", "identity", "identity_that_follows"])
 def test_the_format_is_what_the_golden_file_says(name: str) -> None:
     golden = dict(line.split(" ") for line in GOLDEN.read_text().splitlines() if line[0] != "#")
     content = examples()[name]
     assert content.rstrip(b"\0").hex() == golden[name]
-    assert name == "identity" or len(content) == PAGE_BYTES
+    assert name.startswith("identity") or len(content) == PAGE_BYTES
 
 
 def test_the_golden_frames_decode() -> None:
@@ -92,7 +94,10 @@ def test_the_golden_frames_decode() -> None:
         2,
     )
     assert body_of(header, raw) == [(0x3132333435363737, b"first"), (0x3132333435363738, b"")]
-    assert decode_identity(examples()["identity"]) == LOG_ID
+    assert decode_identity(examples()["identity"]) == LogIdentity(LOG_ID)
+    assert decode_identity(examples()["identity_that_follows"]) == LogIdentity(
+        LOG_ID, follows=FOLLOWED_ID
+    )
 
 
 pieces = st.lists(
@@ -158,9 +163,16 @@ def test_a_damaged_header_still_looks_like_one() -> None:
     assert not looks_like_header(bytes(PAGE_BYTES), LOG_ID)
 
 
-@pytest.mark.parametrize("content", [b"", b"SLID", encode_identity(LOG_ID)[:-1], bytes(28)])
-def test_a_broken_identity_is_no_identity(content: bytes) -> None:
-    assert decode_identity(content) is None
+@pytest.mark.parametrize("name", ["identity", "identity_that_follows"])
+def test_a_broken_identity_is_no_identity(name: str) -> None:
+    whole = examples()[name]
+    for length in range(len(whole)):
+        assert decode_identity(whole[:length]) is None
+        broken = bytearray(whole)
+        broken[length] ^= 1
+        assert decode_identity(bytes(broken)) is None
+    assert decode_identity(whole + b"x") is None
+    assert decode_identity(bytes(len(whole))) is None
 
 
 @pytest.mark.parametrize(
