@@ -53,6 +53,8 @@ def cat(place: str, name: str, offset: int | None, length: int | None) -> None:
 def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
     """Prove runs, layouts, catalog and references, and that every object is there; 7 if anything is damaged.
 
+    So are the roots that backups keep, which may need objects that the newest ones no longer name.
+
     With --deep every chunk is read too, and every record of the volumes below, if there are any. Volumes that hold no
     segments (those of `segmentstore s3`) are verified by themselves. Nothing is repaired:
     that is for the store itself, which may still have the bytes (see the settings of its scrubber). Orphans (objects
@@ -154,6 +156,7 @@ async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], li
                     "runs": report.runs,
                     "chunks": report.chunks,
                     "garbage": report.garbage,
+                    "backups": report.backups,
                     "orphans": report.orphan_count,
                     "damages": report.damage_count,
                 }

@@ -8,15 +8,15 @@
        referred to, and no key outlives the removal of its segment
     4  every object in the listing is named by the root, or is garbage, or is reported as an orphan (and left alone,
        H5); none has an epoch above the root's, or the root is an old version of itself (H7)
+    5  every root that a backup keeps: 1 to 3 without garbage, as far as the newest root does not share it (H6)
 
-An object that is missing counts as lost only if the root, read again, still names it (H8). Memory is bounded by the
-number of objects; a finding is a sentence, and findings beyond a limit are only counted.
+An object that is missing counts as lost only if the root, read again, still names it (H8), or still keeps the backup
+that does. Memory is bounded by the number of objects; a finding is a sentence, and findings beyond a limit are only
+counted.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.storage import SegmentRecord
@@ -24,52 +24,25 @@ from tier2.format.chunk_reader import ChunkIdentity
 from tier2.format.chunk_verification import verify_chunk
 from tier2.storage import run_keys
 from tier2.storage.garbage import is_known, is_named, list_objects
-from tier2.storage.object_names import ObjectIdentity, ObjectKind
+from tier2.storage.object_names import ObjectKind
+from tier2.storage.pins import Pin, read_pins
 from tier2.storage.reader import ContainerReader
 from tier2.storage.root import RunPart
 from tier2.storage.run_part import verify_part
 from tier2.storage.run_values import LayoutEntry, decode_attribute, decode_id, decode_record
+from tier2.storage.run_view import RunView
+from tier2.storage.verify_report import Progress, VerifyCourse, VerifyReport
 
-FINDINGS_MAX = 1_000
 _PAGE = 512
 _ATTEMPTS_MAX = 4
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with bytes read so far and the bytes that the container's objects have in all."""
-
-
-@dataclass(slots=True)
-class VerifyReport:
-    """What was looked at and what was found."""
-
-    root_version: int = 0
-    segments: int = 0
-    bytes_of_segments: int = 0
-    runs: int = 0
-    chunks: int = 0
-    garbage: int = 0
-    damages: list[str] = field(default_factory=list)
-    damage_count: int = 0
-    orphans: list[str] = field(default_factory=list)
-    orphan_count: int = 0
-
-    @property
-    def sound(self) -> bool:
-        return self.damage_count == 0
-
-    def add_damage(self, what: str) -> None:
-        self.damage_count += 1
-        if len(self.damages) < FINDINGS_MAX:
-            self.damages.append(what)
-
-    def add_orphan(self, key: str) -> None:
-        self.orphan_count += 1
-        if len(self.orphans) < FINDINGS_MAX:
-            self.orphans.append(key)
 
 
 class _RootMovedOnError(Exception):
     """A run of the view is gone because the owner merged it: begin again."""
+
+
+class _BackupDroppedError(Exception):
+    """What it needed is gone with it."""
 
 
 async def verify_container(
@@ -81,14 +54,17 @@ async def verify_container(
 ) -> VerifyReport:
     """O(everything the container holds); without `deep` no chunk is read, and it is O(layout entries).
 
-    Without `objects` nobody even asks whether a chunk's object is there: for those who prove the chunks elsewhere.
+    Without `objects` nobody even asks whether a chunk's object is there, nor looks at backups: for those who prove the
+    chunks elsewhere.
 
     Raises StorageError if the store does not answer, or if an owner that is at work merges runs faster than they can be
     verified.
     """
     for _ in range(_ATTEMPTS_MAX):
         try:
-            return await _Verification(reader, progress, deep=deep, objects=objects).run()
+            return await _Verification(
+                reader, VerifyCourse(progress), deep=deep, objects=objects
+            ).run()
         except _RootMovedOnError:
             continue
     raise StorageError(
@@ -100,25 +76,20 @@ class _Verification:
     """One pass over one root version."""
 
     def __init__(
-        self, reader: ContainerReader, progress: Progress | None, *, deep: bool, objects: bool
+        self, reader: ContainerReader, course: VerifyCourse, *, deep: bool, objects: bool
     ) -> None:
         self._reader = reader
-        self._objects = objects
+        self._course = course
         self._deep = deep
-        self._sizes: dict[ObjectIdentity, int] = {}
+        self._objects = objects
         self._view = reader.view
-        self._progress = progress
         self._report = VerifyReport(root_version=reader.root.version, runs=len(reader.root.runs))
-        self._done_bytes = 0
-        self._all_bytes = 0
         self._record: SegmentRecord | None = None
         self._end_offset: int | None = None
 
     async def run(self) -> VerifyReport:
         listed = await self._list()
-        for run in self._view.root.runs:
-            for part in run:
-                await self._verify_part(part)
+        await self._verify_runs()
         if not self._report.sound:
             # A damaged run cannot be scanned; it is the first thing to repair.
             return self._report
@@ -129,6 +100,8 @@ class _Verification:
             await self._each_page(run_keys.SEGMENT, self._verify_segments)
             self._finish_segment()
             await self._report_orphans(listed)
+            if self._objects:
+                await self._verify_backups()
         except ObjectNotFoundError as error:
             await self._expect_move(str(error))
         except CorruptedDataError as error:
@@ -142,13 +115,15 @@ class _Verification:
         async with aclosing(listing):
             async for info in listing:
                 keys.append(info.key)
-                self._all_bytes += info.size
+                self._course.all_bytes += info.size
         return keys
 
-    def _advance(self, size: int) -> None:
-        self._done_bytes += size
-        if self._progress is not None:
-            self._progress(self._done_bytes, max(self._all_bytes, self._done_bytes))
+    async def _verify_runs(self) -> None:
+        for run in self._view.root.runs:
+            for part in run:
+                if part.identity not in self._course.parts:
+                    self._course.parts.add(part.identity)
+                    await self._verify_part(part)
 
     async def _verify_part(self, part: RunPart) -> None:
         components = self._reader.components
@@ -161,11 +136,11 @@ class _Verification:
             await self._expect_move(f"run is missing identity={part.identity}")
         except CorruptedDataError as error:
             self._report.add_damage(str(error))
-        self._advance(part.size)
+        self._course.advance(part.size)
 
     async def _expect_move(self, damage: str) -> None:
         """Something that the root names is missing: the root moved on, or it is lost."""
-        newer = await self._reader.refresh()
+        newer = await self._newer_view()
         if newer.root.version != self._view.root.version:
             raise _RootMovedOnError
         self._report.add_damage(damage)
@@ -289,7 +264,7 @@ class _Verification:
                 ObjectKind.CHUNKS, entry.identity, entry.position, entry.size
             )
         except ObjectNotFoundError:
-            newer = await self._reader.refresh()
+            newer = await self._newer_view()
             if await newer.get(reference) is not None:
                 self._report.add_damage(f"chunk is missing {place} source={source}")
             return
@@ -303,15 +278,19 @@ class _Verification:
             report.index.end_offset - report.index.start_offset != entry.length
         ):
             self._report.add_damage(f"chunk has another length than recorded {place}")
-        self._advance(entry.size)
+        self._course.advance(entry.size)
+
+    async def _newer_view(self) -> RunView:
+        """What counts by now."""
+        return await self._reader.refresh()
 
     async def _verify_size(self, entry: LayoutEntry, place: str) -> None:
         """That the object is there and reaches to the end of the image: one request for each object."""
-        size = self._sizes.get(entry.identity)
+        size = self._course.sizes.get(entry.identity)
         if size is None:
             size = await self._reader.components.objects.size(ObjectKind.CHUNKS, entry.identity)
-            self._sizes[entry.identity] = size
-            self._advance(size)
+            self._course.sizes[entry.identity] = size
+            self._course.advance(size)
         if size < entry.position + entry.size:
             self._report.add_damage(
                 f"object ends inside a chunk {place} object={entry.identity} bytes={size}"
@@ -337,3 +316,64 @@ class _Verification:
                 f"root is older than {len(newer)} objects beside it, what was published since is lost"
                 f" root_version={self._view.root.version} epoch={self._view.root.epoch} first={newer[0]}"
             )
+
+    async def _verify_backups(self) -> None:
+        for pin in await read_pins(self._view):
+            self._report.backups += 1
+            backup = _BackupVerification(
+                pin, self._reader, self._course, newest=self._view, deep=self._deep
+            )
+            for damage in await backup.damages():
+                self._report.add_damage(f"backup {pin.name!r}: {damage}")
+
+
+class _BackupVerification(_Verification):
+    """One pass over a root that is kept for a backup."""
+
+    def __init__(
+        self,
+        pin: Pin,
+        reader: ContainerReader,
+        course: VerifyCourse,
+        *,
+        newest: RunView,
+        deep: bool,
+    ) -> None:
+        super().__init__(reader, course, deep=deep, objects=True)
+        self._pin = pin
+        self._newest = newest
+        self._view = reader.components.view(pin.root)
+
+    async def damages(self) -> Sequence[str]:
+        """What is wrong with it; nothing is if it was dropped meanwhile."""
+        try:
+            await self._prove()
+        except _BackupDroppedError:
+            return []
+        return self._report.damages
+
+    async def _prove(self) -> None:
+        await self._verify_runs()
+        if not self._report.sound:
+            return
+        try:
+            await self._each_page(run_keys.CATALOG, self._verify_catalog)
+            await self._each_page(run_keys.REFERENCE, self._verify_references)
+            await self._each_page(run_keys.SEGMENT, self._verify_segments)
+            self._finish_segment()
+        except ObjectNotFoundError as error:
+            await self._expect_move(str(error))
+        except CorruptedDataError as error:
+            self._report.add_damage(str(error))
+
+    async def _verify_chunk(
+        self, record: SegmentRecord, entry: LayoutEntry, reference: bytes
+    ) -> None:
+        if await self._newest.get(reference) is None:
+            await super()._verify_chunk(record, entry, reference)
+
+    async def _newer_view(self) -> RunView:
+        """The same, as long as the backup is kept."""
+        if self._pin not in await read_pins(await self._reader.refresh()):
+            raise _BackupDroppedError
+        return self._view

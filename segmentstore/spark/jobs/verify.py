@@ -33,7 +33,8 @@ from segmentstore.spark.loop_runner import LoopRunner
 from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
 from tier2.storage.reader import ContainerReader
 from tier2.storage.run_values import LayoutEntry
-from tier2.storage.verify import VerifyReport, verify_container
+from tier2.storage.verify import verify_container
+from tier2.storage.verify_report import VerifyReport
 
 Progress = Callable[[int, int], None]
 """Called with bytes proved so far and bytes to prove in all."""

@@ -19,7 +19,8 @@ from tests.tier2.storage.test_compaction import rounds, settle, trickle, verifie
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.reader import ContainerReader
 from tier2.storage.tiered_storage import TieredStorage
-from tier2.storage.verify import VerifyReport, verify_container
+from tier2.storage.verify import verify_container
+from tier2.storage.verify_report import VerifyReport
 
 FAST = replace(
     SMALL, scrub_bytes_per_second=1 << 40, scrub_pass_seconds=0.0, compaction_bytes_per_second=0
