@@ -44,14 +44,14 @@ def test_a_mount_is_a_file_system(disk: SimulatedDisk) -> None:
     assert (files.list("/d"), files.size("/d/f")) == (["f"], PAGES * PAGE_BYTES)
 
 
-def test_unsynced_pages_persist_in_any_subset_over_the_old_ones(disk: SimulatedDisk) -> None:
+def test_h79_unsynced_pages_persist_in_any_subset_over_the_old_ones(disk: SimulatedDisk) -> None:
     file = disk.mount("p").open("/d/f")
     file.write_at(0, [NEW] * PAGES)
     assert content(disk) == NEW * PAGES
     assert len(survivors(disk)) == 2**PAGES
 
 
-def test_a_page_may_keep_any_version_since_the_last_sync(disk: SimulatedDisk) -> None:
+def test_h79_a_page_may_keep_any_version_since_the_last_sync(disk: SimulatedDisk) -> None:
     file = disk.mount("p").open("/d/f")
     for letter in (b"1", b"2"):
         file.write_at(0, [letter * PAGE_BYTES])
@@ -72,7 +72,7 @@ def test_a_synced_write_makes_its_own_pages_certain_and_no_others(disk: Simulate
     assert survivors(disk) == {OLD * 2 + NEW + OLD, NEW + OLD + NEW + OLD}
 
 
-def test_a_failed_synced_write_drops_its_pages_silently(disk: SimulatedDisk) -> None:
+def test_h79_a_failed_synced_write_drops_its_pages_silently(disk: SimulatedDisk) -> None:
     file = disk.mount("p").open("/d/f")
     disk.faults.plan("sync", errno.EIO)
     with pytest.raises(OSError, match="simulated fault"):
@@ -82,14 +82,16 @@ def test_a_failed_synced_write_drops_its_pages_silently(disk: SimulatedDisk) -> 
     assert survivors(disk) == {OLD + NEW + OLD * 2}
 
 
-def test_a_size_may_persist_without_its_pages_and_the_other_way_round(disk: SimulatedDisk) -> None:
+def test_h79_a_size_may_persist_without_its_pages_and_the_other_way_round(
+    disk: SimulatedDisk,
+) -> None:
     file = disk.mount("p").open("/d/f")
     file.write_at(PAGES * PAGE_BYTES, [NEW])
     zeros = bytes(PAGE_BYTES)
     assert survivors(disk) >= {OLD * PAGES, OLD * PAGES + zeros, OLD * PAGES + NEW}
 
 
-def test_names_persist_one_by_one_until_the_directory_is_synced(disk: SimulatedDisk) -> None:
+def test_h79_names_persist_one_by_one_until_the_directory_is_synced(disk: SimulatedDisk) -> None:
     files = disk.mount("p")
     for name in ("/d/a", "/d/b"):
         files.open(name, create=True).sync_data()
@@ -104,7 +106,7 @@ def test_names_persist_one_by_one_until_the_directory_is_synced(disk: SimulatedD
     assert image.mount("r").list("/d") == ["a", "b"]
 
 
-def test_a_rename_is_atomic_and_may_be_lost(disk: SimulatedDisk) -> None:
+def test_h79_a_rename_is_atomic_and_may_be_lost(disk: SimulatedDisk) -> None:
     disk.mount("p").rename("/d/f", "/d/g")
     names = {
         tuple(power_cut_image(disk, Persistence.SUBSET, Random(n)).mount("r").list("/d"))
@@ -122,7 +124,7 @@ def test_a_link_shares_the_file(disk: SimulatedDisk) -> None:
     assert content(disk)[:1] == b"n"
 
 
-def test_a_failed_sync_drops_pages_although_the_next_one_says_ok(disk: SimulatedDisk) -> None:
+def test_h79_a_failed_sync_drops_pages_although_the_next_one_says_ok(disk: SimulatedDisk) -> None:
     file = disk.mount("p").open("/d/f")
     file.write_at(0, [NEW])
     disk.faults.plan("sync", errno.EIO)
@@ -152,7 +154,7 @@ def test_an_image_does_not_change_the_disk(disk: SimulatedDisk) -> None:
     assert content(disk) == NEW + OLD * (PAGES - 1)
 
 
-def test_a_lock_is_held_until_its_process_dies(disk: SimulatedDisk) -> None:
+def test_h79_a_lock_is_held_until_its_process_dies(disk: SimulatedDisk) -> None:
     first, second = disk.mount("first"), disk.mount("second")
     assert first.open("/d/f").lock_exclusive()
     assert not second.open("/d/f").lock_exclusive()
@@ -160,7 +162,9 @@ def test_a_lock_is_held_until_its_process_dies(disk: SimulatedDisk) -> None:
     assert second.open("/d/f").lock_exclusive()
 
 
-def test_a_dead_process_starts_nothing_but_a_submitted_write_may_land(disk: SimulatedDisk) -> None:
+def test_h79_a_dead_process_starts_nothing_but_a_submitted_write_may_land(
+    disk: SimulatedDisk,
+) -> None:
     files = disk.mount("p")
     file = files.open("/d/f")
     files.kill(late_writes=1)
@@ -171,7 +175,7 @@ def test_a_dead_process_starts_nothing_but_a_submitted_write_may_land(disk: Simu
             call()
 
 
-def test_a_write_of_a_dead_process_lands_when_the_test_says_so(disk: SimulatedDisk) -> None:
+def test_h79_a_write_of_a_dead_process_lands_when_the_test_says_so(disk: SimulatedDisk) -> None:
     files = disk.mount("p")
     file = files.open("/d/f")
     files.dies_in_next_write = True
@@ -182,7 +186,7 @@ def test_a_write_of_a_dead_process_lands_when_the_test_says_so(disk: SimulatedDi
     assert content(disk)[:1] == b"n"
 
 
-def test_space_runs_out_and_comes_back(disk: SimulatedDisk) -> None:
+def test_h79_space_runs_out_and_comes_back(disk: SimulatedDisk) -> None:
     files = disk.mount("p")
     disk.capacity_bytes = (PAGES + 1) * PAGE_BYTES
     file = files.open("/d/g", create=True)
@@ -196,7 +200,7 @@ def test_space_runs_out_and_comes_back(disk: SimulatedDisk) -> None:
     file.write_at(PAGE_BYTES, [b"x"])
 
 
-def test_any_call_can_be_made_to_fail_by_plan_or_by_rate(disk: SimulatedDisk) -> None:
+def test_h79_any_call_can_be_made_to_fail_by_plan_or_by_rate(disk: SimulatedDisk) -> None:
     files = disk.mount("p")
     disk.faults.plan("open", errno.EIO, path_part="f", skip=1, times=2)
     files.open("/d/f")

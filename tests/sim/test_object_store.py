@@ -53,7 +53,7 @@ def test_without_faults_every_view_sees_what_was_put() -> None:
     _run(body)
 
 
-def test_of_racing_conditional_puts_exactly_one_wins() -> None:
+def test_h80_of_racing_conditional_puts_exactly_one_wins() -> None:
     async def body(store: SimulatedObjectStore, view: MountedObjectStore) -> None:
         async def create(number: int) -> bool:
             try:
@@ -76,7 +76,7 @@ def test_of_racing_conditional_puts_exactly_one_wins() -> None:
     _run(body)
 
 
-def test_error_before_leaves_nothing_and_error_after_leaves_all() -> None:
+def test_h80_error_before_leaves_nothing_and_error_after_leaves_all() -> None:
     async def before(store: SimulatedObjectStore, view: MountedObjectStore) -> None:
         with pytest.raises(StorageError):
             await view.put("a", [b"x"])
@@ -92,7 +92,7 @@ def test_error_before_leaves_nothing_and_error_after_leaves_all() -> None:
     _run(after, StoreFaults(error_after=1.0))
 
 
-def test_a_late_effect_lands_after_its_sender_is_dead_and_after_later_requests() -> None:
+def test_h80_a_late_effect_lands_after_its_sender_is_dead_and_after_later_requests() -> None:
     async def main(loop: SimLoop) -> tuple[bool, bool]:
         store = SimulatedObjectStore(loop, loop.random, StoreFaults(late=1.0))
         node = loop.new_node("a")
@@ -114,7 +114,7 @@ def test_a_late_effect_lands_after_its_sender_is_dead_and_after_later_requests()
     assert (False, True) in outcomes, outcomes
 
 
-def test_a_client_that_retries_by_itself_reports_a_conflict_with_itself() -> None:
+def test_h80_a_client_that_retries_by_itself_reports_a_conflict_with_itself() -> None:
     async def body(store: SimulatedObjectStore, view: MountedObjectStore) -> None:
         with pytest.raises(ObjectExistsError):
             await view.put_if_absent("root", b"1")
@@ -127,7 +127,7 @@ def test_a_client_that_retries_by_itself_reports_a_conflict_with_itself() -> Non
     _run(body, StoreFaults(own_retry=1.0))
 
 
-def test_lists_may_be_stale() -> None:
+def test_h80_lists_may_be_stale() -> None:
     async def body(store: SimulatedObjectStore, view: MountedObjectStore) -> None:
         await view.put("a", [b"x"])
         assert await _list(view, "") == []
@@ -139,7 +139,7 @@ def test_lists_may_be_stale() -> None:
     _run(body, StoreFaults(stale_list_seconds=3600.0, latency_seconds_mean=1e-9))
 
 
-def test_a_store_that_is_down_full_or_cut_off_says_so_and_recovers() -> None:
+def test_h80_a_store_that_is_down_full_or_cut_off_says_so_and_recovers() -> None:
     async def body(store: SimulatedObjectStore, view: MountedObjectStore) -> None:
         store.down = True
         with pytest.raises(StorageError):
