@@ -1,13 +1,15 @@
 """Reads every chunk again and again, slowly, so that damage is found while the bytes can still be had from elsewhere.
 
-    walk over the layouts under the current root -> read the image -> verify every block
+    walk over the layouts under the newest root, then what backups alone name -> read the image -> verify every block
     damaged or missing -> its bytes are still cached by the container: encode them anew and publish; the old is garbage
                        -> otherwise it is reported: a log line, a counter; reads of that range stay CORRUPT
+    a hole in a layout, a run that cannot be read -> reported; the rest of that root is not walked if it was a run
 
 - Only the owner scrubs and repairs; others verify and report (tier2/storage/verify.py).
 - Cached bytes are believed only if they agree with every block of the image that is still sound.
 - Reading is spread over time: a step takes what the rate allows since the last one, and no longer than a bound, since
   publications wait for its end. Rate 0, the default, is off.
+- A backup's chunks are only reported: what is mended belongs to the newest root.
 - A damage counts once in a pass. Where a pass is, is in memory only: after a restart one begins anew.
 """
 
@@ -27,23 +29,23 @@ from tier2.format.chunk_reader import ByteRange, parse_tail, tail_range
 from tier2.storage.block_events import block_events
 from tier2.storage.components import Components
 from tier2.storage.image_reading import identity_of, verify_image
+from tier2.storage.layout_continuity import LayoutContinuity
 from tier2.storage.layout_swap import Replacement, swap_entries
 from tier2.storage.new_chunks import NewChunk, Stretch
 from tier2.storage.object_names import ObjectKind
 from tier2.storage.owned_root import OwnedRoot
+from tier2.storage.pins import Pin
 from tier2.storage.published_segments import PublishedSegments
-from tier2.storage.run_block import Entry
 from tier2.storage.run_keys import (
-    SEGMENT,
     end_offset_of,
-    is_layout_key,
-    is_record_key,
     layout_key,
-    range_of,
+    layout_range,
     record_key,
-    segment_of,
+    reference_key,
 )
-from tier2.storage.run_values import LayoutEntry
+from tier2.storage.run_values import LayoutEntry, decode_record
+from tier2.storage.run_view import RunView
+from tier2.storage.scrub_walk import DoubtedLayout, NamedChunk, ScrubWalk, Step, Walked
 
 _LOG = logging.getLogger(__name__)
 _PAGE = 256
@@ -67,11 +69,7 @@ class Scrubber:
         self._segments = segments
         self._components = components
         self._wall_clock = wall_clock
-        self._page: list[Entry] = []
-        self._start, self._end = range_of(SEGMENT)
-        self._following: bytes | None = self._start
-        self._living: SegmentId | None = None
-        """The segment whose record was seen last: keys behind no record belong to a removed one."""
+        self._walk = ScrubWalk(owned=owned, components=components)
         self._allowance = 0.0
         self._looked_at: float | None = None
         self._next_pass_at = 0.0
@@ -88,41 +86,79 @@ class Scrubber:
             self._allowance = min(_STEP_BYTES_MAX, self._allowance + (now - since) * rate)
         repaired = False
         while self._allowance > 0:
-            entry = await self._next_entry()
-            if entry is None:
+            found = await self._next()
+            if found is Walked.EVERYTHING:
                 self._finish_pass(now)
                 break
-            segment_id, layout_entry = entry
-            self._allowance -= layout_entry.size
-            repaired |= await self._scrub(segment_id, layout_entry, kept)
+            repaired |= await self._take(found, kept)
             if get_running_loop().time() - now >= _STEP_SECONDS_MAX:
                 break
         return repaired
 
     def _finish_pass(self, now: float) -> None:
-        self._following, self._living = self._start, None
+        self._walk = ScrubWalk(owned=self._owned, components=self._components)
         self._next_pass_at = now + self._components.settings.scrub_pass_seconds
         counters = self._components.counters
         counters.scrub_passes += 1
         counters.last_scrubbed_ms = self._wall_clock.now_ms()
 
-    async def _next_entry(self) -> tuple[SegmentId, LayoutEntry] | None:
-        """The next chunk of a living segment; None at the end of the pass."""
-        while True:
-            while self._page:
-                key, value = self._page.pop()
-                if is_record_key(key):
-                    self._living = segment_of(key)
-                elif self._living == segment_of(key) and is_layout_key(key) and value is not None:
-                    return segment_of(key), LayoutEntry.decode(end_offset_of(key), value)
-            if self._following is None:
-                return None
-            page, self._following = await self._owned.view.scan(
-                self._following, self._end, limit=_PAGE
-            )
-            self._page = page[::-1]
+    async def _next(self) -> Step:
+        try:
+            return await self._walk.next()
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            await self._report("a run cannot be read", error, self._walk.pin)
+        try:
+            return Walked.PAGE if await self._walk.skip_root() else Walked.EVERYTHING
+        except (CorruptedDataError, ObjectNotFoundError):
+            # What names the backups is damaged as well; the next pass tries again.
+            return Walked.EVERYTHING
 
-    async def _scrub(self, segment_id: SegmentId, entry: LayoutEntry, kept: KeptBytes) -> bool:
+    async def _take(self, found: Step, kept: KeptBytes) -> bool:
+        """True if something was repaired."""
+        if isinstance(found, NamedChunk):
+            if found.pin is None or await self._is_its_own(found):
+                self._allowance -= found.entry.size
+                return await self._scrub(found, kept)
+        elif isinstance(found, DoubtedLayout):
+            await self._look_again(found)
+        # A look-up or a page reads about a block of a run.
+        self._allowance -= self._components.settings.run_block_bytes
+        return False
+
+    async def _is_its_own(self, found: NamedChunk) -> bool:
+        """Whether the newest root no longer names what a backup does, or was not walked to its end."""
+        if self._walk.newest_cut_short:
+            return True
+        entry = found.entry
+        key = reference_key(entry.identity, found.segment_id, entry.end_offset)
+        try:
+            return await self._owned.view.get(key) is None
+        except (CorruptedDataError, ObjectNotFoundError):
+            return True
+
+    async def _look_again(self, doubt: DoubtedLayout) -> None:
+        """A doubted layout, whole, under one root."""
+        view = self._walk.view
+        try:
+            wrong = await _wrong_with(doubt.segment_id, view)
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            wrong = str(error)
+        if wrong is not None:
+            await self._report("layout is damaged", wrong, doubt.pin)
+
+    async def _report(self, what: str, why: object, pin: Pin | None) -> None:
+        if not await self._is_kept(pin):
+            return
+        self._components.counters.scrub_damages += 1
+        _LOG.error("%s%s: %s", what, _named(pin), why)
+
+    async def _is_kept(self, pin: Pin | None) -> bool:
+        """Whether its root still counts. Proves that the newest one is ours."""
+        await self._owned.publisher.require_owner()
+        return pin is None or pin in await self._owned.pins()
+
+    async def _scrub(self, found: NamedChunk, kept: KeptBytes) -> bool:
+        segment_id, entry = found.segment_id, found.entry
         counters = self._components.counters
         counters.scrubbed_chunks += 1
         image = b""
@@ -131,17 +167,18 @@ class Scrubber:
             counters.scrubbed_bytes += len(image)
             await self._components.offload(verify_image, entry, image)
         except (CorruptedDataError, ObjectNotFoundError) as error:
-            if not await self._is_current(segment_id, entry):
+            if not await self._is_current(found):
                 return False
             counters.scrub_damages += 1
             _LOG.error(
-                "chunk is damaged segment_id=%d offset=%d end=%d: %s",
+                "chunk is damaged segment_id=%d offset=%d end=%d%s: %s",
                 segment_id,
                 entry.start_offset,
                 entry.end_offset,
+                _named(found.pin),
                 error,
             )
-            return await self._repair(segment_id, entry, image, kept)
+            return found.pin is None and await self._repair(segment_id, entry, image, kept)
         return False
 
     async def _read(self, entry: LayoutEntry) -> bytes:
@@ -160,9 +197,13 @@ class Scrubber:
                 break
         return image
 
-    async def _is_current(self, segment_id: SegmentId, entry: LayoutEntry) -> bool:
-        """Whether the root still names it: what went meanwhile is no damage (H8). Proves that the root is ours."""
-        await self._owned.publisher.require_owner()
+    async def _is_current(self, found: NamedChunk) -> bool:
+        """Whether its root still names it: what went meanwhile is no damage (H8)."""
+        if not await self._is_kept(found.pin):
+            return False
+        if found.pin is not None:
+            return True
+        segment_id, entry = found.segment_id, found.entry
         key = layout_key(segment_id, entry.end_offset)
         values = await self._owned.view.get_many([record_key(segment_id), key])
         return record_key(segment_id) in values and values.get(key) == entry.encode()
@@ -196,6 +237,29 @@ class Scrubber:
         if swapped:
             _LOG.warning("it was written anew from the cache as %s", new.identity)
         return bool(swapped)
+
+
+def _named(pin: Pin | None) -> str:
+    return "" if pin is None else f" backup={pin.name!r}"
+
+
+async def _wrong_with(segment_id: SegmentId, view: RunView) -> str | None:
+    """What is wrong with a segment's layout; nothing if there is no such segment any more."""
+    value = await view.get(record_key(segment_id))
+    if value is None:
+        return None
+    layout = LayoutContinuity(decode_record(segment_id, value))
+    start, end = layout_range(segment_id, 0)
+    following: bytes | None = start
+    while following is not None:
+        page, following = await view.scan(following, end, limit=_PAGE)
+        for key, content in page:
+            if content is None:
+                continue
+            wrong = layout.see(LayoutEntry.decode(end_offset_of(key), content))
+            if wrong is not None:
+                return wrong
+    return layout.finish()
 
 
 def _rebuilt(entry: LayoutEntry, image: bytes, content: bytes) -> NewChunk:

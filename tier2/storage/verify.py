@@ -24,6 +24,7 @@ from tier2.format.chunk_reader import ChunkIdentity
 from tier2.format.chunk_verification import verify_chunk
 from tier2.storage import run_keys
 from tier2.storage.garbage import is_known, is_named, list_objects
+from tier2.storage.layout_continuity import LayoutContinuity
 from tier2.storage.object_names import ObjectKind
 from tier2.storage.pins import Pin, read_pins
 from tier2.storage.reader import ContainerReader
@@ -84,8 +85,7 @@ class _Verification:
         self._objects = objects
         self._view = reader.view
         self._report = VerifyReport(root_version=reader.root.version, runs=len(reader.root.runs))
-        self._record: SegmentRecord | None = None
-        self._end_offset: int | None = None
+        self._layout: LayoutContinuity | None = None
 
     async def run(self) -> VerifyReport:
         listed = await self._list()
@@ -196,11 +196,14 @@ class _Verification:
             if key in by_key:
                 self._finish_segment()
                 self._begin_segment(by_key[key], names)
-            elif self._record is None or run_keys.segment_of(key) != self._record.segment_id:
+            elif (layout := self._layout) is None or (
+                run_keys.segment_of(key) != layout.record.segment_id
+            ):
                 await self._expect_removal(key)
             elif run_keys.is_layout_key(key):
                 entry = LayoutEntry.decode(run_keys.end_offset_of(key), value)
-                await self._verify_entry(self._record, entry)
+                self._note(layout.see(entry))
+                await self._verify_entry(layout.record, entry)
             else:
                 decode_attribute(value)
 
@@ -210,7 +213,7 @@ class _Verification:
             self._report.add_damage(f"key of a segment that does not exist key={key.hex()}")
 
     def _begin_segment(self, record: SegmentRecord, names: Mapping[bytes, bytes]) -> None:
-        self._record, self._end_offset = record, None
+        self._layout = LayoutContinuity(record)
         self._report.segments += 1
         self._report.bytes_of_segments += record.length - record.start_offset
         value = names.get(run_keys.catalog_key(record.name))
@@ -220,28 +223,15 @@ class _Verification:
             )
 
     def _finish_segment(self) -> None:
-        record, self._record = self._record, None
-        if record is None:
-            return
-        end = record.start_offset if self._end_offset is None else self._end_offset
-        if end != record.length:
-            self._report.add_damage(
-                f"layout ends at {end} name={record.name!r} id={record.segment_id}"
-                f" start_offset={record.start_offset} length={record.length}"
-            )
+        layout, self._layout = self._layout, None
+        if layout is not None:
+            self._note(layout.finish())
+
+    def _note(self, what: str | None) -> None:
+        if what is not None:
+            self._report.add_damage(what)
 
     async def _verify_entry(self, record: SegmentRecord, entry: LayoutEntry) -> None:
-        follows = (
-            entry.start_offset <= record.start_offset < entry.end_offset
-            if self._end_offset is None
-            else entry.start_offset == self._end_offset
-        )
-        if not follows:
-            self._report.add_damage(
-                f"layout has a hole or an overlap name={record.name!r} id={record.segment_id}"
-                f" at={entry.start_offset} expected={self._end_offset}"
-            )
-        self._end_offset = entry.end_offset
         reference = run_keys.reference_key(entry.identity, record.segment_id, entry.end_offset)
         if await self._view.get(reference) is None:
             self._report.add_damage(f"layout entry without a reference key={reference.hex()}")
