@@ -12,6 +12,7 @@ def container_health(
     *,
     processor: OperationProcessor | None,
     storage_state: str,
+    storage_cause: str,
     unflushed_bytes: int,
 ) -> ContainerHealth:
     """A snapshot; `processor` is None while the container does not run."""
@@ -31,4 +32,5 @@ def container_health(
         active_segments=len(metadata.by_id),
         unflushed_bytes=unflushed_bytes,
         cause=life.cause_text,
+        storage_cause=storage_cause,
     )

@@ -14,6 +14,7 @@ from containers.cache.cache_shares import CacheShare
 from containers.container_settings import ContainerSettings
 from containers.log.memory_log import ITEM_BYTES, MemoryLog
 from containers.log.operation_processor import OperationProcessor
+from containers.log.recovery import RecoverySummary
 from containers.log.replayed_overlap import ReplayedOverlap
 from containers.log.throttler import ThrottleGauges
 from containers.metadata.container_metadata import ContainerMetadata
@@ -26,7 +27,7 @@ from segmentstore.contracts.errors import (
     ErrorKind,
     SegmentStoreError,
 )
-from segmentstore.contracts.storage import ClaimedRoot, Storage
+from segmentstore.contracts.storage import Storage
 
 _PRESSURE_FROM = 0.5
 """Of the share of the cache at which throttling begins: from here on the writer flushes earlier."""
@@ -64,6 +65,7 @@ class Housekeeping:
         self._writer_statistics = writer.statistics()
         self._room_noted = False
         self.storage_claimed = False
+        self._claim_failure = ""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -88,8 +90,9 @@ class Housekeeping:
 
     # --- the storage writer ----------------------------------------------------------------------
 
-    def begin_writing(self, claimed: ClaimedRoot | None, overlap: ReplayedOverlap) -> None:
-        """Recovery is done; `claimed` is None if Tier 2 did not answer. Before run_writer()."""
+    def begin_writing(self, recovered: RecoverySummary, overlap: ReplayedOverlap) -> None:
+        """Recovery is done. Before run_writer()."""
+        claimed, self._claim_failure = recovered.claimed, recovered.claim_failure
         if claimed is None:
             return
         self.storage_claimed = True
@@ -121,6 +124,7 @@ class Housekeeping:
             )
         except SegmentStoreError as error:
             if error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
+                self._claim_failure = str(error)
                 return
             raise
         raise ContainerStoppedError("tier 2 answers again: restarting to recover with it")
@@ -167,3 +171,8 @@ class Housekeeping:
     def storage_state(self) -> str:
         """ "ok", or what is wrong with Tier 2 in a word."""
         return self._writer_statistics.state if self.storage_claimed else "unclaimed"
+
+    @property
+    def storage_cause(self) -> str:
+        """What it answered last, in a sentence; "" if it is well."""
+        return self._writer_statistics.last_error if self.storage_claimed else self._claim_failure

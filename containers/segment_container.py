@@ -154,7 +154,7 @@ class StreamSegmentContainer:
         self._queries = SegmentQueries(
             metadata=self._metadata, storage=self._storage, mapper=parts.mapper
         )
-        self._housekeeping.begin_writing(self.recovered.claimed, recovery.overlap)
+        self._housekeeping.begin_writing(self.recovered, recovery.overlap)
         await self._processor.first_checkpoint()
 
     async def run(self) -> None:
@@ -361,6 +361,7 @@ class StreamSegmentContainer:
             self._metadata,
             processor=self._processor if self._life.is_running else None,
             storage_state=self._housekeeping.storage_state if self._life.is_running else "",
+            storage_cause=self._housekeeping.storage_cause if self._life.is_running else "",
             unflushed_bytes=self._read_index.unflushed_bytes,
         )
 

@@ -52,6 +52,8 @@ class RecoverySummary:
     epoch: int
     claimed: ClaimedRoot | None
     """None: Tier 2 did not answer, the state is that of the log alone."""
+    claim_failure: str
+    """What it answered instead, in a sentence; "" if it was claimed."""
     frames: int
     operations: int
     data_bytes: int
@@ -86,6 +88,7 @@ class Recovery:
         self._expect_in_storage = expect_in_storage
         self._flush = flush
         self._claimed: ClaimedRoot | None = None
+        self._claim_failure = ""
         self._root_changes = 0
         """Of the root as it was claimed: a flush on the way adds to them."""
         self._flushes = 0
@@ -124,6 +127,7 @@ class Recovery:
         return RecoverySummary(
             epoch=metadata.epoch,
             claimed=claimed,
+            claim_failure=self._claim_failure,
             frames=frames,
             operations=replay.operations,
             data_bytes=replay.data_bytes,
@@ -144,6 +148,7 @@ class Recovery:
                 self._metadata.container_id,
                 error,
             )
+            self._claim_failure = str(error)
             return None
 
     async def _replay(self, replay: Replay) -> int:

@@ -42,6 +42,8 @@ class ContainerHealth:
     unflushed_bytes: int
     cause: str
     """Why it failed, in a sentence; "" if it did not."""
+    storage_cause: str = ""
+    """What Tier 2 answered last, in a sentence; "" if it is well."""
 
 
 class SegmentContainer(SegmentApi, TableApi, Protocol):

@@ -27,15 +27,17 @@ def health_as_json(health: NodeHealth, complaints: Sequence[str]) -> dict[str, o
     """The body of `/health`; `complaints` are those of the HTTP room itself."""
     slowed = [container.throttle for container in health.containers if container.throttle]
     storage = [
-        container.storage_state
+        (container.storage_state, container.storage_cause)
         for container in health.containers
         if container.storage_state != "ok"
     ]
+    storage_state, storage_cause = storage[0] if storage else ("ok", "")
     return {
         "ready": health.ready,
         "containers_expected": health.containers_expected,
         "throttle": slowed[0] if slowed else "",
-        "storage_state": storage[0] if storage else "ok",
+        "storage_state": storage_state,
+        "storage_cause": storage_cause,
         "complaints": [*health.complaints, *complaints],
         "containers": [container_as_json(container) for container in health.containers],
     }
@@ -51,6 +53,7 @@ def container_as_json(container: ContainerHealth) -> dict[str, object]:
         "throttle": container.throttle,
         "throttle_delay_seconds": container.throttle_delay_seconds,
         "storage_state": container.storage_state,
+        "storage_cause": container.storage_cause,
         "active_segments": container.active_segments,
         "unflushed_bytes": container.unflushed_bytes,
         "cause": container.cause,

@@ -213,9 +213,10 @@ async def test_h41_with_tier_2_down_at_start_known_segments_are_served_and_appen
     await container.start()
     task = asyncio.ensure_future(container.run())
     assert container.health().storage_state == "unclaimed"
+    assert "down" in container.health().storage_cause
     assert await append(container, "a", b" and after") == 16
     assert await read_all(container, "a") == b"before and after"
-    with pytest.raises(SegmentStoreError):
+    with pytest.raises(SegmentStoreError, match=r"has not answered since the start .* down"):
         await container.create("cannot be checked")
     store.down = False
     # Tier 2 answers again: the container ends, to be assigned again and recover with it.

@@ -27,6 +27,7 @@ async def test_health_is_200_while_every_container_takes_appends_and_503_with_th
         state=ContainerState.FAILED,
         throttle="tier2_unavailable",
         storage_state="unavailable",
+        storage_cause="s3 does not answer",
         cause="the log was fenced",
     )
     async with client.get(f"{node.url}/health") as answer:
@@ -35,6 +36,7 @@ async def test_health_is_200_while_every_container_takes_appends_and_503_with_th
     assert health["ready"] is False
     assert health["throttle"] == "tier2_unavailable"
     assert health["storage_state"] == "unavailable"
+    assert health["storage_cause"] == "s3 does not answer"
     assert health["containers"][0]["cause"] == "the log was fenced"
     assert health["containers"][0]["state"] == "failed"
 

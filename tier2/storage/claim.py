@@ -38,6 +38,7 @@ from tier2.storage.counters import StorageCounters
 from tier2.storage.garbage import list_objects
 from tier2.storage.object_names import ObjectNames
 from tier2.storage.root import Root, decode_root
+from tier2.storage.unknown_outcome import unknown_outcome
 
 _ATTEMPTS_MAX = 16
 _RACERS = 4
@@ -166,8 +167,8 @@ class RootClaimer:
         try:
             await self._store.get(self._names.root)
         except ObjectNotFoundError:
-            raise StorageError(
-                f"outcome of creating the root is unknown container={self._container_id}"
+            raise unknown_outcome(
+                f"creating the root container={self._container_id}", cause
             ) from cause
 
     async def _take_over(self, root: Root, tag: str, epoch: Epoch, log_id: bytes) -> None:
@@ -182,8 +183,8 @@ class RootClaimer:
         except StorageError as error:
             found = await self._store.get(self._names.root)
             if found.tag == tag:
-                raise StorageError(
-                    f"outcome of claiming the root is unknown container={self._container_id}"
+                raise unknown_outcome(
+                    f"claiming the root container={self._container_id}", error
                 ) from error
 
     def _check_ownership(self, root: Root, log_id: bytes, follows: bytes) -> None:

@@ -35,6 +35,7 @@ from segmentstore.contracts.storage import Publication
 from tier2.storage.counters import StorageCounters
 from tier2.storage.object_names import ObjectIdentity, ObjectKind, ObjectNames
 from tier2.storage.root import Root, decode_root
+from tier2.storage.unknown_outcome import unknown_outcome
 
 _LOG = logging.getLogger(__name__)
 
@@ -166,9 +167,8 @@ class RootPublisher:
             self._end(root, cause)
         if isinstance(cause, StorageFullError):
             raise cause
-        raise StorageError(
-            f"outcome of a root update is unknown container={root.container_id}"
-            f" version={attempt.root.version}"
+        raise unknown_outcome(
+            f"a root update container={root.container_id} version={attempt.root.version}", cause
         ) from cause
 
     async def _read(self) -> tuple[Root, str]:

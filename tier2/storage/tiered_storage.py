@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from random import Random
 
-from segmentstore.contracts.errors import StorageError
+from segmentstore.contracts.errors import SegmentStoreError, StorageError
 from segmentstore.contracts.identifiers import (
     BufferView,
     ContainerId,
@@ -80,6 +80,7 @@ class TieredStorage(RootReading):
             random=random,
         )
         self._owned: OwnedRoot | None = None
+        self._claim_failure = ""
         self._compactor: Compactor | None = None
         self._swap_door: SwapDoor | None = None
         self._scrubber: Scrubber | None = None
@@ -101,12 +102,19 @@ class TieredStorage(RootReading):
 
     def _claimed(self) -> OwnedRoot:
         if self._owned is None:
-            raise StorageError(f"Tier 2 is not claimed yet container={self._container_id}")
+            raise StorageError(
+                f"Tier 2 has not answered since the start container={self._container_id}"
+                f" (it is asked again and again): {self._claim_failure or 'not asked yet'}"
+            )
         return self._owned
 
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedRoot:
         assert self._owned is None, f"claimed twice container={self._container_id} epoch={epoch}"
-        claim = await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
+        try:
+            claim = await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
+        except SegmentStoreError as error:
+            self._claim_failure = str(error)
+            raise
         root = claim.root
         self._owned = OwnedRoot(
             components=self._components,

@@ -1,0 +1,38 @@
+"""H4: who is not told what became of a root is told why, in the word that the object store has for it."""
+
+import pytest
+
+from segmentstore.contracts.errors import StorageUnavailableError
+from segmentstore.contracts.identifiers import BufferView
+from tests.contracts.storage_publications import read_all
+from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
+from tests.tier2.storage.faulty_store import FaultyStore
+from tests.tier2.storage.small_rounds import first_round, second_round
+from tier2.object_stores.memory import MemoryObjectStore
+
+
+class ThrottlingStore(FaultyStore):
+    """Takes no conditional put while `throttled`."""
+
+    throttled = False
+
+    async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+        if self.throttled:
+            raise StorageUnavailableError("s3 asks for fewer requests", state="throttled")
+        return await super().put_if_match(key, content, tag)
+
+
+async def test_h4_a_root_that_was_not_published_says_why() -> None:
+    store = ThrottlingStore(MemoryObjectStore())
+    backing = ObjectStoreBacking(store, SMALL)
+    owner = await backing.claimed(1)
+    await owner.publish(first_round())
+    store.throttled = True
+    with pytest.raises(StorageUnavailableError, match=r"root update .* fewer requests") as update:
+        await owner.publish(second_round())
+    assert update.value.state == "throttled"
+    with pytest.raises(StorageUnavailableError, match=r"claiming .* fewer requests") as claim:
+        await backing.claimed(2)
+    assert claim.value.state == "throttled"
+    store.throttled = False
+    assert await read_all(await backing.claimed(2), 1, 0, 3) == b"abc"
