@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    SegmentStoreError,
     StorageError,
     StorageFullError,
     StorageNotPrimaryError,
@@ -85,6 +86,7 @@ class RootClaimer:
         self._random = random
         self._nonces: deque[bytes] = deque(maxlen=_NONCES_MAX)
         self._creating: deque[bytes] = deque(maxlen=_NONCES_MAX)
+        self._race_cause: SegmentStoreError | None = None
 
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> Claim:
         """Raises InvalidRequestError, StorageNotPrimaryError, StorageError (call again), CorruptedDataError."""
@@ -209,6 +211,7 @@ class RootClaimer:
         Raises InvalidRequestError if more than one won, StorageError if the answers do not tell.
         """
         key = self._names.probe(random_id(self._random))
+        self._race_cause = None
         created = await self._race(key, 1, None)
         self._judge("put-if-absent", created)
         tag = next(tag for tag in created if tag is not None)
@@ -234,7 +237,10 @@ class RootClaimer:
             if tag is None:
                 return await self._store.put_if_absent(key, content)
             return await self._store.put_if_match(key, content, tag)
-        except (StorageError, StorageFullError):
+        except (ObjectExistsError, ObjectChangedError):
+            return None
+        except (StorageError, StorageFullError) as error:
+            self._race_cause = error
             return None
 
     def _judge(self, verb: str, tags: list[str | None]) -> None:
@@ -242,7 +248,8 @@ class RootClaimer:
         if winners > 1:
             raise self._refusal(f"{winners} of {len(tags)} racing {verb} won")
         if winners == 0:
-            raise StorageError(f"no racing {verb} won, or its answer was lost: nothing is known")
+            cause = self._race_cause or StorageError("each was told that another one had won")
+            raise unknown_outcome(f"racing {verb} container={self._container_id}", cause)
 
     def _refusal(self, why: str) -> InvalidRequestError:
         return InvalidRequestError(

@@ -16,6 +16,11 @@ class ThrottlingStore(FaultyStore):
 
     throttled = False
 
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
+        if self.throttled:
+            raise StorageUnavailableError("s3: writing is not allowed", state="credentials_denied")
+        return await super().put_if_absent(key, content)
+
     async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
         if self.throttled:
             raise StorageUnavailableError("s3 asks for fewer requests", state="throttled")
@@ -36,3 +41,14 @@ async def test_h4_a_root_that_was_not_published_says_why() -> None:
     assert claim.value.state == "throttled"
     store.throttled = False
     assert await read_all(await backing.claimed(2), 1, 0, 3) == b"abc"
+
+
+async def test_h4_a_first_start_that_may_not_write_says_why_and_goes_on_when_it_may() -> None:
+    store = ThrottlingStore(MemoryObjectStore())
+    backing = ObjectStoreBacking(store, SMALL)
+    store.throttled = True
+    with pytest.raises(StorageUnavailableError, match="writing is not allowed") as claim:
+        await backing.claimed(1)
+    assert claim.value.state == "credentials_denied"
+    store.throttled = False
+    await (await backing.claimed(1)).publish(first_round())
