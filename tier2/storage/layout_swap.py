@@ -70,7 +70,6 @@ async def swap_entries(
             await owned.commit(attempt)
     except BaseException:
         if not committing:
-            segments.end_change()
             owned.publisher.abandon(uploader.uploaded)
         raise
     return swapped

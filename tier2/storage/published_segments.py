@@ -72,14 +72,21 @@ class PublishedSegments:
 
     async def begin_change(self, records: Mapping[SegmentId, bytes | None]) -> None:
         """A publication is about to change these segments: from now on nothing of them is kept, so that nothing
-        stale can be left when the root moves on."""
+        stale can be left when the root moves on. Cut off, it has not begun.
+
+        Only who began a change ends it: another one may be open that waits for its answer.
+        """
         assert not self._changing, f"another change is open segments={len(self._changing)}"
         self._changing = records
-        for number, segment_id in enumerate(records):
-            self._windows.remove(segment_id)
-            self._records.remove(segment_id)
-            if number % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        try:
+            for number, segment_id in enumerate(records):
+                self._windows.remove(segment_id)
+                self._records.remove(segment_id)
+                if number % _SLICE == _SLICE - 1:
+                    await asyncio.sleep(0)
+        except BaseException:
+            self.end_change()
+            raise
 
     def end_change(self) -> None:
         """The publication is visible now, or will never be."""

@@ -38,7 +38,6 @@ async def publish(
             return
         await segments.begin_change(attempt.records)
     except BaseException:
-        segments.end_change()
         owned.publisher.abandon(uploader.uploaded)
         raise
     await owned.commit(attempt)

@@ -92,7 +92,6 @@ async def _repack(
             await owned.commit(attempt)
     except BaseException:
         if not committing:
-            segments.end_change()
             owned.publisher.abandon(uploader.uploaded)
         raise
     return True
