@@ -173,7 +173,11 @@ class Compactor:
         for entry in entries:
             if entry.end_offset in joined:
                 continue
-            index = await self._components.chunk_reads.index(entry)
+            try:
+                index = await self._components.chunk_reads.index(entry)
+            except (CorruptedDataError, ObjectNotFoundError) as error:
+                _LOG.error("not looking at a chunk's compression: %s", error)
+                continue
             kinds = {block.compression for block in index.entries}
             if kinds - {wanted, Compression.NONE}:
                 alone.append((entry,))

@@ -1,0 +1,52 @@
+"""Compaction passes over chunks that are damaged or lost: nobody is stopped or held up by them."""
+
+from dataclasses import replace
+
+import pytest
+
+from segmentstore.contracts.errors import CorruptedDataError
+from tests.contracts.storage_publications import change, data, read_all
+from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
+from tests.tier2.storage.faulty_store import FaultyStore
+from tests.tier2.storage.test_blocks_of_events import blocks_of
+from tests.tier2.storage.test_compaction import chunks_of, rounds, settle, trickle
+from tier2.format.chunk_format import Compression
+from tier2.object_stores.memory import MemoryObjectStore
+
+TEXT = b"the same words again and again, " * 120
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(MemoryObjectStore())
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+async def test_a_cold_chunk_whose_index_cannot_be_read_stays_as_it_is(
+    store: FaultyStore, how: str
+) -> None:
+    owner = await ObjectStoreBacking(store, SMALL).claimed(1)
+    for segment_id in (1, 2):
+        await owner.publish(
+            rounds(
+                change(
+                    segment_id,
+                    f"s{segment_id}",
+                    length=len(TEXT),
+                    sequence_number=1,
+                    pieces=[data(0, TEXT)],
+                )
+            )
+        )
+    bad = [key for key in store.put_keys if "/chunks/" in key][0]
+    if how == "lost":
+        await store.delete(bad)
+    else:
+        store.damage = {bad: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
+    zstd = replace(SMALL, cold_seconds=0.0, cold_compression=Compression.ZSTD)
+    owner = await ObjectStoreBacking(store, zstd).claimed(2)
+    await settle(owner)
+    blocks = await blocks_of(owner, 2, 0, len(TEXT))
+    assert {block.compression for block in blocks} == {int(Compression.ZSTD)}
+    with pytest.raises(CorruptedDataError):
+        await read_all(owner, 1, 0, len(TEXT))
