@@ -75,7 +75,7 @@ class Compactor:
         self._not_before = 0.0
         self._rests_until = 0.0
         self._alone: list[_Job] = []
-        """Jobs of a step in which an image was damaged: the others are done one by one."""
+        """Jobs of a step in which an image was damaged or gone: the others are done one by one."""
 
     async def step(self) -> bool:
         """Join what is due, up to the bounds of one step; True if a version was published.
@@ -95,14 +95,15 @@ class Compactor:
         try:
             with self._pace.working():
                 return await self._join(jobs)
-        except CorruptedDataError as error:
+        except (CorruptedDataError, ObjectNotFoundError) as error:
             if len(jobs) > 1:
                 self._alone = jobs
                 return True
+            if isinstance(error, ObjectNotFoundError):
+                _LOG.info("not joining chunks, an object of them is gone: %s", error)
+                return False
             self._components.counters.checksum_failures += 1
             _LOG.error("not joining chunks of segment %d: %s", jobs[0].segment_id, error)
-        except ObjectNotFoundError as error:
-            _LOG.info("not joining chunks, their objects are gone meanwhile: %s", error)
         return False
 
     # --- choosing -----------------------------------------------------------------------------

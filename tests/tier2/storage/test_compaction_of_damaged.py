@@ -38,7 +38,7 @@ async def test_a_cold_chunk_whose_index_cannot_be_read_stays_as_it_is(
                 )
             )
         )
-    bad = [key for key in store.put_keys if "/chunks/" in key][0]
+    bad = next(key for key in store.put_keys if "/chunks/" in key)
     if how == "lost":
         await store.delete(bad)
     else:
@@ -50,3 +50,16 @@ async def test_a_cold_chunk_whose_index_cannot_be_read_stays_as_it_is(
     assert {block.compression for block in blocks} == {int(Compression.ZSTD)}
     with pytest.raises(CorruptedDataError):
         await read_all(owner, 1, 0, len(TEXT))
+
+
+async def test_a_lost_chunk_holds_up_nobody_else(store: FaultyStore) -> None:
+    backing = ObjectStoreBacking(store, SMALL)
+    owner = await backing.claimed(1)
+    await trickle(owner, 4)
+    lost = [key for key in store.put_keys if "/chunks/" in key][1]
+    other = await trickle(owner, 4, segment_id=2)
+    await store.delete(lost)
+    while await owner.maintain():
+        pass
+    assert await chunks_of(owner, 2, len(other)) == 1
+    assert await read_all(owner, 2, 0, len(other)) == other
