@@ -104,8 +104,8 @@ def layout_range(
 
 
 def end_offset_of(layout: bytes) -> int:
-    """The end offset in a layout entry's key."""
-    return int.from_bytes(layout[_RECORD_KEY_BYTES:], "big")
+    """The end offset in a layout entry's key, or in where a scan goes on behind one: that is a byte longer."""
+    return int.from_bytes(layout[_RECORD_KEY_BYTES : _LAYOUT_KEY.size], "big")
 
 
 def segment_of(key: bytes) -> SegmentId:

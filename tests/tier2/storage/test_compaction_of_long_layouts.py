@@ -1,0 +1,40 @@
+"""A layout longer than one look is joined to its end."""
+
+from dataclasses import replace
+
+from tests.contracts.storage_publications import change, data, merge, read_all, round_of
+from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
+from tests.tier2.storage.faulty_store import FaultyStore
+from tests.tier2.storage.test_compaction import settle
+from tests.tier2.storage.test_swap_proposals import chunks
+from tier2.object_stores.memory import MemoryObjectStore
+
+ROOMY = replace(SMALL, run_block_bytes=4096, run_part_bytes=1 << 20, run_cache_bytes=1 << 20)
+MANY = 2_500
+"""More than two looks take in."""
+
+
+async def test_a_layout_of_many_pages_is_joined_in_one_life() -> None:
+    store = FaultyStore(MemoryObjectStore())
+    idle = replace(ROOMY, compaction_bytes_per_second=0)
+    owner = await ObjectStoreBacking(store, idle).claimed(1)
+    content = bytes(number % 251 for number in range(MANY * 4))
+    sources = [
+        change(
+            number + 2,
+            f"t{number}",
+            length=4,
+            sequence_number=1,
+            pieces=[data(0, content[number * 4 : number * 4 + 4])],
+            deleted=True,
+        )
+        for number in range(MANY)
+    ]
+    pieces = [merge(number * 4, number + 2, 4) for number in range(MANY)]
+    target = change(1, "a", length=len(content), sequence_number=1, pieces=pieces)
+    await owner.publish(round_of(target, *sources, highest_id=MANY + 2))
+    assert len(await chunks(owner)) == MANY
+    owner = await ObjectStoreBacking(store, ROOMY).claimed(2)
+    await settle(owner)
+    assert len(await chunks(owner)) < 10
+    assert await read_all(owner, 1, 0, len(content)) == content
