@@ -33,6 +33,7 @@ from tier2.storage.run_part import verify_part
 from tier2.storage.run_values import LayoutEntry, decode_attribute, decode_id, decode_record
 from tier2.storage.run_view import RunView
 from tier2.storage.verify_report import Progress, VerifyCourse, VerifyReport
+from tier2.storage.view_source import with_view
 
 _PAGE = 512
 _ATTEMPTS_MAX = 4
@@ -310,9 +311,7 @@ class _Verification:
     async def _verify_backups(self) -> None:
         for pin in await read_pins(self._view):
             self._report.backups += 1
-            backup = _BackupVerification(
-                pin, self._reader, self._course, newest=self._view, deep=self._deep
-            )
+            backup = _BackupVerification(pin, self._reader, self._course, deep=self._deep)
             for damage in await backup.damages():
                 self._report.add_damage(f"backup {pin.name!r}: {damage}")
 
@@ -321,17 +320,10 @@ class _BackupVerification(_Verification):
     """One pass over a root that is kept for a backup."""
 
     def __init__(
-        self,
-        pin: Pin,
-        reader: ContainerReader,
-        course: VerifyCourse,
-        *,
-        newest: RunView,
-        deep: bool,
+        self, pin: Pin, reader: ContainerReader, course: VerifyCourse, *, deep: bool
     ) -> None:
         super().__init__(reader, course, deep=deep, objects=True)
         self._pin = pin
-        self._newest = newest
         self._view = reader.components.view(pin.root)
 
     async def damages(self) -> Sequence[str]:
@@ -359,7 +351,9 @@ class _BackupVerification(_Verification):
     async def _verify_chunk(
         self, record: SegmentRecord, entry: LayoutEntry, reference: bytes
     ) -> None:
-        if await self._newest.get(reference) is None:
+        # References never come back: one that a later root has as well was proved under the root that was walked first.
+        shared = await with_view(self._reader, lambda view: view.get(reference))
+        if shared is None:
             await super()._verify_chunk(record, entry, reference)
 
     async def _newer_view(self) -> RunView:

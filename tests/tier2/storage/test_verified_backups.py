@@ -9,7 +9,10 @@ from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_compaction import settle, trickle
 from tests.tier2.storage.test_pins import drop_everything
 from tier2.object_stores.memory import MemoryObjectStore
+from tier2.storage import verify
+from tier2.storage.pins import Pin, read_pins
 from tier2.storage.reader import ContainerReader
+from tier2.storage.run_view import RunView
 from tier2.storage.tiered_storage import TieredStorage
 from tier2.storage.verify import verify_container
 from tier2.storage.verify_report import VerifyReport
@@ -120,3 +123,29 @@ async def test_h6_a_backup_that_is_dropped_meanwhile_is_no_damage(
     report = await verify_container(reader)
     assert dropped == [gone]
     assert (report.damages, report.backups) == ([], 1)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_h8_runs_that_are_merged_while_a_backup_is_read_are_no_damage_of_it(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch, deep: bool
+) -> None:
+    owner = await ObjectStoreBacking(store, SMALL).claimed(1)
+    await trickle(owner, 12)
+    await owner.pin("monday")
+    await trickle(owner, 4, first=12)
+    before = await keys_of(store)
+    moved: list[str] = []
+
+    async def move_on(view: RunView) -> list[Pin]:
+        pins = await read_pins(view)
+        if not moved:
+            moved.append("on")
+            await trickle(owner, 20, first=16)
+            await settle(owner)
+        return pins
+
+    reader = await reader_of(store)
+    monkeypatch.setattr(verify, "read_pins", move_on)
+    report = await verify_container(reader, deep=deep)
+    assert (report.damages, report.backups) == ([], 1)
+    assert any("/runs/" in key for key in before - await keys_of(store))
