@@ -90,7 +90,11 @@ class Scrubber:
             if found is Walked.EVERYTHING:
                 self._finish_pass(now)
                 break
-            repaired |= await self._take(found, kept)
+            try:
+                repaired |= await self._take(found, kept)
+            except (CorruptedDataError, ObjectNotFoundError) as error:
+                # What says whether the chunk still counts is damaged as well.
+                await self._report("a run cannot be read", error, None)
             if get_running_loop().time() - now >= _STEP_SECONDS_MAX:
                 break
         return repaired

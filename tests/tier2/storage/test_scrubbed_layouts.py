@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from segmentstore.contracts.errors import CorruptedDataError
 from tests.contracts.storage_publications import change, data
 from tests.tier2.storage.backings import ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
@@ -15,6 +16,7 @@ from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage import scrub_walk, scrubbing
 from tier2.storage.root_publisher import Attempt
 from tier2.storage.run_keys import layout_key
+from tier2.storage.run_view import RunView
 from tier2.storage.tiered_storage import TieredStorage
 
 ONE_PASS = replace(FAST, scrub_pass_seconds=1e9)
@@ -186,3 +188,21 @@ async def test_a_run_that_cannot_be_read_stops_no_owner_though_the_backups_are_n
     await scrub(owner, Cache())
     statistics = owner.statistics()
     assert (statistics.scrub_passes, statistics.scrub_damages) == (1, 1)
+
+
+async def test_a_run_that_cannot_be_read_behind_a_damaged_chunk_stops_no_owner(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await backing_of(store).claimed(1)
+    await trickle(owner, 3)
+    (_, damaged, _) = await chunk_keys(store)
+    store.damage = {damaged: lambda found: bytes(len(found))}
+
+    async def unreadable(*_: object) -> dict[bytes, bytes]:
+        raise CorruptedDataError("run is corrupted")
+
+    monkeypatch.setattr(RunView, "get_many", unreadable)
+    await scrub(owner, Cache())
+    statistics = owner.statistics()
+    assert (statistics.scrub_passes, statistics.scrubbed_chunks) == (1, 3)
+    assert statistics.scrub_damages == 1
