@@ -42,7 +42,7 @@ async def restore_backup(
     unfinished = unfinished_restore(data)
     if unfinished is not None and unfinished.backup != name:
         raise InvalidRequestError(
-            f"another restore into this directory was cut off: finish it first, or name another directory"
+            f"another copy into this directory was cut off: finish it first, or name another directory"
             f" backup={unfinished.backup!r} path={data}"
         )
     if unfinished is None or not (data / "tier2").exists():

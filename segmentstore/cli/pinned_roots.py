@@ -7,6 +7,7 @@ from segmentstore.cli.tier2_reading import Tier2, require_a_root
 from tier2.storage.lost_root import find_pins_without_root
 from tier2.storage.pins import Pin, read_pins
 from tier2.storage.reader import ContainerReader
+from tier2.storage.view_source import with_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,8 @@ async def pins_of(tier2: Tier2) -> Sequence[PinnedContainer]:
         for pin in await find_pins_without_root(lost.reader.components)
     ]
     return sorted(pins, key=lambda each: (each.reader.container_id, each.pin.name))
+
+
+async def backups_of(readers: Sequence[ContainerReader]) -> list[str]:
+    """Names of the backups that the newest roots keep. Raises StorageError, CorruptedDataError."""
+    return sorted({pin.name for reader in readers for pin in await with_view(reader, read_pins)})

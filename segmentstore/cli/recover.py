@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from segmentstore.cli.tier2_contents import ContainerSurvey
     from segmentstore.cli.tier2_losses import Losses
     from segmentstore.cli.tier2_recovery import RecoveredLog
+    from tier2.storage.reader import ContainerReader
 
 _IN_PLACE = ""
 
@@ -127,9 +128,11 @@ def recover(
 
 
 async def _recover(wanted: Recovery) -> "RecoveryResult":
+    from segmentstore.cli.pinned_roots import backups_of
     from segmentstore.cli.recovery_report import (
         RecoveryResult,
         contents_unread,
+        named,
         summary,
         unfinished,
     )
@@ -155,9 +158,16 @@ async def _recover(wanted: Recovery) -> "RecoveryResult":
         result.remarks = [summary(surveys), *unfinished(surveys)]
         result.remarks += losses.sentences(wanted.source)
         result.remarks += _logs_left_behind(wanted, surveys)
+        readable = [each.reader for each in surveys if not each.unreadable]
         refused = not wanted.with_damage and losses.beyond(wanted.begin_anew)
+        left_behind = await backups_of(readable) if wanted.copy else []
+        result.remarks += named(
+            "backups stay where they are and are not in the copy; each becomes a store of its own with"
+            f" segmentstore backup restore NAME --from {wanted.source} --data NEWDIR",
+            left_behind,
+        )
         if wanted.copy and not refused and not wanted.dry:
-            refused = not await _copy(result, surveys, wanted)
+            refused = not await _copy(result, readable, left_behind, wanted)
         elif not refused:
             result.remarks.append(contents_unread(wanted.source))
     logs = await _logs(wanted, surveys, losses, only_look=refused or wanted.dry)
@@ -234,13 +244,22 @@ async def _settle(
 
 
 async def _copy(
-    result: "RecoveryResult", surveys: "Sequence[ContainerSurvey]", wanted: Recovery
+    result: "RecoveryResult",
+    readers: "Sequence[ContainerReader]",
+    left_behind: Sequence[str],
+    wanted: Recovery,
 ) -> bool:
-    """False if it is damaged and nobody wants it so; the result names the damage."""
+    """False if it is damaged and nobody wants it so; the result names the damage.
+
+    `left_behind`: backups, whose own objects are not copied. The copy forgets them as a restore does.
+    """
     from segmentstore.cli.tier2_bringing import copy_tier2
     from segmentstore.cli.tier2_contents import progress_bar
+    from segmentstore.cli.unfinished_restore import UnfinishedRestore, mark_restore, unmark_restore
 
-    readers = [each.reader for each in surveys if not each.unreadable]
+    if left_behind:
+        versions = {int(each.container_id): each.root.version for each in readers}
+        mark_restore(wanted.data, UnfinishedRestore("", versions))
     copied = await copy_tier2(
         [(each.root, each.components) for each in readers],
         wanted.data,
@@ -248,6 +267,8 @@ async def _copy(
         bar=partial(progress_bar, quiet=wanted.quiet, unit="B", scaled=True),
     )
     result.remarks += copied.damage
+    if left_behind and not copied.is_there:
+        unmark_restore(wanted.data)
     return copied.is_there
 
 

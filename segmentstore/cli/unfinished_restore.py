@@ -1,9 +1,10 @@
-"""The mark of a `backup restore` that is not through: without it a copied Tier 2 could be anybody's.
+"""The mark of a `backup restore`, or of a `recover --copy`, that is not through: without it a copied Tier 2 could be
+anybody's.
 
     DATA/restore.unfinished   a JSON object: the backup, and the root version that was copied of each container
 
 - The mark is durable before the first byte is copied, and goes when nothing is left to do.
-- Backups that are not newer than the restored root name objects that were not copied: the mark says which those are.
+- Backups that are not newer than the copied root name objects that were not copied: the mark says which those are.
 """
 
 import json
@@ -22,6 +23,7 @@ class UnfinishedRestore:
     """Which backup, and the copied root versions by container id."""
 
     backup: str
+    """Empty: the newest roots."""
     root_versions: Mapping[int, int]
 
 

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from segmentstore.cli import backup_restore
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from tests.cli.command_line import CommandLine
@@ -118,3 +119,33 @@ def test_a_recovery_that_reads_no_contents_says_so_and_which_command_does(
     named = cli("tier2", "verify", "--deep", str(data), "--quiet")
     assert named.exit_code == ExitCode.CORRUPT
     assert "r/0" in named.errors
+
+
+def test_h6_a_copy_forgets_backups_whose_objects_stay_behind_and_says_where_they_are(
+    data: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    options = [*NO_STREAMS, "--set", "tier2.garbage_grace_seconds=0s"]
+    with ServerProcess(data, options) as server:
+        online = CommandLine(cli.capture, server.address)
+        assert online.segment("create", "r/7").exit_code == ExitCode.OK
+        for name in KEPT:
+            assert online.segment("delete", name).exit_code == ExitCode.OK
+        assert online.segment("flush").exit_code == ExitCode.OK
+        assert server.terminate() == 0
+    new = tmp_path / "new"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(backup_restore, "finish_restore", lambda *_: [].pop())
+        with pytest.raises(IndexError):
+            cli(*copying(COMMANDS["recover"], data, new))
+    done = cli("recover", "--from-tier2", "--data", str(new), "--quiet")
+    assert done.exit_code == ExitCode.OK, done.errors
+    told = cli(*copying(COMMANDS["recover"], data, tmp_path / "another"))
+    assert told.exit_code == ExitCode.OK, told.errors
+    assert "NEWDIR: monday" in told.errors
+    for copy in (new, tmp_path / "another"):
+        assert cli("backup", "list", str(copy), "-o", "json").rows == []
+        verified = cli("tier2", "verify", "--deep", str(copy), "--quiet")
+        assert verified.exit_code == ExitCode.OK, verified.errors
+    assert [row["backup"] for row in cli("backup", "list", str(data), "-o", "json").rows] == [
+        "monday"
+    ]
