@@ -4,11 +4,13 @@ Without a root nobody can say which objects belong together. So what is found he
 container is refused (tier2/storage/claim.py) until a person brings its root back, or says that it begins anew.
 
 - A pinned root lies in a run as a whole (tier2/storage/pins.py), so it is found by looking through the runs that a
-  listing shows, the newest first, for what they say of pins.
+  listing shows for what they say of pins. Which of them are newer only the root told: a merge gives old entries a new
+  identity. So pins are compared by the identities that are in them.
 - Runs that were merged may lie there for their grace, so a pin may be found that was dropped lately, and miss objects:
   whoever goes on with it looks for them first (tier2/storage/lost_chunks.py).
 """
 
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -61,29 +63,59 @@ async def find_pins_without_root(components: Components) -> list[Pin]:
             identity = names.identity(ObjectKind.RUN, info.key)
             if identity is not None:
                 runs.append((identity, info.size))
-    values: dict[str, bytes | None] = {}
-    for identity, size in sorted(runs, reverse=True):
+    pins: dict[str, Pin] = {}
+    removals: list[_Removal] = []
+    for identity, size in runs:
         try:
-            found = await _pin_entries(components, identity, size)
+            entries, is_alone = await _pin_entries(components, identity, size)
         except (CorruptedDataError, ObjectNotFoundError):
             continue
-        for key, value in found:
-            values.setdefault(pin_name_of(key), value)
-    pins: list[Pin] = []
-    for name in sorted(values):
-        value = values[name]
-        if value is None:
-            continue
-        try:
-            pins.append(Pin.decode(name, value))
-        except CorruptedDataError:
-            continue
-    return pins
+        for key, value in entries:
+            name = pin_name_of(key)
+            if value is None:
+                removals.append(_Removal(name, identity, is_alone))
+                continue
+            try:
+                pin = Pin.decode(name, value)
+            except CorruptedDataError:
+                continue
+            if name not in pins or _mark(pins[name]) < _mark(pin):
+                pins[name] = pin
+    listed = {identity for identity, _ in runs}
+    for removal in removals:
+        pin_or_none = pins.get(removal.name)
+        if pin_or_none is not None and removal.takes(pin_or_none, listed):
+            del pins[removal.name]
+    return [pins[name] for name in sorted(pins)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """A run that says that there is no pin of that name, or was none when what it was merged from was written."""
+
+    name: str
+    run: ObjectIdentity
+    is_alone: bool
+    """The run says nothing else: that is how a pin is dropped. So it is as old as its identity says."""
+
+    def takes(self, pin: Pin, listed: AbstractSet[ObjectIdentity]) -> bool:
+        """Whether it came behind the pin; of a merged run that shows by what the pin misses."""
+        if (self.run.epoch, self.run.serial) < _mark(pin):
+            return False
+        return self.is_alone or any(
+            part.identity not in listed for run in pin.root.runs for part in run
+        )
+
+
+def _mark(pin: Pin) -> tuple[int, int]:
+    """Grows from pin to pin."""
+    return pin.epoch, pin.serial
 
 
 async def _pin_entries(
     components: Components, identity: ObjectIdentity, size: int
-) -> list[tuple[bytes, bytes | None]]:
+) -> tuple[list[tuple[bytes, bytes | None]], bool]:
+    """Of one run, and whether it is a single entry in all."""
     start, end = range_of(PIN)
     footer = await components.objects.get_range(
         ObjectKind.RUN, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
@@ -92,14 +124,16 @@ async def _pin_entries(
     index = await components.files.index(part)
     entries: list[tuple[bytes, bytes | None]] = []
     number = index.block_at(start)
+    is_alone = False
     while number < index.block_count:
         (block,) = await components.files.blocks(part, index, (number,))
+        is_alone = index.block_count == block.count == 1
         last = block.lower_bound(end)
         entries += block.slice(block.lower_bound(start), last)
         if last < block.count:
             break
         number += 1
-    return entries
+    return entries, is_alone
 
 
 async def begin_anew(

@@ -1,6 +1,7 @@
 """What is lost of a container's Tier 2, and what is left: without its owner, from listings and the runs."""
 
 from collections.abc import AsyncGenerator
+from random import Random
 
 import pytest
 
@@ -213,6 +214,39 @@ async def test_h6_pins_are_found_in_the_runs_when_the_root_is_gone(
     remains = await find_remains(reader.components)
     assert remains.object_count == len(keys) - 1
     assert remains.highest_epoch == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_without_a_root(
+    store: StaleStore, backing: ObjectStoreBacking, seed: int
+) -> None:
+    """Merges give old entries new identities."""
+    random = Random(seed)
+    owner = await backing.claimed(1)
+    await owner.publish(first_round())
+    kept = await owner.pin("nightly")
+    for number in range(2, 50):
+        match random.choice(["publish", "publish", "publish", "merge", "collect", "again"]):
+            case "publish":
+                some = range(100 * number, 100 * number + 30)
+                await owner.publish(
+                    round_of(
+                        *(change(at, f"{at}", length=0, sequence_number=number) for at in some),
+                        highest_id=10_000,
+                    )
+                )
+            case "merge":
+                await owner.maintain()
+            case "collect":
+                await owner.collect_garbage()
+            case _:
+                await owner.unpin("nightly")
+                kept = await owner.pin("nightly")
+        reader = ContainerReader(
+            object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
+        )
+        found = await find_pins_without_root(reader.components)
+        assert [pin.root.version for pin in found] == [kept.version]
 
 
 async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
