@@ -11,7 +11,7 @@ import click
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import output_option, print_rows
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from segmentstore.cli.recovery_report import RecoveryResult
@@ -160,6 +160,15 @@ async def _recover(wanted: Recovery) -> "RecoveryResult":
         result.remarks += _logs_left_behind(wanted, surveys)
         readable = [each.reader for each in surveys if not each.unreadable]
         refused = not wanted.with_damage and losses.beyond(wanted.begin_anew)
+        if wanted.copy and not readable:
+            raise CorruptedDataError(
+                "\n".join(
+                    [
+                        "no container has runs that read, so nothing can be copied",
+                        *losses.sentences(wanted.source),
+                    ]
+                )
+            )
         left_behind = await backups_of(readable) if wanted.copy else []
         result.remarks += named(
             "backups stay where they are and are not in the copy; each becomes a store of its own with"

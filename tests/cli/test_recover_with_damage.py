@@ -314,3 +314,17 @@ def test_h7_a_root_older_than_its_objects_is_recovered_only_knowingly_and_above_
     with ServerProcess(new, PLAIN) as server:
         online = CommandLine(cli.capture, server.address)
         assert online.segment("read", "r/0").content == CONTENT["r/0"]
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--with-damage",)])
+def test_a_copy_of_which_no_run_can_be_read_is_refused_with_what_is_lost(
+    data: Path, tmp_path: Path, cli: CommandLine, more: tuple[str, ...]
+) -> None:
+    for container in range(4):
+        for run in (objects_of(data, container) / "runs").iterdir():
+            run.write_bytes(b"")
+    refused = cli(*recover(data, tmp_path / "new", "--copy", *more))
+    assert refused.exit_code == ExitCode.CORRUPT, refused.errors
+    for container in range(4):
+        assert f"container {container}: its segments cannot all be found" in refused.errors
+    assert not (tmp_path / "new").exists()
