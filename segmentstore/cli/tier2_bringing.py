@@ -4,6 +4,7 @@
   belong together from then on. A bucket is not linked: the store is started with its URL.
 - A copy stands for itself: the objects that the roots name are stored anew, in volumes, and nothing else. It is made
   under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
+- What goes while it is copied, from below a running owner, makes no copy: it was looked for before.
 - A copy is read before it gets its name, every chunk: damaged bytes go along only if somebody wants the rest with them.
 - A directory whose store is running is not linked.
 """
@@ -18,7 +19,11 @@ from pathlib import Path
 
 from segmentstore.cli.damaged_chunks import find_damaged_chunks
 from segmentstore.cli.tier2_contents import Bar
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+)
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.data_directory import LOCK_NAME, DataDirectoryInUseError
 from segmentstore.runtime.clock import SystemWallClock
@@ -93,7 +98,7 @@ class Tier2Copy:
     reports: Sequence[CopyReport]
     """By root."""
     damage: Sequence[str]
-    """Sentences about chunks whose bytes are damaged."""
+    """Sentences about chunks whose bytes are damaged, or that are not in the copy."""
     is_there: bool
     """False: it had damage that nobody wanted, and is gone again."""
 
@@ -109,7 +114,8 @@ async def copy_tier2(
 
     `bar` makes a progress bar in bytes for one of the two passes, from its name.
 
-    Raises InvalidRequestError if there is a Tier 2 already, CorruptedDataError, StorageError.
+    Raises InvalidRequestError if there is a Tier 2 already, CorruptedDataError, StorageError: also if something went
+    while it was copied, because the store there runs or the backup was dropped.
     """
     unfinished = _begin_copy(data_directory)
     volumes = LateVolumes(
@@ -124,15 +130,20 @@ async def copy_tier2(
     try:
         with bar("copying") as update:
             reports = [
-                await copy_container(root, components, volumes, progress=update)
-                for root, components in roots
+                await _copied(root, components, volumes, update) for root, components in roots
             ]
+        missing = [key for report in reports for key in report.missing]
+        if missing and not with_damage:
+            # They were looked for before.
+            raise _went_meanwhile(missing[0])
         with bar("reading the copy") as update:
             damage = [
                 sentence
                 for root, _ in roots
                 for sentence in await _damage_of(root.container_id, volumes, update)
             ]
+        if missing:
+            damage.append(f"{len(missing)} objects are not in the copy, the first: {missing[0]}")
     finally:
         await volumes.close()
     if damage and not with_damage:
@@ -140,6 +151,22 @@ async def copy_tier2(
         return Tier2Copy(reports, damage, is_there=False)
     _finish_copy(data_directory, unfinished)
     return Tier2Copy(reports, damage, is_there=True)
+
+
+async def _copied(
+    root: Root, components: Components, volumes: LateVolumes, progress: Callable[[int], object]
+) -> CopyReport:
+    try:
+        return await copy_container(root, components, volumes, progress=progress)
+    except ObjectNotFoundError as error:
+        raise _went_meanwhile(str(error)) from error
+
+
+def _went_meanwhile(what: str) -> StorageError:
+    return StorageError(
+        "something of it went while it was copied; if a store runs there, stop it, or pin a backup and restore that:"
+        f" what a backup keeps stays until it is dropped gone={what}"
+    )
 
 
 async def _damage_of(

@@ -3,13 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from segmentstore.cli import backup_restore
+from segmentstore.cli import backup_restore, tier2_bringing
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
+from segmentstore.contracts.errors import ObjectNotFoundError
+from segmentstore.contracts.identifiers import ContainerId
 from tests.cli.command_line import CommandLine
+from tier2.storage.components import Components
+from tier2.storage.copying import CopyReport, copy_container
+from tier2.storage.object_names import ObjectKind
+from tier2.storage.root import Root
 
 pytestmark = pytest.mark.integration
 
@@ -149,3 +156,39 @@ def test_h6_a_copy_forgets_backups_whose_objects_stay_behind_and_says_where_they
     assert [row["backup"] for row in cli("backup", "list", str(data), "-o", "json").rows] == [
         "monday"
     ]
+
+
+@both
+@pytest.mark.parametrize("folder", ["chunks", "runs"])
+def test_h8_a_copy_of_what_goes_while_it_is_copied_is_no_success(
+    data: Path,
+    tmp_path: Path,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    folder: str,
+) -> None:
+    """As behind the compaction of a store that runs, or the drop of the backup, once their grace is over."""
+
+    async def goes_first(
+        root: Root, components: Components, *target: Any, **how: Any
+    ) -> CopyReport:
+        reading = components.objects.get_range
+
+        async def gone(kind: ObjectKind, *where: Any) -> bytes:
+            if kind.name.lower().startswith(folder[:3]) and root.container_id == ContainerId(2):
+                raise ObjectNotFoundError("went meanwhile")
+            return await reading(kind, *where)
+
+        monkeypatch.setattr(components.objects, "get_range", gone)
+        return await copy_container(root, components, *target, **how)
+
+    monkeypatch.setattr(tier2_bringing, "copy_container", goes_first)
+    new = tmp_path / "new"
+    failed = cli(*copying(command, data, new))
+    assert failed.exit_code == ExitCode.UNAVAILABLE, failed.errors
+    assert "while it was copied" in failed.errors
+    assert not (new / "tier2").exists()
+    monkeypatch.undo()
+    done = cli(*copying(command, data, new))
+    assert done.exit_code == ExitCode.OK, done.errors
