@@ -2,6 +2,8 @@
 
 - The owner goes on publishing between two pages, so a layout that does not join is only doubted here, once in a pass;
   the caller looks again, under one root.
+- What is written while a pass goes on is left to the next one. Where more is written than may be read, a pass would
+  follow the newest segments for ever, and come to older ones and to backups never again.
 - What a backup shares with the newest root comes up again: whether it does costs a look-up, which is the caller's to
   count.
 """
@@ -13,6 +15,7 @@ from typing import TypeAlias
 from segmentstore.contracts.identifiers import SegmentId
 from tier2.storage.components import Components
 from tier2.storage.layout_continuity import LayoutContinuity
+from tier2.storage.object_names import ObjectIdentity
 from tier2.storage.owned_root import OwnedRoot
 from tier2.storage.pins import Pin
 from tier2.storage.run_block import Entry
@@ -68,6 +71,8 @@ class ScrubWalk:
         """Whose root is walked now; None: the newest one."""
         self.newest_cut_short = False
         """Not everything that the newest root names came up."""
+        self._began_at: ObjectIdentity | None = None
+        """Given out as the pass began: what it is to read has a lower one."""
         self._view: RunView | None = None
         """That of the pin."""
         self._pins: list[Pin] | None = None
@@ -89,6 +94,8 @@ class ScrubWalk:
 
         Raises CorruptedDataError and ObjectNotFoundError for runs; `skip_root()` goes on behind them.
         """
+        if self._began_at is None:
+            self._began_at = self._owned.take_identity()
         while True:
             if self._doubt is not None:
                 doubt, self._doubt = self._doubt, None
@@ -139,7 +146,12 @@ class ScrubWalk:
             return None
         entry = LayoutEntry.decode(end_offset_of(key), value)
         self._heed(segment_id, layout.see(entry))
-        return NamedChunk(segment_id, entry, self.pin)
+        return None if self._is_newer(entry.identity) else NamedChunk(segment_id, entry, self.pin)
+
+    def _is_newer(self, identity: ObjectIdentity) -> bool:
+        mark = self._began_at
+        assert mark is not None, "a pass begins with its first step"
+        return (identity.epoch, identity.serial) > (mark.epoch, mark.serial)
 
     def _finish_segment(self) -> bool:
         """False if that left a doubt."""

@@ -206,3 +206,18 @@ async def test_a_run_that_cannot_be_read_behind_a_damaged_chunk_stops_no_owner(
     statistics = owner.statistics()
     assert (statistics.scrub_passes, statistics.scrubbed_chunks) == (1, 3)
     assert statistics.scrub_damages == 1
+
+
+async def test_a_pass_ends_although_more_is_written_than_it_may_read(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub_walk, "_PAGE", 12)
+    monkeypatch.setattr(scrubbing, "_STEP_SECONDS_MAX", 0.0)
+    owner = await backing_of(store).claimed(1)
+    await trickle(owner, 10)
+    for number in range(10, 200, 4):
+        await trickle(owner, 4, first=number)
+        await owner.scrub(Cache().kept)
+    statistics = owner.statistics()
+    # What was there at the first step that had something to spend.
+    assert (statistics.scrub_passes, statistics.scrubbed_chunks) == (1, 18)
