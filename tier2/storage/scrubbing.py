@@ -18,7 +18,7 @@ from asyncio import get_running_loop
 from collections.abc import Sequence
 
 from segmentstore.codec.crc32 import crc32_of
-from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import KeptBytes
 from segmentstore.runtime.clock import WallClock
@@ -46,6 +46,7 @@ from tier2.storage.run_keys import (
 from tier2.storage.run_values import LayoutEntry, decode_record
 from tier2.storage.run_view import RunView
 from tier2.storage.scrub_walk import DoubtedLayout, NamedChunk, ScrubWalk, Step, Walked
+from tier2.storage.unreadable import is_unreadable
 
 _LOG = logging.getLogger(__name__)
 _PAGE = 256
@@ -170,7 +171,10 @@ class Scrubber:
             image = await self._read(entry)
             counters.scrubbed_bytes += len(image)
             await self._components.offload(verify_image, entry, image)
-        except (CorruptedDataError, ObjectNotFoundError) as error:
+        except StorageError as error:
+            damaged = isinstance(error, CorruptedDataError | ObjectNotFoundError)
+            if not damaged and not is_unreadable(error):
+                raise
             if not await self._is_current(found):
                 return False
             counters.scrub_damages += 1

@@ -32,6 +32,7 @@ from tier2.storage.root import RunPart
 from tier2.storage.run_part import verify_part
 from tier2.storage.run_values import LayoutEntry, decode_attribute, decode_id, decode_record
 from tier2.storage.run_view import RunView
+from tier2.storage.unreadable import is_unreadable
 from tier2.storage.verify_report import Progress, VerifyCourse, VerifyReport
 from tier2.storage.view_source import with_view
 
@@ -258,6 +259,11 @@ class _Verification:
             newer = await self._newer_view()
             if await newer.get(reference) is not None:
                 self._report.add_damage(f"chunk is missing {place} source={source}")
+            return
+        except StorageError as error:
+            if not is_unreadable(error):
+                raise
+            self._report.add_damage(f"chunk cannot be read {place} source={source}: {error}")
             return
         identity = ChunkIdentity(
             size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset

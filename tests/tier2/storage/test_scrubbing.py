@@ -1,11 +1,12 @@
 """Damage is found while the bytes can still be had from elsewhere: repair through the owner, report otherwise."""
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
 
-from segmentstore.contracts.errors import CorruptedDataError, StorageNotPrimaryError
+from segmentstore.contracts.errors import CorruptedDataError, StorageError, StorageNotPrimaryError
 from segmentstore.contracts.identifiers import ContainerId, SegmentId
 from segmentstore.contracts.storage import DataPiece
 from tests.contracts.storage_publications import change, read_all
@@ -228,3 +229,26 @@ class SlowStore(FaultyStore):
         if "/chunks/" in key:
             await asyncio.sleep(0.1)
         return await super().get_range(key, start, length)
+
+
+async def test_what_a_disk_cannot_read_is_damage_and_is_written_anew_from_what_is_cached(
+    store: FaultyStore, backing: ObjectStoreBacking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 5)
+    bad = (await chunk_keys(store))[2]
+    get_range = store.get_range
+
+    async def fail(key: str, start: int, length: int) -> bytes:
+        if key == bad:
+            raise StorageError("file system failed") from OSError(errno.EIO, "Input/output error")
+        return await get_range(key, start, length)
+
+    monkeypatch.setattr(store, "get_range", fail)
+    report = await look(store, deep=True)
+    assert report.damage_count == 1
+    assert "name='s1' id=1 offset=200" in report.damages[0]
+    await scrub(owner, Cache(content))
+    statistics = owner.statistics()
+    assert (statistics.scrub_damages, statistics.scrub_repairs) == (1, 1)
+    assert await read_all(owner, 1, 0, len(content)) == content
