@@ -4,11 +4,14 @@
     names the object -> delete -> remove the records in one more version
 
 A crash between any two steps leaves records of objects that are gone; deleting those again changes nothing.
+
+A root update that found no room is not waited for: it may need the room that these deletions make (H52). What is
+garbage under the root is named by no update of it either, whether that one lands or not.
 """
 
 import logging
 
-from segmentstore.contracts.errors import StorageError
+from segmentstore.contracts.errors import StorageError, StorageFullError
 from tier2.storage.components import Components
 from tier2.storage.garbage import is_named
 from tier2.storage.owned_root import OwnedRoot
@@ -28,7 +31,12 @@ async def collect_garbage(*, owned: OwnedRoot, components: Components) -> int:
     if not due and not owned.publisher.abandoned():
         return 0
     async with owned.lock:
-        await owned.settle()
+        try:
+            await owned.settle()
+        except StorageFullError:
+            # The root has been read back: it is ours, and the update is not in it.
+            await _delete(due, owned, components)
+            raise
         if due:
             await owned.publisher.confirm()
         deleted = await _delete(due, owned, components)
