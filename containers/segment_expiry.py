@@ -6,6 +6,8 @@
 - What goes is whole blocks in Tier 2, up to where the next one begins on an event, or is of unknown structure (H76).
   Bytes that are not flushed yet never expire.
 - What goes is of the segment that was looked at: one of the same name that was created since is another (H20).
+- A transaction's or a transient segment does not expire: it is merged as a whole or not at all (H17), and its bytes
+  expire in its parent.
 - A segment that is gone by then, or of which an index is damaged, holds up no other one.
 - A block is old when its *highest* time is; one without times when nothing was appended to its segment since.
 - Ages count only after the process has run for a while: a jump of the clock while it was down cannot be seen.
@@ -20,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from segmentstore.codec.container_hash import is_to_be_merged
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     SegmentStoreError,
@@ -103,6 +106,8 @@ class SegmentExpiry:
             async with aclosing(self._storage.list_segments(rule.prefix, "")) as records:
                 async for record in records:
                     if any(record.name.startswith(other.prefix) for other in earlier):
+                        continue
+                    if is_to_be_merged(record.name):
                         continue
                     await self._expire(record, rule)
 

@@ -58,6 +58,11 @@ def _bucket_of(primary: str, container_count: int) -> ContainerId:
 _remembered_bucket_of = lru_cache(maxsize=_REMEMBERED_MAX)(_bucket_of)
 
 
+def is_to_be_merged(name: str) -> bool:
+    """Whether it names a transaction's or a transient segment: what is to become a part of another one, as a whole."""
+    return _suffix_start(name) > 0
+
+
 def primary_name(name: str) -> str:
     """The name without its transaction, transient and epoch suffixes."""
     while True:

@@ -99,6 +99,25 @@ async def test_h77_a_clock_that_jumps_stops_rules_of_age_and_says_so() -> None:
         assert await start_of(container, "a") == 2000
 
 
+@pytest.mark.parametrize(
+    "suffix", ["#transaction." + "0" * 32, f"#transient.{'1' * 32}.{'2' * 32}"]
+)
+async def test_h17_a_segment_that_is_to_be_merged_expires_only_in_its_parent(suffix: str) -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("", age_seconds=3600.0, bytes_max=2_500))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await container.create("a")
+        await rounds(container, clock, "a" + suffix, 6)
+        await container.expiry.look()
+        assert await start_of(container, "a" + suffix) == 0
+        await container.seal("a" + suffix)
+        await container.merge("a", "a" + suffix)
+        await container.flush()
+        assert len(await read_all(container, "a", 0)) == 6_000
+        await container.expiry.look()
+        assert await start_of(container, "a") == 3_000
+
+
 async def test_tables_never_expire_and_hold_nobody_up() -> None:
     clock = SetClock(HOUR_MS)
     settings = ruled(RetentionRule("", bytes_max=0))
