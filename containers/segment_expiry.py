@@ -7,7 +7,7 @@
   Bytes that are not flushed yet never expire.
 - What goes is of the segment that was looked at: one of the same name that was created since is another (H20).
 - A transaction's or a transient segment does not expire: it is merged as a whole or not at all (H17), and its bytes
-  expire in its parent.
+  expire in its parent. Nor does the state of a reader group, which would forget where it is, or a stream's watermarks.
 - A segment that is gone by then, or of which an index is damaged, holds up no other one.
 - A block is old when its *highest* time is; one without times when nothing was appended to its segment since.
 - Ages count only after the process has run for a while: a jump of the clock while it was down cannot be seen.
@@ -23,6 +23,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from segmentstore.codec.container_hash import is_to_be_merged
+from segmentstore.codec.stream_names import is_of_internal_stream
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     SegmentStoreError,
@@ -107,7 +108,7 @@ class SegmentExpiry:
                 async for record in records:
                     if any(record.name.startswith(other.prefix) for other in earlier):
                         continue
-                    if is_to_be_merged(record.name):
+                    if is_to_be_merged(record.name) or is_of_internal_stream(record.name):
                         continue
                     await self._expire(record, rule)
 

@@ -167,6 +167,12 @@ def parse_segment(name: str) -> SegmentName:
     )
 
 
+def is_of_internal_stream(name: str) -> bool:
+    """Whether it names a segment that holds a reader group's state or a stream's watermarks: nobody's events."""
+    match = _SEGMENT.fullmatch(name)
+    return match is not None and match["stream"].startswith((READER_GROUP_PREFIX, MARK_PREFIX))
+
+
 def is_user_name(name: str) -> bool:
     """Whether a user may call a scope, stream, table or group so."""
     return len(name) <= USER_NAME_LENGTH_MAX and _USER_NAME.fullmatch(name) is not None

@@ -118,6 +118,19 @@ async def test_h17_a_segment_that_is_to_be_merged_expires_only_in_its_parent(suf
         assert await start_of(container, "a") == 3_000
 
 
+async def test_a_reader_group_that_rests_keeps_its_state() -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("shop/", age_seconds=3600.0))
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        for stream in ("_RGbilling", "_MARKorders", "orders"):
+            await rounds(container, clock, f"shop/{stream}/0.#epoch.0", 2)
+        clock.milliseconds += 10 * HOUR_MS
+        await container.expiry.look()
+        assert await start_of(container, "shop/orders/0.#epoch.0") == 2_000
+        assert await start_of(container, "shop/_RGbilling/0.#epoch.0") == 0
+        assert await start_of(container, "shop/_MARKorders/0.#epoch.0") == 0
+
+
 async def test_tables_never_expire_and_hold_nobody_up() -> None:
     clock = SetClock(HOUR_MS)
     settings = ruled(RetentionRule("", bytes_max=0))
