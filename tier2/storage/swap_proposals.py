@@ -7,7 +7,7 @@
 Accepted only if, under the root as it is when it is published,
 
 - the range is exactly that of neighbouring entries of the segment, and they are still the proposed ones;
-- every new image is sound, the one described, lies in a reserved object, and covers the range without a hole;
+- every new image is sound, the one described, lies wholly in a reserved object, and covers the range without a hole;
 - the uncompressed bytes have the same length and the same checksum, both computed here;
 - its blocks are unions of whole old blocks and say of their events what those said (H76).
 
@@ -113,6 +113,7 @@ class SwapDoor:
         try:
             new = self._take_new(proposal, uploaded)
             old = await self._current(proposal)
+            await self._require_inside(proposal, new)
             await self._compare(old, new)
             uploader = self._owned.uploader()
             replacement = Replacement(proposal.segment_id, old, new)
@@ -199,6 +200,17 @@ class SwapDoor:
         if described != list(old):
             raise _refused(proposal, "the segment has other chunks there by now")
         return current
+
+    async def _require_inside(self, proposal: SwapProposal, entries: Sequence[LayoutEntry]) -> None:
+        """Their objects hold so many bytes: a store may make room for what it is asked for before it looks."""
+        sizes: dict[ObjectIdentity, int] = {}
+        for entry in entries:
+            size = sizes.get(entry.identity)
+            if size is None:
+                size = await self._components.objects.size(ObjectKind.CHUNKS, entry.identity)
+                sizes[entry.identity] = size
+            if entry.position + entry.size > size:
+                raise _refused(proposal, f"an image goes beyond its object of {size} bytes")
 
     async def _compare(self, old: Sequence[LayoutEntry], new: Sequence[LayoutEntry]) -> None:
         """Same bytes, same knowledge of events. Raises SwapRefusedError. Memory: an image of each side."""

@@ -2,12 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from segmentstore.contracts.errors import StorageNotPrimaryError, StoreFullError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import DataPiece
+from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.storage_publications import change, data, read_all
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
@@ -17,6 +20,7 @@ from tests.tier2.storage.test_compaction import rounds, settle, trickle, verifie
 from tier2.format.chunk_encoder import encode_chunk
 from tier2.format.chunk_format import Compression
 from tier2.format.chunk_index import EventInformation
+from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.object_names import ObjectKind, ObjectNames
 from tier2.storage.run_keys import end_offset_of, layout_range
@@ -168,6 +172,26 @@ async def test_h9_a_key_serves_one_proposal(
     await owner.propose_swap(proposal)
     with pytest.raises(SwapRefusedError, match="no such object key"):
         await owner.propose_swap(proposal)
+    assert await read_all(owner, 1, 0, len(content)) == content
+
+
+@pytest.mark.parametrize(
+    ("position", "size"), [(0, 1 << 40), (0, (1 << 63) - 1), ((1 << 63) - 1, 200)]
+)
+async def test_h9_an_image_that_goes_beyond_its_object_is_refused_before_it_is_read(
+    tmp_path: Path, position: int, size: int
+) -> None:
+    files = FilesystemObjectStore(
+        str(tmp_path), files=SystemFileSystem(), executor=None, random=Random(1)
+    )
+    await files.start()
+    store = FaultyStore(files)
+    owner = await ObjectStoreBacking(store, QUIET).claimed(1)
+    content = await trickle(owner, 2)
+    new = await upload(owner, store, 0, [content])
+    beyond = replace(new, position=position, size=size)
+    with pytest.raises(SwapRefusedError, match="beyond its object"):
+        await owner.propose_swap(SwapProposal(SegmentId(1), await chunks(owner), [beyond]))
     assert await read_all(owner, 1, 0, len(content)) == content
 
 
