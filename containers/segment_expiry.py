@@ -159,5 +159,6 @@ class SegmentExpiry:
 def _is_old(block: StoredBlock, record: SegmentRecord, oldest_ms: int | None) -> bool:
     if oldest_ms is None:
         return False
-    newest_ms = block.highest_time_ms if block.events_known else record.last_modified_ms
+    # Where events are may be known without when they came: a merge counts bytes that were written as nobody's events.
+    newest_ms = block.highest_time_ms or record.last_modified_ms
     return newest_ms < oldest_ms

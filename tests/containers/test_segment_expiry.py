@@ -11,7 +11,8 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from containers.segment_expiry import ExpirySettings, RetentionRule
 from segmentstore.contracts.errors import SegmentTruncatedError
-from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.identifiers import EVENT_COUNT, SegmentId
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 from tests.containers.test_rules_time import SetClock
@@ -116,6 +117,27 @@ async def test_h17_a_segment_that_is_to_be_merged_expires_only_in_its_parent(suf
         assert len(await read_all(container, "a", 0)) == 6_000
         await container.expiry.look()
         assert await start_of(container, "a") == 3_000
+
+
+async def test_h76_a_merged_event_of_unknown_time_is_as_new_as_its_segment() -> None:
+    clock = SetClock(HOUR_MS)
+    settings = ruled(RetentionRule("a", age_seconds=3600.0))
+    counted = AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE)
+    async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
+        await container.create("a")
+        source = f"a#transient.{'1' * 32}.{'2' * 32}"
+        await container.create(source)
+        await append(container, source, b"x" * 1000)
+        await container.flush()
+        clock.milliseconds += 10 * HOUR_MS
+        container._processor.refresh_throttle()
+        await container.merge("a", source, attribute_updates=[counted], seal_source=True)
+        await container.flush()
+        await container.expiry.look()
+        assert await start_of(container, "a") == 0
+        clock.milliseconds += 2 * HOUR_MS
+        await container.expiry.look()
+        assert await start_of(container, "a") == 1000
 
 
 async def test_a_reader_group_that_rests_keeps_its_state() -> None:
