@@ -126,11 +126,15 @@ def _facts(upload: Upload) -> list[str]:
 
 
 def _behind(uploads: list[Upload], bucket: bytes, marker: bytes, id_marker: str) -> list[Upload]:
-    """Keys behind the marker, and of the marker's own key what comes behind the upload that was shown last."""
+    """Keys behind the marker, and of the marker's own key what comes behind the upload that was shown last.
+
+    All of that key if the one that was shown last is gone: who aborts what a page shows, and asks for the next one, may
+    see an upload twice, but none is left out.
+    """
     if not marker:
         return uploads
     place = bucket + marker
-    same = [upload for upload in uploads if upload.record.key == place]
+    same = [upload for upload in uploads if upload.record.key == place] if id_marker else []
     ids = [upload.upload_id for upload in same]
-    rest = same[ids.index(id_marker) + 1 :] if id_marker in ids else []
-    return rest + [upload for upload in uploads if upload.record.key > place]
+    shown = ids.index(id_marker) + 1 if id_marker in ids else 0
+    return same[shown:] + [upload for upload in uploads if upload.record.key > place]

@@ -128,6 +128,22 @@ def test_parts_and_uploads_are_listed_page_by_page(client: Any, bucket: str) -> 
     assert [row["Prefix"] for row in rolled["CommonPrefixes"]] == ["b/"]
 
 
+def test_uploads_of_one_key_that_are_aborted_page_by_page_are_all_shown(
+    client: Any, bucket: str
+) -> None:
+    uploads = [begin(client, bucket, key) for key in ("a", "k", "k", "k", "k", "k", "z")]
+    pages = client.get_paginator("list_multipart_uploads")
+    found = []
+    for page in pages.paginate(Bucket=bucket, PaginationConfig={"PageSize": 2}):
+        for row in page.get("Uploads", []):
+            found.append(row["UploadId"])
+            client.abort_multipart_upload(Bucket=bucket, Key=row["Key"], UploadId=row["UploadId"])
+    assert sorted(found) == sorted(upload["UploadId"] for upload in uploads)
+    behind = [begin(client, bucket, key) for key in ("k", "k", "z")][2:]
+    listed = client.list_multipart_uploads(Bucket=bucket, KeyMarker="k")["Uploads"]
+    assert [row["UploadId"] for row in listed] == [behind[0]["UploadId"]]
+
+
 def test_parts_are_copied_from_ranges_of_objects(client: Any, bucket: str) -> None:
     client.put_object(Bucket=bucket, Key="source", Body=PART + b"tail")
     upload = begin(client, bucket)
