@@ -32,6 +32,8 @@ from tier2.volumes.index_rows import (
 from tier2.volumes.volume_files import VolumeFiles
 
 _LOOKUPS_MAX = 4
+_LISTED_ROWS_MAX = 1000
+"""Read at once behind delete markers, though fewer are asked for."""
 _NATIVE = native_module("tier2.volumes.native.row_reading")
 
 
@@ -210,8 +212,8 @@ class Lookups:
         first = current_key(max(prefix, start_after + b"\0" if start_after else b""))
         end = CURRENT + prefix + b"\xff" * (KEY_BYTES_MAX + 1 - len(prefix))
         listed: list[ListedObject] = []
+        asked = limit
         while len(listed) < limit:
-            asked = limit - len(listed)
             rows = self._index.scan(first, end, asked)
             for row_key, content in rows:
                 row = decode_object_row(content)
@@ -220,7 +222,9 @@ class Lookups:
             if len(rows) < asked:
                 break
             first = rows[-1][0] + b"\0"
-        return listed
+            # More than are missing, and more each time: there may be a million markers in front of the last object.
+            asked = max(limit - len(listed), min(2 * asked, _LISTED_ROWS_MAX))
+        return listed[:limit]
 
     def versions(self, key: bytes) -> Sequence[IndexRecord]:
         for _ in range(_LOOKUPS_MAX):
