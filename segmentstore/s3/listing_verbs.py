@@ -17,12 +17,13 @@ from segmentstore.s3.object_description import version_text
 from segmentstore.s3.object_keys import BEYOND
 from segmentstore.s3.responses import xml_response
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.version_scan import VersionScan
+from segmentstore.s3.version_scan import KeyVersions, VersionScan
 from segmentstore.s3.xml_writing import branch, document, leaf
 from tier2.volumes.index_record import IndexRecord
 
 OWNER = branch("Owner", leaf("ID", OWNER_ID), leaf("DisplayName", OWNER_ID))
-_SCAN_KEYS = 100
+_SCAN_KEYS_MIN, _SCAN_KEYS_MAX = 4, 128
+"""At once: few until it turns out that keys have few versions."""
 
 
 def entries_asked(call: Call, name: str, most: int) -> int:
@@ -123,22 +124,28 @@ class ListingVerbs:
         page = _VersionPage(write, limit)
         start_at = marker if version_marker else place_behind(marker, prefix, delimiter) + b"\0"
         start_at = start_at if marker else b""
+        keys_max = _SCAN_KEYS_MIN
         while limit:
-            found = await self._scan.keys(call.bucket, prefix, start_at=start_at, limit=_SCAN_KEYS)
+            rolled = len(page.prefixes)
+            found = await self._scan.keys(
+                call.bucket,
+                prefix,
+                start_at=start_at,
+                limit=keys_max,
+                # One more than there is room for says that there are more.
+                versions_max=page.room + 1,
+                behind=version_marker if start_at == marker else "",
+            )
             for row in found:
                 group = rolled_up(row.key, prefix, delimiter)
-                records = row.records
-                if not records:
-                    # Gone between two looks.
-                    start_at = row.key + b"\0"
-                    continue
-                if row.key == marker and version_marker:
-                    records = _behind(records, version_marker)
-                if not page.take(row.key, group, records, newest=row.records[0]):
+                if row.records and not page.take(row, group):
                     break
                 start_at = row.key + b"\0" if group is None else group + BEYOND
-            if page.truncated or len(found) < _SCAN_KEYS:
+            if page.truncated or len(found) < keys_max:
                 break
+            keys_max = min(2 * keys_max, _SCAN_KEYS_MAX)
+            if len(page.prefixes) > rolled:
+                keys_max = _SCAN_KEYS_MIN
         head = [
             leaf("Name", call.bucket),
             leaf("Prefix", write(prefix)),
@@ -176,14 +183,12 @@ class _VersionPage:
         self.last_key = b""
         self.last_version = ""
 
-    def take(
-        self,
-        key: bytes,
-        group: bytes | None,
-        records: Sequence[IndexRecord],
-        *,
-        newest: IndexRecord,
-    ) -> bool:
+    @property
+    def room(self) -> int:
+        """How many entries it can still take."""
+        return self._limit - len(self.rows) - len(self.prefixes)
+
+    def take(self, row: KeyVersions, group: bytes | None) -> bool:
         """Whether there was room for all of it."""
         if group is not None:
             if self.prefixes and self.prefixes[-1] == group:
@@ -193,23 +198,17 @@ class _VersionPage:
             self.prefixes.append(group)
             self.last_key, self.last_version = group, ""
             return True
-        for record in records:
+        for number, record in enumerate(row.records):
             if self._is_full():
                 return False
-            self.rows.append(_version_row(key, record, self._write, is_latest=record is newest))
-            self.last_key, self.last_version = key, version_text(record)
+            is_latest = row.with_current and not number
+            self.rows.append(_version_row(row.key, record, self._write, is_latest=is_latest))
+            self.last_key, self.last_version = row.key, version_text(record)
         return True
 
     def _is_full(self) -> bool:
-        self.truncated = len(self.rows) + len(self.prefixes) >= self._limit
+        self.truncated = self.room <= 0
         return self.truncated
-
-
-def _behind(records: Sequence[IndexRecord], version_marker: str) -> Sequence[IndexRecord]:
-    for number, record in enumerate(records):
-        if version_text(record) == version_marker:
-            return records[number + 1 :]
-    return records
 
 
 def _common(

@@ -18,6 +18,8 @@ from segmentstore.s3.instants import http_date, iso_date
 from tier2.volumes.index_record import IndexRecord
 
 DEFAULT_CONTENT_TYPE = "binary/octet-stream"
+NULL_VERSION = "null"
+"""What clients call the version without an id."""
 _USER, _HEADER, _CHECKSUM = "m:", "h:", "c:"
 _USER_PREFIX = "x-amz-meta-"
 _KEPT_HEADERS = (
@@ -99,7 +101,7 @@ def checksums_of(record: IndexRecord) -> dict[str, str]:
 
 def version_text(record: IndexRecord) -> str:
     """The version id as clients see it."""
-    return record.version_id or "null"
+    return record.version_id or NULL_VERSION
 
 
 def object_headers(record: IndexRecord, call: Call, *, versioned: bool) -> dict[str, str]:

@@ -137,12 +137,13 @@ class ObjectReading:
             return S3Failure("NoSuchVersion", "The specified version does not exist.")
         headers = {}
         if self._buckets.get(call.bucket).versioning:
-            versions = await self._engine.list_versions(key)
-            if versions and versions[0].delete_marker:
-                headers = {
-                    "x-amz-delete-marker": "true",
-                    "x-amz-version-id": version_text(versions[0]),
-                }
+            # One row, not all versions: keys that are put and deleted again and again have thousands.
+            for found in await self._engine.list(key, limit=1, markers=True):
+                if found.key == key and found.record.delete_marker:
+                    headers = {
+                        "x-amz-delete-marker": "true",
+                        "x-amz-version-id": version_text(found.record),
+                    }
         return S3Failure("NoSuchKey", "The specified key does not exist.", headers)
 
     def _asked_range(self, call: Call, record: IndexRecord) -> tuple[int | None, int | None] | None:

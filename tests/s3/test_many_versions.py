@@ -1,0 +1,98 @@
+"""Keys with many versions: what is asked of them costs what is shown, not what there is. Endpoints in this loop."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segmentstore.s3 import endpoint as endpoint_module
+from segmentstore.s3.settings import EndpointSettings
+from tests.s3.conftest import client_of, endpoint
+from tests.s3.test_objects import code_of
+from tests.s3.test_versions import set_versioning, shown_versions
+from tier2.volumes.index_database import Row
+from tier2.volumes.lmdb_index import LmdbIndex
+
+pytestmark = pytest.mark.integration
+
+ROUNDS = 150
+
+
+class CountingIndex(LmdbIndex):
+    rows_read = 0
+
+    def scan(
+        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
+    ) -> Sequence[Row]:
+        rows = super().scan(first, before, limit, reverse=reverse)
+        CountingIndex.rows_read += len(rows)
+        return rows
+
+
+def put_and_delete(client: Any) -> list[tuple[str, str, bool, bool]]:
+    """What has to be listed then."""
+    client.create_bucket(Bucket="bucket")
+    client.put_object(Bucket="bucket", Key="k", Body=b"null")
+    set_versioning(client, "bucket", "Enabled")
+    expected = [("k", "null", False, False)]
+    for _ in range(ROUNDS):
+        put = client.put_object(Bucket="bucket", Key="k", Body=b"x")
+        deleted = client.delete_object(Bucket="bucket", Key="k")
+        expected.append(("k", put["VersionId"], False, False))
+        expected.append(("k", deleted["VersionId"], False, True))
+    expected[-1] = ("k", expected[-1][1], True, True)
+    return expected
+
+
+async def test_a_key_with_many_versions_is_looked_at_and_listed_in_few_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "LmdbIndex", CountingIndex)
+    async with endpoint(tmp_path, EndpointSettings(port=0)) as url:
+        client = client_of(url)
+
+        def work() -> None:
+            expected = put_and_delete(client)
+            # What is still in memory is read along: it has to be in the database before it is counted.
+            client.create_bucket(Bucket="other")
+            time.sleep(1.0)
+            CountingIndex.rows_read = 0
+            assert code_of(client.head_object, Bucket="bucket", Key="k")[0] == 404
+            assert CountingIndex.rows_read <= 2
+            CountingIndex.rows_read = 0
+            page = client.list_object_versions(Bucket="bucket", MaxKeys=4)
+            assert page["IsTruncated"]
+            marker = {
+                "KeyMarker": page["NextKeyMarker"],
+                "VersionIdMarker": page["NextVersionIdMarker"],
+            }
+            client.list_object_versions(Bucket="bucket", MaxKeys=4, **marker)
+            assert CountingIndex.rows_read <= 20
+            for size in (1, 7, 1000):
+                assert sorted(shown_versions(client, "bucket", MaxKeys=size)) == sorted(expected)
+
+        await asyncio.to_thread(work)
+        client.close()
+
+
+async def test_versions_that_are_deleted_page_by_page_are_all_shown(tmp_path: Path) -> None:
+    async with endpoint(tmp_path, EndpointSettings(port=0)) as url:
+        client = client_of(url)
+
+        def work() -> None:
+            expected = put_and_delete(client)
+            found = []
+            pages = client.get_paginator("list_object_versions")
+            for page in pages.paginate(Bucket="bucket", PaginationConfig={"PageSize": 7}):
+                rows = page.get("Versions", []) + page.get("DeleteMarkers", [])
+                found += [row["VersionId"] for row in rows]
+                named = [{"Key": row["Key"], "VersionId": row["VersionId"]} for row in rows]
+                client.delete_objects(Bucket="bucket", Delete={"Objects": named})
+            assert sorted(found) == sorted(row[1] for row in expected)
+            client.delete_bucket(Bucket="bucket")
+
+        await asyncio.to_thread(work)
+        client.close()
