@@ -57,6 +57,27 @@ def test_instants_read_back() -> None:
     assert parse_http_date("yesterday") is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Mon, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 2024 99999999999999999999:00:00 GMT",
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999999",
+        "Fri, 31 Dec 9999 23:59:59 -1400",
+    ],
+)
+def test_an_instant_that_nobody_can_name_is_none(text: str) -> None:
+    assert parse_http_date(text) is None
+
+
+def test_every_instant_that_is_taken_can_be_written_again() -> None:
+    latest = "9999-12-31T23:59:59.999Z"
+    assert iso_date(parse_iso_date(latest)) == latest
+    for text in ("9999-12-31T23:59:59-14:00", "9999-12-31T12:00:00-12:00"):
+        with pytest.raises(ValueError, match="out of range"):
+            parse_iso_date(text)
+
+
 def test_a_document_holds_nothing_that_xml_cannot() -> None:
     assert document("A", leaf("B", "<&>\r\x01"), namespace=False).endswith(
         "<A><B>&lt;&amp;&gt;&#13;\N{REPLACEMENT CHARACTER}</B></A>".encode()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.s3.raw_request import send, signed_headers
 from tests.s3.test_objects import body_of, code_of
 
 pytestmark = pytest.mark.integration
@@ -212,7 +213,9 @@ def test_a_bucket_has_a_default_retention_for_new_versions(client: Any, locked: 
     assert timedelta(days=2.9) < left < timedelta(days=3.1)
 
 
-def test_locks_are_refused_where_they_cannot_be(client: Any, bucket: str, locked: str) -> None:
+def test_locks_are_refused_where_they_cannot_be(
+    client: Any, url: str, bucket: str, locked: str
+) -> None:
     named = {"Bucket": bucket, "Key": "k"}
     assert code_of(client.put_object, **named, ObjectLockLegalHoldStatus="ON") == (
         400,
@@ -225,6 +228,14 @@ def test_locks_are_refused_where_they_cannot_be(client: Any, bucket: str, locked
     assert none == (404, "NoSuchObjectLockConfiguration")
     past = {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": soon(-1)}
     assert code_of(client.put_object, Bucket=locked, Key="k", **past) == (400, "InvalidArgument")
+    # Later than any date that a header could say.
+    target = f"{url}/{locked}/k"
+    lock = {
+        "x-amz-object-lock-mode": "GOVERNANCE",
+        "x-amz-object-lock-retain-until-date": "9999-12-31T23:59:59-14:00",
+    }
+    answer = send("PUT", target, signed_headers("PUT", target, headers=lock), b"x")
+    assert (answer.status, answer.code) == (400, "InvalidArgument")
     suspended = code_of(
         client.put_bucket_versioning, Bucket=locked, VersioningConfiguration={"Status": "Suspended"}
     )
