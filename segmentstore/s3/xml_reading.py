@@ -40,6 +40,8 @@ class _Builder:
     def __init__(self) -> None:
         self.root: Element | None = None
         self._open: list[Element] = []
+        self._texts: list[list[str]] = []
+        """Of the open elements, piece by piece: adding to a text copies it, for each of its pieces."""
         self._elements = 0
 
     def start(self, name: str, _attributes: dict[str, str]) -> None:
@@ -52,13 +54,14 @@ class _Builder:
         else:
             self.root = element
         self._open.append(element)
+        self._texts.append([])
 
     def end(self, _name: str) -> None:
-        self._open.pop()
+        self._open.pop().text = "".join(self._texts.pop())
 
     def characters(self, text: str) -> None:
         # Whitespace between children is kept here and stripped or ignored by whoever reads.
-        self._open[-1].text += text
+        self._texts[-1].append(text)
 
     @staticmethod
     def doctype(*_declaration: object) -> None:

@@ -1,11 +1,13 @@
 """Requests that are wrong on purpose: a clear refusal, nothing stored, and the endpoint goes on."""
 
 import hashlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from segmentstore.s3.xml_reading import parse
 from tests.s3.raw_request import send, send_bytes, signed_headers
 from tests.s3.test_objects import body_of, code_of
 
@@ -51,6 +53,15 @@ def test_a_document_that_cannot_be_used_is_refused(url: str, bucket: str, body: 
     payload = hashlib.sha256(body).hexdigest()
     answer = send("POST", target, signed_headers("POST", target, payload), body)
     assert (answer.status, answer.code) == (400, "MalformedXML")
+
+
+def test_a_document_of_much_text_in_many_pieces_is_read_in_one_go() -> None:
+    # Seconds, in which nobody else was answered, when each piece was added to the text before it.
+    pieces, text = 40_000, "x" * 90
+    content = f"<Delete>{f'{text}<a/>' * pieces}</Delete>".encode()
+    started = time.process_time()
+    assert parse(content, "Delete").text == text * pieces
+    assert time.process_time() - started < 1.0
 
 
 def test_a_document_of_many_megabytes_is_refused_unread(url: str, bucket: str) -> None:
