@@ -20,7 +20,7 @@ from segmentstore.s3.bucket_record import (
     is_bucket_name,
 )
 from segmentstore.s3.failures import S3Failure
-from segmentstore.s3.object_keys import BUCKETS, bucket_key
+from segmentstore.s3.object_keys import BUCKETS, bucket_key, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.version_scan import VersionScan
 from tier2.volumes.engine import VolumeEngine
@@ -105,6 +105,9 @@ class Buckets:
             # From here on nobody can begin to write; what is there already shows in the scan.
             del self._records[name]
             try:
+                # The line makes puts whose callers are gone all the same. No object has this key: its deletion does
+                # nothing but come behind them.
+                await self._engine.delete(objects_prefix(name))
                 is_empty = await self._scan.is_empty(name)
             except BaseException:
                 self._records[name] = record

@@ -1,14 +1,24 @@
 """A bucket that is written to and removed at once, on an endpoint in this loop."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from segmentstore.s3.buckets import Buckets
+from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.object_keys import object_key
 from segmentstore.s3.settings import EndpointSettings
+from segmentstore.s3.version_scan import VersionScan
 from tests.s3.conftest import client_of, endpoint
 from tests.s3.raw_request import send, signed_headers
 from tests.s3.test_objects import body_of, code_of
+from tests.tier2.volumes.engines import SetClock, open_small
+from tier2.volumes.index_rows import current_key
+from tier2.volumes.memory_index import MemoryIndex
 
 pytestmark = pytest.mark.integration
 
@@ -35,6 +45,51 @@ async def test_a_bucket_does_not_go_while_a_put_into_it_is_under_way(tmp_path: P
         await writer.wait_closed()
         assert await asyncio.to_thread(body_of, client, Bucket="bucket", Key="k") == b"content"
         client.close()
+
+
+class PausingIndex(MemoryIndex):
+    """Holds whoever looks for objects, until the test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.asked = threading.Event()
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not self.go_on.is_set() and current_key(object_key("bucket", "k")) in keys:
+            self.asked.set()
+            assert self.go_on.wait(10)
+        return super().get_many(keys)
+
+
+async def test_a_put_that_was_given_up_is_not_left_in_a_bucket_that_is_gone(tmp_path: Path) -> None:
+    index, clock = PausingIndex(), SetClock()
+    with ThreadPoolExecutor(8) as executor:
+        opened = await open_small(str(tmp_path), open_index=lambda _: index, executor=executor)
+        scan = VersionScan(index=opened.engine.index, executor=executor)
+        buckets = Buckets(
+            engine=opened.engine, scan=scan, wall_clock=clock, settings=EndpointSettings()
+        )
+        await buckets.create("bucket", lock=False)
+
+        async def put() -> None:
+            async with buckets.writing("bucket"):
+                await opened.engine.put(object_key("bucket", "k"), [b"content"])
+
+        index.go_on.clear()
+        given_up = asyncio.create_task(put())
+        await asyncio.to_thread(index.asked.wait, 10)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        removal = asyncio.create_task(buckets.delete("bucket"))
+        await asyncio.sleep(0.1)
+        index.go_on.set()
+        with pytest.raises(S3Failure, match="BucketNotEmpty"):
+            await removal
+        assert "bucket" in buckets.records
+        assert (await opened.engine.get(object_key("bucket", "k"))).content == b"content"
+        await opened.close()
 
 
 async def test_uploads_of_a_bucket_go_with_it(tmp_path: Path) -> None:
