@@ -149,7 +149,9 @@ class ObjectWriting:
 
 
 def _condition(etag: str | None) -> Condition:
-    return ALWAYS if etag is None or etag == "*" else Condition(etag=etag)
+    if etag is None:
+        return ALWAYS
+    return Condition(present=True) if etag == "*" else Condition(etag=etag)
 
 
 def _deletion(element: Element) -> _Deletion:

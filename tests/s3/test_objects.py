@@ -162,6 +162,23 @@ def test_conditions_on_writing(client: Any, bucket: str) -> None:
     assert body_of(client, **named) == b"3"
 
 
+def test_a_deletion_of_whatever_is_there_is_refused_where_nothing_is(
+    client: Any, bucket: str
+) -> None:
+    enabled = {"Status": "Enabled"}
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=enabled)
+    named = {"Bucket": bucket, "Key": "k"}
+    failed = (412, "PreconditionFailed")
+    assert code_of(client.delete_object, **named, IfMatch="*") == failed
+    listed = {"Objects": [{"Key": "k", "ETag": "*"}]}
+    errors = client.delete_objects(Bucket=bucket, Delete=listed)["Errors"]
+    assert [row["Code"] for row in errors] == ["PreconditionFailed"]
+    assert "DeleteMarkers" not in client.list_object_versions(Bucket=bucket)
+    client.put_object(**named, Body=b"x")
+    assert client.delete_object(**named, IfMatch="*")["DeleteMarker"]
+    assert code_of(client.delete_object, **named, IfMatch="*") == failed
+
+
 def test_a_missing_object_and_a_missing_bucket_are_told_apart(client: Any, bucket: str) -> None:
     assert code_of(client.get_object, Bucket=bucket, Key="none") == (404, "NoSuchKey")
     assert code_of(client.head_object, Bucket=bucket, Key="none")[0] == 404

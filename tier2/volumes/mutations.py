@@ -20,6 +20,8 @@ class Condition:
 
     absent: bool = False
     """No current version, or a delete marker."""
+    present: bool = False
+    """A current version that is no delete marker, whichever it is."""
     etag: str | None = None
     """Of the current version."""
     sequence: int | None = None

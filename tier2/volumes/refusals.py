@@ -19,7 +19,7 @@ def require_condition(condition: Condition, key: bytes, current: ObjectRow | Non
     present = current is not None and not current.record.delete_marker
     if condition.absent and present:
         raise ObjectExistsError(f"object exists already key={key!r}")
-    if condition.etag is None and condition.sequence is None:
+    if condition.etag is None and condition.sequence is None and not condition.present:
         return
     if current is None or not present:
         raise ObjectChangedError(f"object does not exist key={key!r}")
