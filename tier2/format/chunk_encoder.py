@@ -23,7 +23,13 @@ from tier2.format.chunk_format import (
     Compression,
 )
 from tier2.format.chunk_header import ChunkHeader, encode_header
-from tier2.format.chunk_index import BlockEntry, ChunkIndex, EventInformation, encode_index
+from tier2.format.chunk_index import (
+    BlockEntry,
+    ChunkIndex,
+    EventInformation,
+    encode_index,
+    joined_times,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +155,7 @@ class _Block:
                 position = start + description.first_event_position
                 number = description.first_event_number
                 break
-        return EventInformation(
-            first_event_position=position,
-            first_event_number=number,
-            lowest_time_ms=min(description.lowest_time_ms for description in known),
-            highest_time_ms=max(description.highest_time_ms for description in known),
-        )
+        return EventInformation(position, number, *joined_times(known))
 
 
 def _cut_into_blocks(

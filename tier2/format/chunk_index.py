@@ -34,6 +34,20 @@ class EventInformation:
     """Number of that event in its segment; 0 if none starts here."""
     lowest_time_ms: int
     highest_time_ms: int
+    """Unix time; both are 0 where no times are known."""
+
+
+def joined_times(parts: Sequence[EventInformation]) -> tuple[int, int]:
+    """Lowest and highest time of bytes that lie behind one another; none at all if some of them have none.
+
+    What is said of some must not be taken for a bound of all: by the highest time bytes expire.
+    """
+    if not all(part.highest_time_ms for part in parts):
+        return 0, 0
+    return (
+        min(part.lowest_time_ms for part in parts),
+        max(part.highest_time_ms for part in parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from segmentstore.contracts.errors import (
     StoreFullError,
 )
 from segmentstore.contracts.identifiers import BufferView, SegmentId
-from tier2.format.chunk_index import EventInformation
+from tier2.format.chunk_index import EventInformation, joined_times
 from tier2.storage.chunk_joining import Block, decoded_blocks
 from tier2.storage.components import Components
 from tier2.storage.image_reading import read_images
@@ -286,12 +286,7 @@ def _joined(known: Sequence[tuple[int, EventInformation | None]]) -> EventInform
         if events.first_event_position is not None:
             position, number = at + events.first_event_position, events.first_event_number
             break
-    return EventInformation(
-        first_event_position=position,
-        first_event_number=number,
-        lowest_time_ms=min(events.lowest_time_ms for _, events in described),
-        highest_time_ms=max(events.highest_time_ms for _, events in described),
-    )
+    return EventInformation(position, number, *joined_times([events for _, events in described]))
 
 
 def _refused(proposal: SwapProposal, why: str) -> SwapRefusedError:

@@ -1,11 +1,14 @@
-"""A layout longer than one look is joined to its end."""
+"""A layout longer than one look is joined to its end, and joined blocks claim no times that a part does not have."""
 
 from dataclasses import replace
 
+from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.storage import DataPiece, MergePiece, RunEvents
 from tests.contracts.storage_publications import change, data, merge, read_all, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
-from tests.tier2.storage.test_compaction import settle
+from tests.tier2.storage.test_blocks_of_events import blocks_of
+from tests.tier2.storage.test_compaction import rounds, settle
 from tests.tier2.storage.test_swap_proposals import chunks
 from tier2.object_stores.memory import MemoryObjectStore
 
@@ -38,3 +41,24 @@ async def test_a_layout_of_many_pages_is_joined_in_one_life() -> None:
     await settle(owner)
     assert len(await chunks(owner)) < 10
     assert await read_all(owner, 1, 0, len(content)) == content
+
+
+async def test_h76_joined_blocks_of_which_one_has_no_times_have_none() -> None:
+    store = FaultyStore(MemoryObjectStore())
+    owner = await ObjectStoreBacking(store, replace(SMALL, cold_seconds=0.0)).claimed(1)
+    dated = DataPiece(0, [b"e" * 100], [RunEvents(0, 1_000, 2_000)])
+    undated = change(2, "b", length=100, sequence_number=2, pieces=[data(0, b"f" * 100)])
+    moved = MergePiece(100, SegmentId(2), 100, first_event=1, begins_event=True)
+    await owner.publish(
+        rounds(change(1, "a", length=100, sequence_number=1, pieces=[dated]), undated)
+    )
+    await owner.publish(
+        rounds(
+            change(1, "a", length=200, sequence_number=3, pieces=[moved]),
+            change(2, "b", length=100, sequence_number=3, deleted=True),
+        )
+    )
+    await settle(owner)
+    (block,) = await blocks_of(owner, 1, 0, 200)
+    assert (block.length, block.event_number, block.events_known) == (200, 0, True)
+    assert (block.lowest_time_ms, block.highest_time_ms) == (0, 0)
