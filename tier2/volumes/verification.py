@@ -120,9 +120,12 @@ class Verification:
             report.unreferenced_volumes.append(number)
         if not deep:
             return
-        # What is behind may be half written at this moment.
-        end = size if row is None else min(size, row[0])
-        file = self._volumes.open(number)
+        # What is behind may be half written at this moment: all of a volume of which the index says nothing yet.
+        end = 0 if row is None else min(size, row[0])
+        try:
+            file = self._volumes.open(number)
+        except FileNotFoundError:
+            return
         try:
             for one in VolumeScan(file, secret=header.secret, size=end, offset=0):
                 if isinstance(one, DamagedStretch):
@@ -205,8 +208,9 @@ class Verification:
             self._live[row.volume] = self._live.get(row.volume, 0) + row.size
             self._references += int.from_bytes(row_key[1:], "big") * row.references
             size = self._sizes.get(row.volume)
-            if size is None:
-                size = self._volumes.size(row.volume)
+            if size is None or row.blob_offset + row.size > size:
+                # It has grown since it was looked at.
+                size = self._sizes[row.volume] = self._volumes.size(row.volume)
             if not VOLUME_HEADER_BYTES < row.blob_offset <= size - row.size or not row.references:
                 raise CorruptedDataError(f"it cannot be there {row} volume_bytes={size}")
         except (CorruptedDataError, FileNotFoundError) as error:
