@@ -33,8 +33,9 @@ class UploadListing:
         self._buckets.get(call.bucket)
         upload = upload_of(call, self._uploads)
         limit = entries_asked(call, "max-parts", self._settings.page_entries_max)
-        marker = entries_asked(call, "part-number-marker", self._settings.parts_max)
-        marker = marker if "part-number-marker" in call.query else 0
+        marker = 0
+        if call.query.get("part-number-marker"):
+            marker = entries_asked(call, "part-number-marker", self._settings.parts_max)
         found = [part for number, part in sorted(upload.parts.items()) if number > marker]
         shown = found[:limit]
         rows = []

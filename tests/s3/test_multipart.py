@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from segmentstore.s3.checksums import composite_checksum
+from tests.s3 import raw_request
 from tests.s3.test_objects import body_of, code_of
 
 pytestmark = pytest.mark.integration
@@ -126,6 +127,15 @@ def test_parts_and_uploads_are_listed_page_by_page(client: Any, bucket: str) -> 
     assert sorted(found) == sorted((each["Key"], each["UploadId"]) for each in uploads)
     rolled = client.list_multipart_uploads(Bucket=bucket, Delimiter="/")
     assert [row["Prefix"] for row in rolled["CommonPrefixes"]] == ["b/"]
+
+
+def test_an_empty_marker_shows_parts_from_the_first_on(client: Any, url: str, bucket: str) -> None:
+    upload = begin(client, bucket)
+    send(client, upload, 1, b"x")
+    target = f"{url}/{bucket}/k?part-number-marker=&uploadId={upload['UploadId']}"
+    answer = raw_request.send("GET", target, raw_request.signed_headers("GET", target))
+    assert b"<PartNumberMarker>0</PartNumberMarker>" in answer.body
+    assert b"<PartNumber>1</PartNumber>" in answer.body
 
 
 def test_uploads_of_one_key_that_are_aborted_page_by_page_are_all_shown(
