@@ -204,6 +204,19 @@ async def test_blocks_outside_the_times_are_not_fetched() -> None:
     assert segment.store.sent_bytes < 1 << 20
 
 
+async def test_a_block_of_unknown_times_is_read_whatever_times_are_asked_for() -> None:
+    segment = await event_segment()
+    for at_ms in (START_MS, 0, START_MS + 9000):
+        await segment.append([b"x" * 100], at_ms=at_ms)
+    part = replace(
+        whole(0, segment.record.length),
+        lowest_time_ms=START_MS + 5000,
+        highest_time_ms=START_MS + 7000,
+    )
+    rows = await rows_of(reading(part, await segment.view(), columns=("event_number",)))
+    assert [row["event_number"] for row in rows] == [1]
+
+
 async def test_bytes_without_events_come_as_they_are() -> None:
     segment = await event_segment()
     content = Random(2).randbytes(100_000)

@@ -70,16 +70,22 @@ class StretchFacts:
                 self.untimed_bytes += block.uncompressed_length
                 continue
             low, high = events.lowest_time_ms, events.highest_time_ms
-            self.lowest_time_ms = (
-                low if self.lowest_time_ms is None else min(low, self.lowest_time_ms)
-            )
-            self.highest_time_ms = (
-                high if self.highest_time_ms is None else max(high, self.highest_time_ms)
-            )
-            self.times.add(low, block.uncompressed_length, 0)
+            if high:
+                self._note_times(low, high)
+                self.times.add(low, block.uncompressed_length, 0)
+            else:
+                self.untimed_bytes += block.uncompressed_length
             if events.first_event_position is not None:
                 self.count_up_to(events.first_event_number)
-                self.last_number, self.last_time_ms = events.first_event_number, low
+                self.last_number = events.first_event_number
+                # As readers take it: an event of unknown time is as old as those before it.
+                self.last_time_ms = low if high else max(0, self.last_time_ms)
+
+    def _note_times(self, low: int, high: int) -> None:
+        self.lowest_time_ms = low if self.lowest_time_ms is None else min(low, self.lowest_time_ms)
+        self.highest_time_ms = (
+            high if self.highest_time_ms is None else max(high, self.highest_time_ms)
+        )
 
     def count_up_to(self, number: int) -> None:
         """Events below this number have been counted now."""

@@ -7,12 +7,17 @@ import pytest
 
 from segmentstore.spark.jobs.stats import StatsJob, StatsSettings, StatsSummary
 from segmentstore.spark.jobs.stream_statistics import stream_of
+from segmentstore.spark.jobs.stretch_facts import StretchFacts
 from segmentstore.spark.jobs.task_running import TasksHere
 from segmentstore.spark.jobs.time_buckets import BUCKETS_MAX, TimeBuckets
 from segmentstore.spark.tier2_view import Tier2Place
 from tests.spark.jobs.failing_tasks import BusyTasks, FailingTasks, KilledError
 from tests.spark.jobs.generated_store import START_MS, GeneratedStore
 from tests.spark.jobs.other_chunks import swap_all
+from tier2.format.chunk_format import Compression
+from tier2.format.chunk_index import BlockEntry, ChunkIndex, EventInformation
+from tier2.storage.object_names import ObjectIdentity
+from tier2.storage.run_values import LayoutEntry
 
 
 def looked_at(
@@ -115,3 +120,20 @@ def test_h8_segments_that_change_meanwhile_are_counted_once(store: GeneratedStor
 
     found = looked_at(store, StatsSettings(stretch_chunks=2), BusyTasks(change, times=1))
     assert sum(stream.length for stream in found.streams) == length
+
+
+def test_blocks_of_unknown_times_are_counted_and_dated_by_nobody() -> None:
+    facts = StretchFacts()
+    entry = LayoutEntry(0, 300, ObjectIdentity(1, 1, 1), 0, 400, 0, 0)
+    known = EventInformation(0, 0, START_MS, START_MS + 10)
+    unknown = EventInformation(0, 1, 0, 0)
+    later = EventInformation(0, 2, START_MS + 20, START_MS + 30)
+    blocks = [
+        BlockEntry(100 * number, 64 + 100 * number, 96, 100, Compression.NONE, events)
+        for number, events in enumerate((known, unknown, later))
+    ]
+    facts.add_index(entry, ChunkIndex(blocks, 300))
+    assert (facts.lowest_time_ms, facts.highest_time_ms) == (START_MS, START_MS + 30)
+    assert (facts.blocks, facts.untimed_bytes) == (3, 100)
+    assert sum(events for _, _, events in facts.times.in_order()) == 2
+    assert min(start for start, _, _ in facts.times.in_order()) > 0
