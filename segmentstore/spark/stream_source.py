@@ -159,7 +159,8 @@ class StreamSource:
             return start
         async with aclosing(container.list_blocks(record.segment_id, start, end)) as blocks:
             async for block in blocks:
-                if not block.events_known or block.highest_time_ms >= time_ms:
+                newest_ms = block.highest_time_ms if block.events_known else 0
+                if not newest_ms or newest_ms >= time_ms:
                     return max(start, block.first_event_offset or block.offset)
         return end
 
