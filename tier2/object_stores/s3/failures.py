@@ -5,7 +5,7 @@
 | unavailable | no answer, a broken connection, a 5xx | yes |
 | throttled | the service asks to slow down | yes |
 | credentials_missing, credentials_expired | a person must act; renewed ones are found without a restart | no |
-| access_denied | a person must act | no |
+| access_denied | the same: a secret may have been changed under its name | no |
 | clock_skew | this machine's clock is too far off for signatures | no |
 | bucket_missing | the bucket does not exist | no |
 
@@ -36,8 +36,8 @@ from segmentstore.contracts.errors import (
 FOREIGN_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, asyncio.TimeoutError)
 """Everything that a call of the client library raises when the other side, or the way to it, fails."""
 
-CREDENTIAL_STATES = frozenset({"credentials_missing", "credentials_expired"})
-"""Others may be there meanwhile."""
+CREDENTIAL_STATES = frozenset({"credentials_missing", "credentials_expired", "access_denied"})
+"""Others may be there meanwhile; a secret that was changed under the same name is answered as access denied."""
 
 NO_STATE = "ok"
 """An answer that is no trouble: no such object, or a condition that does not hold."""
@@ -50,6 +50,7 @@ _STATES = {
     "TooManyRequests": "throttled",
     "ExpiredToken": "credentials_expired",
     "ExpiredTokenException": "credentials_expired",
+    "InvalidToken": "credentials_expired",
     "TokenRefreshRequired": "credentials_expired",
     "InvalidAccessKeyId": "credentials_missing",
     "SignatureDoesNotMatch": "access_denied",

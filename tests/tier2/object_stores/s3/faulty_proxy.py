@@ -18,6 +18,8 @@ class Fault(Enum):
     SLOW_DOWN = "503 SlowDown"
     SERVER_ERROR = "500 InternalError"
     EXPIRED_TOKEN = "400 ExpiredToken"
+    INVALID_TOKEN = "400 InvalidToken"
+    OTHER_SECRET = "403 SignatureDoesNotMatch"
     CLOCK_SKEW = "403 RequestTimeTooSkewed"
     REQUEST_TIMEOUT = "400 RequestTimeout"
     NO_SUCH_UPLOAD = "404 NoSuchUpload"
@@ -30,6 +32,8 @@ _ANSWERS = {
     Fault.SLOW_DOWN: (503, "SlowDown"),
     Fault.SERVER_ERROR: (500, "InternalError"),
     Fault.EXPIRED_TOKEN: (400, "ExpiredToken"),
+    Fault.INVALID_TOKEN: (400, "InvalidToken"),
+    Fault.OTHER_SECRET: (403, "SignatureDoesNotMatch"),
     Fault.CLOCK_SKEW: (403, "RequestTimeTooSkewed"),
     Fault.REQUEST_TIMEOUT: (400, "RequestTimeout"),
     Fault.NO_SUCH_UPLOAD: (404, "NoSuchUpload"),
@@ -49,7 +53,9 @@ class FaultyProxy:
         self.seen: list[Seen] = []
         self.url = ""
         self.expired_key = ""
-        """Requests that this access key has signed are refused."""
+        """Requests that this access key has signed are refused,"""
+        self.refusal = Fault.EXPIRED_TOKEN
+        """with this answer."""
 
     def plan(self, method: str, *faults: Fault | None) -> None:
         """Faults of the next requests of that method; None lets one through."""
@@ -85,7 +91,7 @@ class FaultyProxy:
             return self._hang_up(request)
         signature = request.headers.get("Authorization", "")
         if self.expired_key and f"Credential={self.expired_key}/" in signature:
-            fault = Fault.EXPIRED_TOKEN
+            fault = self.refusal
         if fault is not None and fault in _ANSWERS:
             status, code = _ANSWERS[fault]
             text = f"<Error><Code>{code}</Code><Message>as planned</Message></Error>"

@@ -146,12 +146,22 @@ async def test_h4_an_answer_without_a_tag_leaves_the_outcome_unknown(
     assert (await store.get("root")).content == b"one"
 
 
+@pytest.mark.parametrize(
+    ("refusal", "state"),
+    [
+        (Fault.EXPIRED_TOKEN, "credentials_expired"),
+        (Fault.INVALID_TOKEN, "credentials_expired"),
+        (Fault.OTHER_SECRET, "access_denied"),
+    ],
+)
 @pytest.mark.parametrize("rust_reads", [False, True])
 async def test_credentials_that_were_renewed_are_found_without_a_restart(
     proxy: FaultyProxy,
     bucket: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    refusal: Fault,
+    state: str,
     *,
     rust_reads: bool,
 ) -> None:
@@ -170,11 +180,11 @@ async def test_credentials_that_were_renewed_are_found_without_a_restart(
     store = S3ObjectStore(settings=settings, random=Random(1))
     await store.start()
     await store.put("a", [b"content"])
-    proxy.expired_key = "OLD"
+    proxy.expired_key, proxy.refusal = "OLD", refusal
     for _ in range(3):
         with pytest.raises(StorageUnavailableError) as caught:
             await store.get("a")
-        assert caught.value.state == "credentials_expired"
+        assert caught.value.state == state
     write("NEW")
     assert (await store.get("a")).content == b"content"
     await store.put("b", [b"more"])
