@@ -69,6 +69,8 @@ _STALLED = "RequestTimeout"
 """A 400 for a body that did not come in time: of the way, not of the request."""
 _REPEATED_STATES = frozenset({"unavailable", "throttled"})
 _SERVER_ERROR = 500
+_THROTTLING = frozenset({429, 503})
+"""Whatever the code says: gateways have words of their own, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def _of_answer(cause: ClientError, where: str) -> Failure:
         return Failure(error, NO_STATE, may_repeat=False, condition_failed=True)
     if code in _FULL:
         return Failure(StorageFullError(f"s3 has no room left: {text} {where}"), "full", False)
-    state = _STATES.get(code, "throttled" if status == 503 else "unavailable")
+    state = _STATES.get(code, "throttled" if status in _THROTTLING else "unavailable")
     error = StorageUnavailableError(f"s3 refuses: {code} {text} {where}", state=state)
     passes = status >= _SERVER_ERROR or state == "throttled" or code == _STALLED
     repeat = state in _REPEATED_STATES and passes

@@ -16,6 +16,7 @@ class Fault(Enum):
     LOST_ANSWER = "the server did it, the connection breaks before the answer"
     LOST_REQUEST = "the connection breaks before the server hears of it"
     SLOW_DOWN = "503 SlowDown"
+    TOO_MANY = "429 with another code"
     SERVER_ERROR = "500 InternalError"
     EXPIRED_TOKEN = "400 ExpiredToken"
     INVALID_TOKEN = "400 InvalidToken"
@@ -30,6 +31,7 @@ class Fault(Enum):
 
 _ANSWERS = {
     Fault.SLOW_DOWN: (503, "SlowDown"),
+    Fault.TOO_MANY: (429, "RateLimited"),
     Fault.SERVER_ERROR: (500, "InternalError"),
     Fault.EXPIRED_TOKEN: (400, "ExpiredToken"),
     Fault.INVALID_TOKEN: (400, "InvalidToken"),

@@ -43,7 +43,13 @@ async def store(proxy: FaultyProxy, bucket: str) -> AsyncIterator[S3ObjectStore]
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.SLOW_DOWN, Fault.SERVER_ERROR],
+    [
+        Fault.LOST_ANSWER,
+        Fault.LOST_REQUEST,
+        Fault.SLOW_DOWN,
+        Fault.TOO_MANY,
+        Fault.SERVER_ERROR,
+    ],
 )
 async def test_h2_a_put_whose_first_attempts_fail_is_stored_once_and_whole(
     store: S3ObjectStore, proxy: FaultyProxy, fault: Fault
@@ -195,6 +201,7 @@ async def test_credentials_that_were_renewed_are_found_without_a_restart(
     ("fault", "state"),
     [
         (Fault.SLOW_DOWN, "throttled"),
+        (Fault.TOO_MANY, "throttled"),
         (Fault.SERVER_ERROR, "unavailable"),
         (Fault.LOST_ANSWER, "unavailable"),
         (Fault.EXPIRED_TOKEN, "credentials_expired"),
@@ -232,6 +239,7 @@ async def test_reads_by_obstore_are_repeated_and_named_like_all_others(
     ("fault", "state"),
     [
         (Fault.SLOW_DOWN, "throttled"),
+        (Fault.TOO_MANY, "throttled"),
         (Fault.SERVER_ERROR, "unavailable"),
         (Fault.EXPIRED_TOKEN, "credentials_expired"),
         (Fault.CLOCK_SKEW, "clock_skew"),
