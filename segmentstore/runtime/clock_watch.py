@@ -3,7 +3,7 @@
 The wall clock may jump, the loop's clock does not; between two looks both must have moved by the same amount, within a
 bound. If they did not, one of them lies, and nothing is deleted because of its age until
 
-- time settled it: no further jump for `settle_seconds`, or the wall clock came back to where it was, or
+- time settled it: no further jump for `settle_seconds`, or the wall clock came back to where it was while trusted, or
 - a person did: `settle()`.
 
 A jump while the process was down cannot be seen. Whoever judges by stamps that outlive the process calls `doubt()` when
@@ -34,6 +34,8 @@ class ClockWatch:
         self._jumped_seconds = 0.0
         """Sum of the jumps since the clocks were last trusted."""
         self._doubted_at: float | None = None
+        self._was_told = False
+        """Whether somebody called doubt(): a clock that comes back to where it was proves nothing then."""
         self._why = ""
 
     def look(self) -> None:
@@ -49,7 +51,9 @@ class ClockWatch:
                 self._jumped_seconds += difference
                 self._why = "the wall clock jumped"
                 logger.warning("wall clock jumped by %.3f seconds; expiry stops", difference)
-                came_back = abs(self._jumped_seconds) <= self._difference_seconds_max
+                came_back = (
+                    not self._was_told and abs(self._jumped_seconds) <= self._difference_seconds_max
+                )
         if self._doubted_at is None:
             return
         if came_back or loop_seconds - self._doubted_at >= self._settle_seconds:
@@ -59,6 +63,7 @@ class ClockWatch:
         """Trust no clock until time has settled what `why` says."""
         self.look()
         self._doubted_at = asyncio.get_running_loop().time()
+        self._was_told = True
         self._why = why
 
     def trusted(self) -> bool:
@@ -71,6 +76,7 @@ class ClockWatch:
         if self._doubted_at is not None:
             logger.info("clocks are trusted again; expiry goes on")
         self._doubted_at = None
+        self._was_told = False
         self._jumped_seconds = 0.0
         self._why = ""
 

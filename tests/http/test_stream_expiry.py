@@ -52,6 +52,17 @@ async def test_h77_small_steps_of_the_clock_are_normal() -> None:
         assert clock_watch.trusted()
 
 
+async def test_h77_a_clock_that_came_back_settles_no_doubt_that_was_there_before() -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock)
+    clock_watch.doubt("the store has just started")
+    clock.jump_seconds = 60
+    assert not clock_watch.trusted()
+    clock.jump_seconds = 0
+    assert not clock_watch.trusted()
+    assert clock_watch.complaint()
+
+
 async def test_h77_a_clock_that_came_back_is_trusted_again() -> None:
     clock = TurnableClock(START_MS)
     clock_watch = watch(clock)
