@@ -176,12 +176,7 @@ class Demo:
     async def _flush(self, client: HttpClient) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        containers: dict[int, str] = {}
-        async with aclosing(client.list_all()) as segments:
-            async for segment in segments:
-                containers[segment.container] = segment.name
-        for name in containers.values():
-            await client.flush(name)
+        await client.flush_all()
         took = f"in {loop.time() - started:.1f} s"
         if self._in_bucket:
             say("flush", f"{megabytes(self._total_bytes)} in Tier 2, {took}")

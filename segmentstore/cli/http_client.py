@@ -161,20 +161,28 @@ class HttpClient:
         """Wait until what was acknowledged, of the segment's container, is in Tier 2."""
         await self._json("POST", self._verb(name, "flush"))
 
-    async def list_page(self, prefix: str, after: str, limit: int) -> list[SegmentInfo]:
+    async def flush_all(self) -> None:
+        """Wait until everything that was acknowledged is in Tier 2."""
+        await self._json("POST", "/v1/flush")
+
+    async def list_page(
+        self, prefix: str, after: str, limit: int
+    ) -> tuple[list[SegmentInfo], str | None]:
+        """Segments behind `after`, and where the next page begins; it may be empty and not be the last one."""
         query = {"prefix": prefix, "after": after, "limit": str(limit)}
         answer = await self._json("GET", "/v1/segments", query=query)
-        return [_info(each) for each in cast("list[dict[str, object]]", answer["segments"])]
+        segments = cast("list[dict[str, object]]", answer["segments"])
+        return [_info(each) for each in segments], cast("str | None", answer["next"])
 
     async def list_all(
         self, prefix: str = "", page: int = 1000
     ) -> AsyncGenerator[SegmentInfo, None]:
         """Every segment in name order, page by page. Hold it in `aclosing`."""
-        after = ""
-        while segments := await self.list_page(prefix, after, page):
+        after: str | None = ""
+        while after is not None:
+            segments, after = await self.list_page(prefix, after, page)
             for segment in segments:
                 yield segment
-            after = segments[-1].name
 
     async def pin_backup(self, name: str) -> list[dict[str, str | int | bool]]:
         """What was pinned, a row for each container."""

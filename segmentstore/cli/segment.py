@@ -210,17 +210,15 @@ def delete(names: tuple[str, ...], server: str) -> None:
 @click.argument("name", required=False)
 @server_option
 def flush(name: str | None, server: str) -> None:
-    """Wait until what was acknowledged so far is in Tier 2: of NAME's container, or of all."""
+    """Wait until what was acknowledged so far is in Tier 2: of NAME's container, or of all.
+
+    Of all means everything: deletions, streams and tables as well.
+    """
 
     async def work(client: "HttpClient") -> None:
-        if name is not None:
+        if name is None:
+            await client.flush_all()
+        else:
             await client.flush(name)
-            return
-        flushed: set[int] = set()
-        async with aclosing(client.list_all()) as segments:
-            async for each in segments:
-                if each.container not in flushed:
-                    await client.flush(each.name)
-                    flushed.add(each.container)
 
     with_client(server, work)

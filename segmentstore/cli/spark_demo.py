@@ -179,9 +179,7 @@ class SparkDemo:
 
     async def _flush(self) -> None:
         async with HttpClient(self._server.address) as client:
-            containers = {info.container: info.name async for info in client.list_all()}
-            for name in containers.values():
-                await client.flush(name)
+            await client.flush_all()
         say("flush", "everything is in Tier 2")
 
     @property

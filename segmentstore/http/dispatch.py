@@ -174,6 +174,7 @@ class Dispatch:
             _SEGMENTS_PATH: ("segment_list", "GET", self._verbs.list_segments),
             "/health": ("health", "GET", self._answer_health),
             "/metrics": ("metrics", "GET", self._answer_metrics),
+            "/v1/flush": ("flush", "POST", self._verbs.flush_all),
             "/v1/clocks/settle": ("clocks_settle", "POST", self._settle_clocks),
         }
         entry = fixed.get(path)

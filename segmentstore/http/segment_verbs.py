@@ -17,6 +17,9 @@ alone has no verb, so there the name is the whole rest. A segment called `a/info
     GET    {name}/attributes   PATCH            {"updates": [updates]}
     DELETE {name}
 
+    POST   /v1/flush                            the same for everything that this node holds, its own records included;
+                                                503 if one of its containers does not run
+
 Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
 """
 
@@ -26,6 +29,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from aiohttp import web
 
 from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
     InvalidRequestError,
     SegmentStoreError,
 )
@@ -36,8 +40,14 @@ from segmentstore.http.bodies import BodyReader
 from segmentstore.http.names import check_name, is_reserved, name_of_path
 from segmentstore.http.node_health import NodeHealth
 from segmentstore.http.pins import SegmentPins
-from segmentstore.http.refusals import bad_request, conflict, method_not_allowed, not_found
-from segmentstore.http.responses import json_response
+from segmentstore.http.refusals import (
+    bad_request,
+    busy,
+    conflict,
+    method_not_allowed,
+    not_found,
+)
+from segmentstore.http.responses import SECURITY_HEADERS, json_response
 from segmentstore.http.segment_reads import gather
 from segmentstore.http.segment_streaming import SegmentStreaming, parse_count
 from segmentstore.http.settings import HttpSettings
@@ -110,6 +120,19 @@ class SegmentVerbs:
         shown = [properties_as_json(item) for item in page if not is_reserved(item.name)]
         next_name = page[-1].name if len(page) == limit else None
         return json_response(200, {"segments": shown, "next": next_name})
+
+    async def flush_all(self, _request: web.BaseRequest) -> web.StreamResponse:
+        """Deletions, and what belongs to no user's segment, are flushed as well."""
+        health = self._health()
+        for container in health.containers:
+            if not container.ready:
+                raise ContainerNotFoundError(
+                    container.container_id, container.cause or container.state.value
+                )
+        if not health.ready:
+            raise busy("not all containers run", round(self._settings.retry_after_seconds))
+        await self._segments.flush()
+        return web.Response(status=204, headers=SECURITY_HEADERS)
 
     def _name(self, raw_name: str) -> str:
         name = name_of_path(raw_name, self._settings.name_bytes_max)

@@ -91,3 +91,21 @@ def test_recovery_is_refused_while_the_store_runs_or_where_there_is_no_tier_2(
     (tmp_path / "empty").mkdir()
     nothing = cli("recover", "--from-tier2", "--data", str(tmp_path / "empty"))
     assert nothing.exit_code == ExitCode.USAGE
+
+
+def test_h7_a_deletion_that_was_flushed_stays_one_though_it_was_the_last_segment_of_its_container(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    never = ["--set", "writer.flush_interval_seconds=1h"]
+    with ServerProcess(tmp_path / "data", [*NO_STREAMS, *never]) as server:
+        cli = CommandLine(capfdbinary, server.address)
+        assert cli.segment("create", "alone").exit_code == ExitCode.OK
+        assert cli.segment("flush").exit_code == ExitCode.OK
+        assert cli.segment("delete", "alone").exit_code == ExitCode.OK
+        assert cli.segment("flush").exit_code == ExitCode.OK
+        server.kill()
+        shutil.rmtree(tmp_path / "data" / "tier1")
+        recovered = CommandLine(capfdbinary)(
+            "recover", "--from-tier2", "--data", str(tmp_path / "data"), "-o", "json"
+        )
+        assert sum(int(row["segments"]) for row in recovered.rows) == 0

@@ -1,4 +1,6 @@
 import json
+from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, ClientSession
@@ -6,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from segmentstore.cli.http_client import HttpClient
 from segmentstore.http.attribute_text import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
@@ -217,6 +220,34 @@ async def test_the_list_pages_in_name_order_and_hides_what_is_reserved(
         assert [each["name"] for each in (await answer.json())["segments"]] == [
             "a", "b/1", "b/2", "b/3", "c",
         ]  # fmt: skip
+
+
+async def test_everything_is_flushed_what_is_internal_too_or_it_is_said_what_is_not(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    for name in ("a", "__ds/forks/x"):
+        await segments.create(name)
+        async with segments.open_segment(name) as segment:
+            await segment.append(b"content")
+    async with client.post(f"{node.url}/v1/flush") as answer:
+        assert answer.status == 204
+    assert [(await segments.info(name)).storage_length for name in segments.names()] == [7, 7]
+    node.containers[0] = replace(node.containers[0], ready=False, cause="the disk failed")
+    status, refusal = await call(client, "POST", f"{node.url}/v1/flush")
+    assert status == 503
+    assert "the disk failed" in str(refusal)
+    node.containers.clear()
+    assert (await call(client, "POST", f"{node.url}/v1/flush"))[0] == 503
+    assert (await call(client, "GET", f"{node.url}/v1/flush"))[0] == 405
+
+
+async def test_a_listing_goes_on_behind_pages_in_which_everything_is_internal(
+    node: Node, segments: MemorySegments
+) -> None:
+    for name in (*(f"__ds/forks/{number}" for number in range(7)), "a", "b"):
+        await segments.create(name)
+    async with HttpClient(node.url) as client, aclosing(client.list_all(page=2)) as listed:
+        assert [info.name async for info in listed] == ["a", "b"]
 
 
 async def test_h53_a_big_read_is_streamed_in_windows(segments: MemorySegments) -> None:

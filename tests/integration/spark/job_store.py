@@ -58,9 +58,7 @@ class JobStore(StoreProcess):
 
         async def work() -> dict[str, int]:
             async with HttpClient(self.address) as client:
-                containers = {info.container: info.name async for info in client.list_all()}
-                for name in containers.values():
-                    await client.flush(name)
+                await client.flush_all()
                 return {info.name: info.storage_length async for info in client.list_all()}
 
         lengths = asyncio.run(work())
