@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from math import inf
 
 _LOOK_SECONDS = 0.002
-_LATE_SECONDS = 0.003
+_LATE_SECONDS = 0.0015
 """Timers of the loop have a millisecond, and a thread that computes keeps the interpreter for half of one."""
 _JUDGED_SECONDS = 0.02
 """From one change of the share to the next, at least."""
