@@ -203,6 +203,11 @@ class StoredBlock:
     def begins_on_event(self) -> bool:
         return self.first_event_offset == self.offset
 
+    @property
+    def times_known(self) -> bool:
+        """Whether the two bounds hold. Where events lie may be known without when all of them came."""
+        return self.events_known and self.highest_time_ms > 0
+
 
 @dataclass(frozen=True, slots=True)
 class PinnedRoot:

@@ -181,8 +181,7 @@ def _joins(group: Sequence[StoredBlock], block: StoredBlock) -> bool:
 def _is_within(block: StoredBlock, lowest_time_ms: int | None, highest_time_ms: int | None) -> bool:
     if lowest_time_ms is None and highest_time_ms is None:
         return True
-    if not block.events_known or not block.highest_time_ms:
-        # Nobody knows its times, or those of all of its events: some may be within.
+    if not block.times_known:
         return True
     if lowest_time_ms is not None and block.highest_time_ms < lowest_time_ms:
         return False

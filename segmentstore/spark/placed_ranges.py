@@ -221,13 +221,13 @@ async def _beginning(container: ContainerReader, record: SegmentRecord, start: i
 def _is_before(block: StoredBlock, part: BlockRange) -> bool:
     """All of its events are older than what is asked for."""
     lowest = part.lowest_time_ms
-    return lowest is not None and block.events_known and 0 < block.highest_time_ms < lowest
+    return lowest is not None and block.times_known and block.highest_time_ms < lowest
 
 
 def _is_behind(block: StoredBlock, part: BlockRange) -> bool:
     """All of its events are newer than what is asked for."""
     highest = part.highest_time_ms
-    return highest is not None and block.events_known and block.lowest_time_ms > highest
+    return highest is not None and block.times_known and block.lowest_time_ms > highest
 
 
 def _place_of(block: StoredBlock) -> BlockPlace:

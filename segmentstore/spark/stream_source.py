@@ -159,8 +159,7 @@ class StreamSource:
             return start
         async with aclosing(container.list_blocks(record.segment_id, start, end)) as blocks:
             async for block in blocks:
-                newest_ms = block.highest_time_ms if block.events_known else 0
-                if not newest_ms or newest_ms >= time_ms:
+                if not block.times_known or block.highest_time_ms >= time_ms:
                     return max(start, block.first_event_offset or block.offset)
         return end
 

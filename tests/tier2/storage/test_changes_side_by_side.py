@@ -15,6 +15,7 @@ from tests.tier2.storage.test_compaction import rounds, trickle
 from tests.tier2.storage.test_swap_proposals import chunks, upload
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.storage.swap_proposals import SwapProposal
+from tier2.storage.tiered_storage import TieredStorage
 
 QUIET = replace(SMALL, compaction_bytes_per_second=0)
 
@@ -22,6 +23,16 @@ QUIET = replace(SMALL, compaction_bytes_per_second=0)
 @pytest.fixture
 def store() -> FaultyStore:
     return FaultyStore(MemoryObjectStore())
+
+
+async def owner_with_proposal(store: FaultyStore) -> tuple[TieredStorage, bytes, SwapProposal]:
+    """Two segments of the same bytes, and a chunk in the place of those of the second one."""
+    owner = await ObjectStoreBacking(store, QUIET).claimed(1)
+    content = await trickle(owner, 4)
+    await trickle(owner, 4, segment_id=2)
+    old = await chunks(owner, 2)
+    new = await upload(owner, store, 0, [content])
+    return owner, content, SwapProposal(SegmentId(2), old, [new])
 
 
 def two_more_bytes() -> Publication:
@@ -32,16 +43,12 @@ def two_more_bytes() -> Publication:
 async def test_h4_a_proposal_that_fails_before_an_open_publication_lands_leaves_nothing_stale(
     store: FaultyStore,
 ) -> None:
-    owner = await ObjectStoreBacking(store, QUIET).claimed(1)
-    content = await trickle(owner, 4)
-    await trickle(owner, 4, segment_id=2)
-    old = await chunks(owner, 2)
-    new = await upload(owner, store, 0, [content])
+    owner, content, proposal = await owner_with_proposal(store)
     store.conditional += [Fault.LATE, Fault.BEFORE]
     with pytest.raises(StorageError, match="unknown"):
         await owner.publish(two_more_bytes())
     with pytest.raises(StorageError, match="unknown"):
-        await owner.propose_swap(SwapProposal(SegmentId(2), old, [new]))
+        await owner.propose_swap(proposal)
     assert await read_all(owner, 1, 0, 400) == content
     await store.land()
     await owner.publish(two_more_bytes())
@@ -54,16 +61,11 @@ async def test_h4_a_proposal_that_fails_before_an_open_publication_lands_leaves_
 async def test_h20_a_proposal_that_is_given_up_beside_a_deletion_leaves_nothing_of_the_segment(
     store: FaultyStore,
 ) -> None:
-    owner = await ObjectStoreBacking(store, QUIET).claimed(1)
-    content = await trickle(owner, 4)
-    await trickle(owner, 4, segment_id=2)
-    old = await chunks(owner, 2)
-    new = await upload(owner, store, 0, [content])
+    owner, content, proposal = await owner_with_proposal(store)
     deletion = rounds(change(1, "s1", length=400, sequence_number=5, deleted=True))
     proposing: list[asyncio.Task[None]] = []
 
     async def give_up_and_read() -> None:
-        proposal = SwapProposal(SegmentId(2), old, [new])
         proposing.append(asyncio.create_task(owner.propose_swap(proposal)))
         await asyncio.sleep(0.05)
         proposing[0].cancel()
