@@ -64,10 +64,10 @@ integration: setup
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration
 
 demo: setup
-	@$(BIN)/python -m segmentstore.cli.demo $(DEMO)
+	@$(BIN)/python -m segmentstore.demo.store $(DEMO)
 
 demo-spark: setup
-	@$(BIN)/python -m segmentstore.cli.spark_demo $(DEMO)
+	@$(BIN)/python -m segmentstore.demo.spark $(DEMO)
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(BENCHMARKS)

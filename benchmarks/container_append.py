@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from benchmarks.workbench import Row, median, print_rows, row, running, segments, tiers
 from containers.segment_container import StreamSegmentContainer
-from containers.segment_handle import SegmentHandle
+from containers.segments.segment_handle import SegmentHandle
 
 SMALL = b"x" * 100
 BATCH = 250

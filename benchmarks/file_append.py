@@ -23,7 +23,7 @@ from benchmarks.workbench import (
     tiers,
     without_flush,
 )
-from containers.segment_handle import SegmentHandle
+from containers.segments.segment_handle import SegmentHandle
 
 LARGE = os.urandom(64 * 1024)
 SMALL = b"x" * 100

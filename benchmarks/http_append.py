@@ -28,12 +28,11 @@ from aiohttp import web
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.host.service_builder import open_service
 from segmentstore.host.setting_sources import resolve_settings
-from segmentstore.http.application import build_application
-from segmentstore.http.node_health import NodeHealth
-from segmentstore.http.server import HttpServer
+from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.server import HttpServer, build_application
 from segmentstore.http.settings import HttpSettings
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
+from segmentstore.runtime.process import freeze_long_lived_objects, tune_for_serving
 from tests.http.memory_segments import MemorySegments
 
 CONNECTIONS = 64
@@ -128,7 +127,7 @@ def serve(make: Make, directory: str, port_to: Connection) -> None:
     async def main() -> None:
         async with make(directory) as port:
             tune_for_serving()
-            set_aside_what_lasts()
+            freeze_long_lived_objects()
             port_to.send(port)
             await asyncio.Event().wait()
 

@@ -31,8 +31,7 @@ from benchmarks.tier2_drain import open_storage, publication
 from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.storage import DataPiece
-from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
-from segmentstore.runtime.process import loop_factory
+from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
 
@@ -183,7 +182,7 @@ async def compare_clients(one: Server) -> list[Row]:
 
 async def measure() -> list[Row]:
     tune_for_serving()
-    set_aside_what_lasts()
+    freeze_long_lived_objects()
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
     with ThreadPoolExecutor(max_workers=6) as executor:
         async with server("versitygw", start_gateway) as one:

@@ -13,7 +13,7 @@ from random import Random
 from sortedcontainers import SortedDict
 
 from benchmarks.workbench import Row, print_rows, row
-from containers.reading.sorted_index import SortedIndex
+from containers.read_index.sorted_index import SortedIndex
 
 ROUNDS = 5
 

@@ -32,17 +32,17 @@ from segmentstore.contracts.storage import (
 )
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.spark.block_range import BlockRange
-from segmentstore.spark.columns import EVENT_COLUMNS
-from segmentstore.spark.event_batches import Block, BlockFacts, EventBatches
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.pushed_bounds import NO_BOUNDS
-from segmentstore.spark.scan_plan import plan_scan
-from segmentstore.spark.stream_source import StreamSource
-from segmentstore.spark.tier2_view import Tier2View
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from segmentstore.spark.scan.arrow_batches import EventBatchBuilder
+from segmentstore.spark.scan.block_reader import Block, BlockInfo
+from segmentstore.spark.scan.partitions import BlockRange
+from segmentstore.spark.scan.scan_planner import NO_BOUNDS, plan_scan
+from segmentstore.spark.schema import EVENT_COLUMNS
+from segmentstore.spark.streams.stream_source import StreamSource
+from segmentstore.spark.tier2_access import Tier2Reader
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 CHUNKS = 10_000
 EVENT_BYTES = 1 << 10
@@ -111,7 +111,7 @@ async def plan(directory: str, executor: ThreadPoolExecutor) -> Sequence[Row]:
     options = parse_options({"tier2": directory, "segment": SEGMENT, "maxBytesPerPartition": "64k"})
     store = CountedStore(directory, files=files, executor=executor, random=random)
     began = time.perf_counter()
-    view = Tier2View(store=store, executor=executor)
+    view = Tier2Reader(store=store, executor=executor)
     await view.open()
     source = StreamSource(options=options, view=view, store=None, served=None)
     parts = await plan_scan(source, options, NO_BOUNDS)
@@ -130,11 +130,11 @@ def parse(event_bytes: int, columns: Sequence[str]) -> tuple[float, float]:
     count = BLOCK_BYTES // len(event)
     content = event * count
     part = BlockRange("bench", "stream", 0, SEGMENT, 0, 0, 1 << 60)
-    batches = EventBatches(part, columns)
+    batches = EventBatchBuilder(part, columns)
     rows = 0
     began = time.process_time()
     for number in range(PARSED_BYTES // BLOCK_BYTES):
-        facts = BlockFacts(
+        facts = BlockInfo(
             offset=number * len(content),
             first_event_offset=number * len(content),
             event_number=number * count,

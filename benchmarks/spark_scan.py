@@ -21,9 +21,9 @@ from benchmarks.spark.session import BenchSpark, Costs, bench_spark, drain
 from benchmarks.spark.streams import SCOPE, SEGMENTS, fill
 from benchmarks.workbench import Row, print_rows, row
 from segmentstore.client import Store
-from segmentstore.spark.jobs.task_running import SparkTasks
+from segmentstore.spark.jobs.job_execution import SparkTaskRunner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_access import Tier2Location
 from tests.spark.live_store import LiveStore, live_store
 
 EVENTS = 400_000
@@ -129,8 +129,8 @@ def verify(spark: BenchSpark, tier2: str, rounds: int) -> list[Row]:
 
     def work() -> None:
         job = VerifyJob(
-            place=Tier2Place(place=tier2),
-            tasks=SparkTasks(spark.session),
+            place=Tier2Location(place=tier2),
+            tasks=SparkTaskRunner(spark.session),
             settings=VerifySettings(),
         )
         summary = job.run()

@@ -13,8 +13,8 @@ from benchmarks.workbench import Row, print_rows, row
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.reading.container_read_index import ContainerReadIndex
-from containers.reading.segment_read_index import SegmentReadIndex
+from containers.read_index.container_read_index import ContainerReadIndex
+from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.identifiers import SegmentId
 from tests.containers.reading.memory_tier2 import MemoryTier2
 

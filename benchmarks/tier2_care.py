@@ -24,16 +24,16 @@ from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch, S
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 from segmentstore.contracts.storage import DataPiece
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.runtime.fair_threads import FairThreads
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from segmentstore.runtime.thread_pool import FairThreadPool
+from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.object_stores.s3.settings import RequestPrices
-from tier2.storage.copying import copy_container
-from tier2.storage.reader import ContainerReader
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
-from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.offline.container_copy import copy_container
+from tier2.settings import StorageSettings
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
+from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 
@@ -188,7 +188,7 @@ async def large_segment(executor: ThreadPoolExecutor) -> list[Row]:
         )
         await target.start()
         begin = time.perf_counter()
-        report = await copy_container(reader.root, reader.components, target)
+        report = await copy_container(reader.manifest, reader.components, target)
         rate = report.bytes_copied / (time.perf_counter() - begin)
         await target.close()
     begin = time.perf_counter()
@@ -206,7 +206,7 @@ async def large_segment(executor: ThreadPoolExecutor) -> list[Row]:
 @contextmanager
 def tier2_threads() -> Iterator[Executor]:
     """Behind those of the log, as in the service."""
-    threads = FairThreads(thread_count=TIER2_THREADS, name="tier2", niceness=TIER2_NICENESS)
+    threads = FairThreadPool(thread_count=TIER2_THREADS, name="tier2", niceness=TIER2_NICENESS)
     try:
         yield threads.lane()
     finally:

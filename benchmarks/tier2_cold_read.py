@@ -21,7 +21,7 @@ from benchmarks.workbench import Row, print_rows, row
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import DataPiece
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 MEBIBYTE = 1 << 20
 CONTENT_BYTES = 256 * MEBIBYTE

@@ -24,11 +24,11 @@ from segmentstore.contracts.storage import (
 )
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from segmentstore.runtime.process import freeze_long_lived_objects, tune_for_serving
+from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 MEBIBYTE = 1 << 20
 ROUND_BYTES = 256 * MEBIBYTE
@@ -163,7 +163,7 @@ async def tiny_round(executor: ThreadPoolExecutor) -> tuple[float, float, float]
 async def measure() -> list[Row]:
     content = os.urandom(ROUND_BYTES)
     tune_for_serving()
-    set_aside_what_lasts()
+    freeze_long_lived_objects()
     with ThreadPoolExecutor(max_workers=6) as executor:
         with tempfile.TemporaryDirectory(prefix="segmentstore-bench-") as directory:
             plain_directory = str(Path(directory) / "plain")

@@ -24,9 +24,8 @@ from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
-from segmentstore.runtime.process import loop_factory
-from tier2.volumes.lmdb_index import LmdbIndex
+from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
+from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 
@@ -285,7 +284,7 @@ async def run() -> list[Row]:
     rows: list[Row] = []
     base = Path(tempfile.mkdtemp(prefix="segmentstore-bench-"))
     tune_for_serving()
-    set_aside_what_lasts()
+    freeze_long_lived_objects()
     try:
         with ThreadPoolExecutor(6) as executor:
             for size, part, rounds, name in SIZES:
@@ -302,7 +301,7 @@ async def run_billion(count: int = 1_000_000) -> list[Row]:
     """Small objects by the million: files, bytes, memory, latency; and what a billion would be."""
     base = Path(tempfile.mkdtemp(prefix="segmentstore-bench-"))
     tune_for_serving()
-    set_aside_what_lasts()
+    freeze_long_lived_objects()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         with ThreadPoolExecutor(6) as executor:

@@ -16,20 +16,20 @@ from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import BLOCK_BYTES_MAX, CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from containers.segment_handle import SegmentHandle
+from containers.segments.segment_handle import SegmentHandle
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
-from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
+from segmentstore.runtime.process import freeze_long_lived_objects, tune_for_serving
 from tier1.file_log.log import FileDurableDataLog
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 STORE_ID = b"benchmark-store!"
 
@@ -203,7 +203,7 @@ async def running(
         _touch(cache_storage)
     tune_for_serving()
     await container.start()
-    set_aside_what_lasts()
+    freeze_long_lived_objects()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(container.run())
         try:

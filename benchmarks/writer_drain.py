@@ -14,7 +14,7 @@ from benchmarks.container_append import latency
 from benchmarks.workbench import Row, median, print_rows, row, running, segments, tiers
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from containers.segment_handle import SegmentHandle
+from containers.segments.segment_handle import SegmentHandle
 
 PIECE = os.urandom(64 * 1024)
 SMALL_PER_SECOND = 1_000

@@ -8,17 +8,16 @@
 
 import asyncio
 
-from containers.attributes.attribute_memory import AttributeMemory
-from containers.cache.cache_manager import CacheManager
-from containers.cache.cache_shares import CacheShare
+from containers.attributes.extended_attributes import AttributeMemory
+from containers.cache.cache_manager import CacheManager, CacheShare
 from containers.container_settings import ContainerSettings
-from containers.log.memory_log import ITEM_BYTES, MemoryLog
+from containers.log.in_memory_log import ITEM_BYTES, InMemoryLog
 from containers.log.operation_processor import OperationProcessor
-from containers.log.recovery import RecoverySummary
-from containers.log.replayed_overlap import ReplayedOverlap
 from containers.log.throttler import ThrottleGauges
 from containers.metadata.container_metadata import ContainerMetadata
-from containers.segment_mapper import SegmentMapper
+from containers.recovery.recovery import RecoverySummary
+from containers.recovery.replay import ReplayedOverlap
+from containers.segments.segment_mapper import SegmentMapper
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
@@ -44,7 +43,7 @@ class Housekeeping:
         cache: CacheManager,
         cache_share: CacheShare,
         metadata: ContainerMetadata,
-        memory_log: MemoryLog,
+        memory_log: InMemoryLog,
         processor: OperationProcessor,
         writer: StorageWriter,
         mapper: SegmentMapper,
@@ -71,13 +70,13 @@ class Housekeeping:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self._settings.housekeeping_seconds)
-            self.look_at_writer()
+            self.refresh_writer_pressure()
             self._processor.refresh_throttle()
             excess = len(self._metadata.by_id) - self._settings.mapper.active_segments_max
             if excess > 0:
                 self._mapper.evict(excess)
 
-    def look_at_writer(self) -> None:
+    def refresh_writer_pressure(self) -> None:
         """Take its numbers, and press it as hard as the cache is full; wholly if attributes need room (H14)."""
         self._writer_statistics = self._writer.statistics()
         used = (

@@ -8,41 +8,45 @@ Invariants:
 - at most one owner of a container id acknowledges anything: the log's epoch decides;
 - when one part fails, the container stops whole, once, and says why; it never restarts itself (H42);
 - corruption disables the log, so that no retry destroys the evidence.
+
+Where a container is in its life, and why it ended.
+
+The moves go one way; a container that stopped or failed never runs again (H42).
+
+What `/health` says of one container.
+
+The numbers of one container under the names by which `/metrics` shows them.
+
+Backups of one container: root versions that are kept in Tier 2, made and dropped by the owner (H6).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from random import Random
 
 from containers.cache.cache_manager import CacheManager
-from containers.container_backups import ContainerBackups
-from containers.container_health import container_health
-from containers.container_life import ContainerLife, first_cause
-from containers.container_metrics import container_metrics
-from containers.container_parts import RecoveredState, build_parts
-from containers.container_recovery import ContainerRecovery
+from containers.container_components import build_components
 from containers.container_settings import ContainerSettings
 from containers.housekeeping import Housekeeping
-from containers.log.checkpoint_policy import CheckpointPolicy
-from containers.log.memory_log import MemoryLog
+from containers.log.checkpoints import CheckpointPolicy
+from containers.log.in_memory_log import InMemoryLog
+from containers.log.log_truncation import TruncationMarkers
 from containers.log.operation_processor import OperationProcessor
-from containers.log.recovery import RecoverySummary
-from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
-from containers.reading.container_read_index import ContainerReadIndex
-from containers.segment_expiry import SegmentExpiry
-from containers.segment_handle import SegmentHandle, properties_of
-from containers.segment_mapper import SegmentMapper
-from containers.segment_merges import SegmentMerges
-from containers.segment_queries import SegmentQueries
+from containers.read_index.container_read_index import ContainerReadIndex
+from containers.recovery.recovery import ContainerRecovery, RecoveredState, RecoverySummary
+from containers.segments.segment_expiry import SegmentExpiry
+from containers.segments.segment_handle import SegmentHandle, SegmentMerges, properties_of
+from containers.segments.segment_mapper import SegmentMapper
+from containers.segments.segment_queries import SegmentQueries
 from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
 from containers.writer_source import ContainerWriterSource
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
-from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.durable_data_log import DurableDataLog, LogStatistics
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     ContainerStoppedError,
@@ -50,14 +54,44 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId, SegmentId
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    ContainerId,
+    SegmentId,
+    SequenceNumber,
+)
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
-from segmentstore.contracts.storage import Storage
+from segmentstore.contracts.storage import SnapshotInfo, Storage, StorageStatistics
 from segmentstore.contracts.tables import Table
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.to_the_end import to_the_end
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class ContainerBackups:
+    """Each call may run beside everything else that the container does."""
+
+    def __init__(self, *, storage: Storage, flush: Callable[[], Awaitable[None]]) -> None:
+        self._storage = storage
+        self._flush = flush
+
+    async def pin(self, name: str) -> SnapshotInfo:
+        """Everything acknowledged before the call is in it. A name that is taken gives what is there already.
+
+        Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError.
+        """
+        await self._flush()
+        return await self._storage.pin(name)
+
+    async def drop(self, name: str) -> bool:
+        """False if there is none of that name. Raises StorageError."""
+        return await self._storage.unpin(name)
+
+    async def list(self) -> Sequence[SnapshotInfo]:
+        """By name."""
+        return await self._storage.pins()
 
 
 class StreamSegmentContainer:
@@ -83,11 +117,11 @@ class StreamSegmentContainer:
         self._random = random
         self._executor = executor
         self._settings = settings
-        self._life = ContainerLife()
+        self._life = ContainerLifecycle()
         self._parts_ended = asyncio.Event()
         self._parts_ended.set()
         self._metadata = ContainerMetadata(container_id=container_id)
-        self._memory_log = MemoryLog(metadata=self._metadata)
+        self._memory_log = InMemoryLog(metadata=self._metadata)
         self._read_index = ContainerReadIndex(
             cache=cache, storage=storage, settings=settings.read_index
         )
@@ -137,7 +171,7 @@ class StreamSegmentContainer:
             state=self._state, settings=self._settings.writer, executor=self._executor
         )
         self.recovered = await recovery.run()
-        parts = build_parts(
+        parts = build_components(
             self._state,
             truncate=self.truncate,
             settings=self._settings,
@@ -218,7 +252,7 @@ class StreamSegmentContainer:
 
     async def _release(self, cause: BaseException) -> None:
         # To the end also when the container is taken away meanwhile: a log that stays locked is nobody's to open.
-        await to_the_end(self._give_back(cause))
+        await finish_despite_cancellation(self._give_back(cause))
 
     async def _give_back(self, cause: BaseException) -> None:
         self._stop_listening()
@@ -388,3 +422,133 @@ class StreamSegmentContainer:
     def container_metadata(self) -> ContainerMetadata:
         """For checkers and benchmarks."""
         return self._metadata
+
+
+_ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
+    ContainerState.CREATED: frozenset({ContainerState.STARTING, ContainerState.STOPPED}),
+    ContainerState.STARTING: frozenset({ContainerState.RUNNING, ContainerState.FAILED}),
+    ContainerState.RUNNING: frozenset({ContainerState.STOPPING, ContainerState.FAILED}),
+    ContainerState.STOPPING: frozenset({ContainerState.STOPPED, ContainerState.FAILED}),
+    ContainerState.STOPPED: frozenset(),
+    ContainerState.FAILED: frozenset(),
+}
+
+
+class ContainerLifecycle:
+    """State of one container."""
+
+    __slots__ = ("cause", "state")
+
+    def __init__(self) -> None:
+        self.state = ContainerState.CREATED
+        self.cause: BaseException | None = None
+        """What ended it, if it failed."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is ContainerState.RUNNING
+
+    @property
+    def is_closing(self) -> bool:
+        """Its owner has ended it, or is about to have."""
+        return self.state in (ContainerState.STOPPING, ContainerState.STOPPED)
+
+    @property
+    def cause_text(self) -> str:
+        return str(self.cause) if self.cause is not None else ""
+
+    def move_to(self, state: ContainerState) -> None:
+        assert state in _ALLOWED_MOVES[self.state], f"container moves from {self.state} to {state}"
+        self.state = state
+
+    def fail(self, cause: BaseException) -> None:
+        self.cause = cause
+        self.move_to(ContainerState.FAILED)
+
+
+def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first real cause inside nested groups."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return first_cause(error)
+        return error
+    raise AssertionError("an empty exception group")
+
+
+def container_health(
+    life: ContainerLifecycle,
+    metadata: ContainerMetadata,
+    *,
+    processor: OperationProcessor | None,
+    storage_state: str,
+    storage_cause: str,
+    unflushed_bytes: int,
+) -> ContainerHealth:
+    """A snapshot; `processor` is None while the container does not run."""
+    reason = ""
+    delay_seconds = 0.0
+    if processor is not None:
+        reason = "tier1_full" if processor.log_full else processor.throttle.reason
+        delay_seconds = processor.throttle.delay_seconds
+    return ContainerHealth(
+        container_id=metadata.container_id,
+        state=life.state,
+        ready=processor is not None and processor.failure is None,
+        epoch=metadata.epoch,
+        throttle=reason,
+        throttle_delay_seconds=delay_seconds,
+        storage_state=storage_state,
+        active_segments=len(metadata.by_id),
+        unflushed_bytes=unflushed_bytes,
+        cause=life.cause_text,
+        storage_cause=storage_cause,
+    )
+
+
+THROTTLE_DELAY_SECONDS_MAX = 3600.0
+"""What "until something changes" is shown as."""
+
+
+def container_metrics(
+    *,
+    processor: OperationProcessor,
+    mapper: SegmentMapper,
+    log: LogStatistics,
+    storage: StorageStatistics,
+    unflushed_bytes: int,
+    acknowledged: SequenceNumber,
+) -> dict[str, float]:
+    """A snapshot. Names that end in `_total` are counters from the start of the process, all others are gauges."""
+    written = processor.statistics()
+    return {
+        **mapper.metrics(),
+        "append_operations_total": written.appended_operations,
+        "append_bytes_total": written.appended_bytes,
+        "frames_total": written.frames,
+        "frame_bytes_total": written.frame_bytes,
+        "queued_operations": written.queued_operations,
+        "waiting_requests": written.waiting_requests,
+        "tier1_outstanding_bytes": log.outstanding_bytes,
+        "tier1_stored_bytes": log.stored_bytes,
+        "tier1_sync_seconds": log.sync_seconds_recent,
+        "tier1_cut_frames_total": log.cut_frames,
+        "tier2_puts_total": storage.puts,
+        "tier2_gets_total": storage.gets,
+        "tier2_put_bytes_total": storage.put_bytes,
+        "tier2_get_bytes_total": storage.get_bytes,
+        "tier2_bytes_before_compression_total": storage.stored_bytes_before_compression,
+        "tier2_bytes_after_compression_total": storage.stored_bytes_after_compression,
+        "tier2_checksum_failures_total": storage.checksum_failures,
+        "tier2_garbage_objects": storage.garbage_objects,
+        "tier2_joined_chunks_total": storage.joined_chunks,
+        "tier2_joined_bytes_total": storage.joined_bytes,
+        "tier2_scrubbed_chunks_total": storage.scrubbed_chunks,
+        "tier2_scrubbed_bytes_total": storage.scrubbed_bytes,
+        "tier2_scrub_damages_total": storage.scrub_damages,
+        "tier2_scrub_repairs_total": storage.scrub_repairs,
+        "tier2_scrub_passes_total": storage.scrub_passes,
+        "tier2_last_scrubbed_seconds": storage.last_scrubbed_ms / 1000,
+        "unflushed_bytes": unflushed_bytes,
+        "throttle_delay_seconds": min(processor.throttle.delay_seconds, THROTTLE_DELAY_SECONDS_MAX),
+        "last_acknowledged_sequence_number": acknowledged,
+    }

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from containers.log.checkpoint_policy import CheckpointPolicy
-from containers.log.memory_log import MemoryLog
+from containers.log.checkpoints import CheckpointPolicy
+from containers.log.in_memory_log import InMemoryLog
+from containers.log.log_truncation import TruncationMarkers
 from containers.log.operation_processor import OperationProcessor
-from containers.log.truncation_markers import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.metadata.segment_snapshot import encode_segment_snapshot
-from containers.reading.container_read_index import ContainerReadIndex
+from containers.operations.snapshot_codec import encode_segment_snapshot
+from containers.read_index.container_read_index import ContainerReadIndex
 from containers.writer.data_source import LogItem
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import (
@@ -17,7 +17,7 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
     SequenceNumber,
 )
-from segmentstore.runtime.reported_elsewhere import reported_elsewhere
+from segmentstore.runtime.cancellation import retrieve_exception
 
 
 class ContainerWriterSource:
@@ -27,7 +27,7 @@ class ContainerWriterSource:
         self,
         *,
         metadata: ContainerMetadata,
-        memory_log: MemoryLog,
+        memory_log: InMemoryLog,
         read_index: ContainerReadIndex,
         processor: OperationProcessor,
         markers: TruncationMarkers,
@@ -113,7 +113,7 @@ class ContainerWriterSource:
             and self._processor.failure is None
         ):
             # Idle, and everything is in Tier 2: a checkpoint lets the log shrink to nothing.
-            self._processor.checkpoint().add_done_callback(reported_elsewhere)
+            self._processor.checkpoint().add_done_callback(retrieve_exception)
 
     async def _truncate_log(self) -> None:
         checkpoint = self._markers.closest_valid_truncation_point(self._truncatable())

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.peers.processes import family
 from benchmarks.workbench import median
-from segmentstore.spark.java_build import jvm_jar
+from segmentstore.spark.jvm.jar_build import jvm_jar
 
 _ROOT = Path(__file__).parents[2]
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

@@ -28,13 +28,13 @@ class EntryOwner(Protocol):
         """The entry's block is about to be reused. Synchronous; must not allocate."""
 
 
-class _Growing:
+class _AppendFields:
     """What an append meets of the entry that it goes to: first in memory, so that it is one cache line or two."""
 
     __slots__ = ("end", "limit", "shift", "slab")
 
 
-class CacheEntry(_Growing):
+class CacheEntry(_AppendFields):
     """[offset, end) of a segment in one block."""
 
     __slots__ = ("block", "generation", "offset", "owner")

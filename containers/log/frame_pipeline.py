@@ -18,34 +18,17 @@ import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from containers.log.checkpoint_policy import CheckpointPolicy
-from containers.log.data_frame_builder import DataFrameBuilder, FrameInFlight
+from containers.container_settings import FramePipelineSettings
+from containers.log.checkpoints import CheckpointPolicy
+from containers.log.data_frame import DataFrameBuilder, FrameInFlight
+from containers.log.log_truncation import TruncationMarkers
 from containers.log.memory_state_updater import MemoryStateUpdater, complete_barriers
-from containers.log.truncation_markers import TruncationMarkers
 from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import ContainerStoppedError, LogFullError, SegmentStoreError
 from segmentstore.contracts.identifiers import LogAddress
-from segmentstore.runtime.reported_elsewhere import reported_elsewhere
-
-
-@dataclass(frozen=True, slots=True)
-class FramePipelineSettings:
-    """Bounds between acceptance and commit."""
-
-    frame_operations_max: int = 2048
-    """Most operations of one frame: its commit is one stretch."""
-    frames_in_flight_max: int = 16
-    slice_seconds: float = 0.001
-    queued_bytes_max: int = 8 * 1024 * 1024
-    """Appends accepted and not yet in a frame; beyond it they wait in line. With two more appends of the largest size
-    this has to fit into the reserve of the log."""
-    small_bytes: int = 64 * 1024
-    small_operations: int = 256
-    """Below both, operations wait for a frame that is in flight and share the next one: no time is lost, because the
-    log has one write at a time anyway, and a frame costs as much as ten small operations."""
+from segmentstore.runtime.cancellation import retrieve_exception
 
 
 class FramePipeline:
@@ -256,7 +239,7 @@ class FramePipeline:
         stopped: list[Operation] = []
         for frame, future in self._in_flight:
             future.remove_done_callback(self._frame_done)
-            future.add_done_callback(reported_elsewhere)
+            future.add_done_callback(retrieve_exception)
             stopped.extend(frame.completed)
         if self._builder.half_written is not None:
             stopped.append(self._builder.half_written)
@@ -267,7 +250,7 @@ class FramePipeline:
             if operation.future is not None and not operation.future.done():
                 operation.future.set_exception(self.stop_error())
                 # Whoever waited for it may have left.
-                reported_elsewhere(operation.future)
+                retrieve_exception(operation.future)
         self._on_failure(stopped)
         self.failed.set()
         self._idle.set()

@@ -7,7 +7,7 @@ processor halts the container before any further future completes. Because the b
 
 from collections.abc import Sequence
 
-from containers.log.memory_log import MemoryLog
+from containers.log.in_memory_log import InMemoryLog
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import (
@@ -24,13 +24,13 @@ from containers.operations.operation import (
 )
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.identifiers import SequenceNumber
-from segmentstore.runtime.reported_elsewhere import reported_elsewhere
+from segmentstore.runtime.cancellation import retrieve_exception
 
 
 class MemoryStateUpdater:
     """The commit of operations to everything in memory."""
 
-    def __init__(self, *, metadata: ContainerMetadata, memory_log: MemoryLog) -> None:
+    def __init__(self, *, metadata: ContainerMetadata, memory_log: InMemoryLog) -> None:
         self._metadata = metadata
         self._memory_log = memory_log
 
@@ -157,7 +157,7 @@ def _complete_barrier(operation: Operation) -> None:
     if operation.error is not None:
         operation.future.set_exception(operation.error)
         # Whoever waited for it may have left.
-        reported_elsewhere(operation.future)
+        retrieve_exception(operation.future)
     else:
         segment = operation.segment
         operation.future.set_result(segment.length if segment is not None else 0)

@@ -6,12 +6,14 @@ offset and sequence number, change the pending fields. A refusal changes nothing
 
 from collections.abc import Sequence
 
-from containers.attributes.judgement import AttributeDecision, judge_updates
+from containers.attributes.attribute_updates import (
+    AttributeDecision,
+    evaluate_updates,
+    merged_source_key,
+)
 from containers.cache.cache_entry import NO_ROOM
 from containers.metadata.container_metadata import ContainerMetadata
-from containers.metadata.merged_sources import merged_source_key
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.metadata.segment_snapshot import encode_segment_snapshot
 from containers.operations.operation import (
     AppendOperation,
     AttributeChanges,
@@ -25,6 +27,7 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from containers.operations.snapshot_codec import encode_segment_snapshot
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -65,7 +68,7 @@ class OperationMetadataUpdater:
         if callable(updates):
             data, changes = updates(segment)
         elif updates:
-            changes = judge_updates(segment.attributes, segment.name, updates)
+            changes = evaluate_updates(segment.attributes, segment.name, updates)
         if events is not None:
             changes = count_events(segment, changes or (), events)
         operation = AppendOperation(segment, data)
@@ -133,7 +136,7 @@ class OperationMetadataUpdater:
             raise SegmentNotSealedError(source.name)
         if source.pending_start_offset > 0:
             raise SegmentTruncatedError(source.name, start_offset=source.pending_start_offset)
-        changes: AttributeChanges = judge_updates(target.attributes, target.name, updates)
+        changes: AttributeChanges = evaluate_updates(target.attributes, target.name, updates)
         events = source.attributes.pending_value(EVENT_COUNT)
         if isinstance(events, int) and all(update.key != EVENT_COUNT for update in updates):
             changes = count_events(target, changes, events)
@@ -163,7 +166,7 @@ class OperationMetadataUpdater:
     ) -> UpdateAttributesOperation:
         """Sealed segments take attributes. Also raises UnknownAttributesError."""
         self._require_present(segment)
-        changes = judge_updates(segment.attributes, segment.name, updates)
+        changes = evaluate_updates(segment.attributes, segment.name, updates)
         operation = UpdateAttributesOperation(segment, changes)
         self._number(operation)
         segment.attributes.accept(changes, operation.sequence_number)

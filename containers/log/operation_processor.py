@@ -8,25 +8,49 @@ Invariants:
 - P4  any failure of the pipeline ends the processor for good; whoever owns the container next recovers.
 
 Submitting never waits and never starts a task.
+
+Takes appends in: accepts them at once where that is possible, puts them in line where it is not.
+
+The hot path of the container: an append that can be accepted is judged, copied, numbered and queued in the call that
+submits it. What it cannot get at once (throttle, cache room, room in the queue, an attribute that is not in memory), it
+waits for in line, in call order per segment (H35).
 """
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from containers.attributes.judgement import UnknownAttributesError
-from containers.log.admission_line import WaitingRequest
-from containers.log.append_intake import (
-    AppendIntake,
-    fail_unless_done,
-    log_full_error,
-)
+from containers.attributes.attribute_updates import AttributeDecision, UnknownAttributesError
+from containers.container_settings import OperationProcessorSettings
+from containers.log.admission_queue import AdmissionQueue, WaitingRequest
+from containers.log.checkpoints import CheckpointPolicy, CheckpointPreparation
+from containers.log.data_frame import OPERATION_BYTES, DataFrameBuilder
+from containers.log.frame_pipeline import FramePipeline
+from containers.log.log_truncation import TruncationMarkers
+from containers.log.memory_state_updater import MemoryStateUpdater
+from containers.log.operation_metadata_updater import OperationMetadataUpdater
+from containers.log.throttler import NO_THROTTLE, Throttle, Throttler
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.operation import AttributeChanges, Barrier, MergeOperation, Operation
-from segmentstore.contracts.errors import SegmentStoreError
+from containers.operations.operation import (
+    AttributeChanges,
+    Barrier,
+    MergeOperation,
+    Operation,
+    SegmentOperation,
+)
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.errors import (
+    AppendTooLargeError,
+    CacheFullError,
+    ContainerStoppedError,
+    LogFullError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import AttributeKey, BufferView
 from segmentstore.contracts.segments import AttributeUpdate
-from segmentstore.runtime.reported_elsewhere import reported_elsewhere
+from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.clock import WallClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +65,237 @@ class OperationProcessorStatistics:
     appended_bytes: int
     frames: int
     frame_bytes: int
+
+
+class AppendIntake:
+    """The incoming end of an operation processor."""
+
+    def __init__(
+        self,
+        *,
+        log: DurableDataLog,
+        metadata_updater: OperationMetadataUpdater,
+        memory_state: MemoryStateUpdater,
+        builder: DataFrameBuilder,
+        markers: TruncationMarkers,
+        checkpoints: CheckpointPolicy,
+        throttler: Throttler,
+        fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
+        make_room: Callable[[], None],
+        wall_clock: WallClock,
+        settings: OperationProcessorSettings,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+        self._updater = metadata_updater
+        self._checkpoints = checkpoints
+        self._throttler = throttler
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._admission_queue = AdmissionQueue(
+            throttle=lambda: self._throttle,
+            fetch_attributes=fetch_attributes,
+            make_room=make_room,
+            queue_has_room=self._queue_has_room,
+            bytes_max=settings.waiting_bytes_max,
+        )
+        self._pipeline = FramePipeline(
+            log=log,
+            memory_state=memory_state,
+            builder=builder,
+            markers=markers,
+            checkpoints=checkpoints,
+            settings=settings.pipeline,
+            before_pump=self._read_clock,
+            after_completion=self._after_completion,
+            on_failure=self._roll_back,
+            on_log_full=self._note_log_full,
+        )
+        self._preparation = CheckpointPreparation(
+            metadata=metadata_updater.metadata, done=self._take_due_checkpoint
+        )
+        self._queued_bytes_max = settings.pipeline.queued_bytes_max
+        self._throttle: Throttle = NO_THROTTLE
+        self._log_full = False
+        self._gauges_due = 0.0
+        self._now_ms = wall_clock.now_ms()
+        self._appended_operations = 0
+        self._appended_bytes = 0
+
+    def append(
+        self,
+        segment: SegmentMetadata,
+        data: BufferView,
+        *,
+        offset: int | None = None,
+        attribute_updates: AttributeDecision = (),
+        seal: bool = False,
+        events: int | None = None,
+    ) -> "Future[int]":
+        """See contracts.segments.Segment.append; what judges by itself is a batch of a table."""
+        future: Future[int] = self._loop.create_future()
+        if data.__class__ is not bytes:
+            data = bytes(data)
+        assert isinstance(data, bytes)
+        if len(data) > self._settings.append_bytes_max:
+            length_max = self._settings.append_bytes_max
+            if callable(attribute_updates):
+                length_max = max(length_max, self._settings.table_batch_bytes_max)
+            if len(data) > length_max:
+                future.set_exception(AppendTooLargeError(length=len(data), length_max=length_max))
+                return future
+        if (
+            segment.line
+            or self._throttle.is_active
+            or self._admission_queue.is_blocked
+            or not self._queue_has_room()
+        ):
+            self._enqueue_append(segment, data, offset, attribute_updates, seal, events, future)
+            return future
+        try:
+            self._try_append(segment, data, offset, attribute_updates, seal, events, future)
+        except (CacheFullError, UnknownAttributesError):
+            self._enqueue_append(segment, data, offset, attribute_updates, seal, events, future)
+        return future
+
+    def _try_append(
+        self,
+        segment: SegmentMetadata,
+        data: bytes,
+        offset: int | None,
+        updates: AttributeDecision,
+        seal: bool,  # positional on the hot path
+        events: int | None,
+        future: "Future[int]",
+    ) -> None:
+        if self._pipeline.failure is not None:
+            self._stopped(future)
+            return
+        if self._log_full:
+            future.set_exception(log_full_error())
+            return
+        try:
+            operation = self._updater.accept_append(
+                segment,
+                data,
+                expected_offset=offset,
+                updates=updates,
+                seal=seal,
+                events=events,
+                now_ms=self._now_ms,
+            )
+        except CacheFullError:
+            raise
+        except SegmentStoreError as refusal:
+            self._refuse(segment, refusal, future)
+            return
+        operation.future = future
+        self._appended_operations += 1
+        self._appended_bytes += operation.length
+        pipeline = self._pipeline
+        pipeline.queue.append(operation)
+        pipeline.queued_bytes += operation.length + OPERATION_BYTES
+        if not pipeline.scheduled:
+            pipeline.schedule()
+
+    def _enqueue_append(
+        self,
+        segment: SegmentMetadata,
+        data: bytes,
+        offset: int | None,
+        updates: AttributeDecision,
+        seal: bool,
+        events: int | None,
+        future: "Future[int]",
+    ) -> None:
+        if self._pipeline.failure is not None:
+            self._stopped(future)
+            return
+        if self._log_full:
+            future.set_exception(log_full_error())
+            return
+        if not self._admission_queue.has_room:
+            future.set_exception(
+                SegmentStoreError(
+                    "too many appends wait to be accepted "
+                    f"reason={self._throttle.reason or 'cache_full'}"
+                )
+            )
+            return
+        self._admission_queue.add(
+            WaitingRequest(
+                segment,
+                length=len(data),
+                attempt=lambda: self._try_append(
+                    segment, data, offset, updates, seal, events, future
+                ),
+                fail=lambda error: fail_unless_done(future, error),
+            )
+        )
+
+    def _refuse(
+        self, segment: SegmentMetadata, refusal: SegmentStoreError, future: "Future[int]"
+    ) -> None:
+        self._submit_barrier(Barrier(segment, refusal), future)
+
+    def _submit_barrier(self, barrier: Barrier, future: "Future[int]") -> None:
+        if self._pipeline.failure is not None:
+            self._stopped(future)
+        else:
+            self._pipeline.submit_barrier(barrier, future)
+
+    def _read_clock(self) -> None:
+        """Once per turn, not per append."""
+        self._now_ms = self._wall_clock.now_ms()
+
+    def _queue_has_room(self) -> bool:
+        return self._pipeline.queued_bytes < self._queued_bytes_max
+
+    def _note_log_full(self) -> None:
+        self._log_full = True
+
+    def _take_due_checkpoint(self) -> None:
+        raise NotImplementedError
+
+    def _after_completion(self) -> None:
+        """A frame is durable and applied, or nothing was left to be written."""
+        # Gauges cost a lone append a tenth of its time. While nobody is held up by them, they may be a moment old.
+        if (
+            self._throttle is not NO_THROTTLE
+            or self._log_full
+            or len(self._admission_queue)
+            or self._loop.time() >= self._gauges_due
+        ):
+            self.refresh_throttle()
+
+    def refresh_throttle(self) -> None:
+        """Look at the gauges and the clock again; lets waiting requests through if the gauges fell."""
+        self._read_clock()
+        self._gauges_due = self._loop.time() + _GAUGES_FRESH_SECONDS
+        self._log_full = self._log.statistics().full
+        self._throttle = self._throttler.throttle()
+        self._admission_queue.wake()
+
+    @property
+    def throttle(self) -> Throttle:
+        return self._throttle
+
+    @property
+    def log_full(self) -> bool:
+        return self._log_full
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._pipeline.failure
+
+    def _roll_back(self, stopped: list[Operation]) -> None:
+        for operation in stopped:
+            if isinstance(operation, SegmentOperation):
+                operation.segment.reset_pending()
+        self._admission_queue.fail_all(self._pipeline.stop_error())
+
+    def _stopped(self, future: "Future[int]") -> None:
+        fail_unless_done(future, self._pipeline.stop_error())
 
 
 class OperationProcessor(AppendIntake):
@@ -154,7 +409,7 @@ class OperationProcessor(AppendIntake):
         """Done when everything submitted before it (of the segment: also what waits in line) is done."""
         future: Future[int] = self._loop.create_future()
         if segment is not None and segment.line:
-            self._line.add(
+            self._admission_queue.add(
                 WaitingRequest(
                     segment,
                     length=0,
@@ -217,18 +472,18 @@ class OperationProcessor(AppendIntake):
                 self._pipeline.submit(operation, future)
 
         if waits or (segment.line and not overtakes):
-            self._line_up(segment, attempt, future)
+            self._enqueue(segment, attempt, future)
             return future
         try:
             attempt()
         except UnknownAttributesError:
-            self._line_up(segment, attempt, future)
+            self._enqueue(segment, attempt, future)
         return future
 
-    def _line_up(
+    def _enqueue(
         self, segment: SegmentMetadata, attempt: Callable[[], None], future: "Future[int]"
     ) -> None:
-        self._line.add(
+        self._admission_queue.add(
             WaitingRequest(
                 segment,
                 length=0,
@@ -246,7 +501,7 @@ class OperationProcessor(AppendIntake):
 
     def _take_due_checkpoint(self) -> None:
         if self._checkpoints.is_due():
-            self.checkpoint().add_done_callback(reported_elsewhere)
+            self.checkpoint().add_done_callback(retrieve_exception)
 
     def _roll_back(self, stopped: list[Operation]) -> None:
         self._preparation.stop()
@@ -257,7 +512,7 @@ class OperationProcessor(AppendIntake):
     async def run(self) -> None:
         """Work the waiting line off; raises what ended the processor."""
         async with asyncio.TaskGroup() as tasks:
-            line = tasks.create_task(self._line.run())
+            line = tasks.create_task(self._admission_queue.run())
             await self._pipeline.failed.wait()
             line.cancel()
         assert self._pipeline.failure is not None, "woken without a failure"
@@ -277,7 +532,7 @@ class OperationProcessor(AppendIntake):
             queued_operations=len(pipeline.queue),
             frames_in_flight=pipeline.frames_in_flight,
             outstanding_bytes=pipeline.outstanding_bytes,
-            waiting_requests=len(self._line),
+            waiting_requests=len(self._admission_queue),
             appended_operations=self._appended_operations,
             appended_bytes=self._appended_bytes,
             frames=pipeline.frames,
@@ -297,3 +552,23 @@ def _pin_until(done: "Future[int]", segments: Sequence[SegmentMetadata]) -> None
             segment.pins -= 1
 
     done.add_done_callback(unpin)
+
+
+_GAUGES_FRESH_SECONDS = 0.005
+
+
+def fail_unless_done(future: "Future[int]", error: Exception) -> None:
+    """End a submission that may have been cancelled."""
+    if not future.done():
+        future.set_exception(error)
+        if isinstance(error, ContainerStoppedError):
+            # Whoever waited for it may have left.
+            retrieve_exception(future)
+
+
+def log_full_error() -> LogFullError:
+    """Why nothing is taken in that would need more of the log's disk."""
+    return LogFullError(
+        "the disk of the log is full: appends are refused until space is freed; "
+        "deletes and truncates work"
+    )

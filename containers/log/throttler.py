@@ -7,21 +7,10 @@ and "stop" beyond (H35: the delay comes before acceptance, never after it). What
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from containers.container_settings import ThrottlerSettings
+
 STOP = float("inf")
 """A delay that lasts until the gauge falls."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThrottlerSettings:
-    """Thresholds. Fractions are of the configured budget."""
-
-    cache_begin_fraction: float = 0.55
-    cache_stop_fraction: float = 0.90
-    log_bytes_begin: int = 4 * 1024 * 1024 * 1024
-    log_bytes_stop: int = 8 * 1024 * 1024 * 1024
-    items_begin: int = 400_000
-    items_stop: int = 800_000
-    delay_seconds_max: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

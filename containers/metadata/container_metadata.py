@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from containers.metadata.attribute_table import AttributeLedger
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.metadata.segment_snapshot import decode_segment_snapshot, encode_segment_snapshot
+from containers.operations.snapshot_codec import decode_segment_snapshot, encode_segment_snapshot
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     NO_SEGMENT,

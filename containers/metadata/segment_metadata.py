@@ -12,16 +12,16 @@ Invariants (check()):
 
 from typing import TYPE_CHECKING
 
+from containers.metadata.append_run import AppendRun
 from containers.metadata.attribute_table import AttributeTable
-from containers.operations.append_run import AppendRun
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, SegmentId, SequenceNumber
 
 if TYPE_CHECKING:
     from containers.cache.cache_entry import CacheEntry
-    from containers.reading.segment_read_index import SegmentReadIndex
+    from containers.read_index.segment_read_index import SegmentReadIndex
 
 
-class _MetByAppends:
+class _AppendFields:
     """What every append meets. A base class's fields come first in memory: together, they are few cache lines."""
 
     __slots__ = (
@@ -42,7 +42,7 @@ class _MetByAppends:
     )
 
 
-class SegmentMetadata(_MetByAppends):
+class SegmentMetadata(_AppendFields):
     """One active segment. Fields are plain attributes: the append path reads and writes them per operation."""
 
     __slots__ = (

@@ -167,7 +167,7 @@ class MapSegmentOperation(SegmentOperation):
         super().__init__(segment)
         self.created = created
         self.snapshot = snapshot
-        """Encoded by containers.metadata.segment_snapshot."""
+        """Encoded by containers.operations.snapshot_codec."""
         self.attributes: AttributeChanges = ()
         """Extended attributes given at creation."""
 

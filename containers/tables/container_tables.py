@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 
-from containers.attributes.attribute_fetches import AttributeFetches
+from containers.attributes.extended_attributes import AttributeFetches
+from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.segment_mapper import SegmentMapper
-from containers.tables.batch import counter
-from containers.tables.index_scan import IndexScan
-from containers.tables.settings import TableSettings
+from containers.segments.segment_mapper import SegmentMapper
+from containers.tables.table_batch import counter
 from containers.tables.table_compaction import TableCompaction
 from containers.tables.table_handle import TableHandle
-from containers.tables.table_index import ENTRY_COUNT, TABLE, is_table
+from containers.tables.table_index import ENTRY_COUNT, TABLE, IndexScan, is_table
 from containers.tables.table_reader import TableReader
 from segmentstore.contracts.errors import (
     InvalidRequestError,

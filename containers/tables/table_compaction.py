@@ -11,11 +11,10 @@ that are overwritten all the time leave a long head of which nothing has to be r
 import asyncio
 import logging
 
+from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.tables.batch import CopyBatch, OutdatedCopyError, counter
-from containers.tables.record_scan import ScannedRecord, scan_records
-from containers.tables.settings import TableSettings
+from containers.tables.table_batch import CopyBatch, OutdatedCopyError, counter
 from containers.tables.table_index import (
     ENTRY_COUNT,
     INDEX_PREFIX,
@@ -25,7 +24,7 @@ from containers.tables.table_index import (
     index_key,
     stands_at,
 )
-from containers.tables.table_reader import TableReader
+from containers.tables.table_reader import ScannedRecord, TableReader, scan_records
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.tables import TableEntry
 

@@ -5,10 +5,12 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from containers.attributes.attribute_fetches import AttributeFetches
+from containers.attributes.extended_attributes import AttributeFetches
+from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.tables.batch import (
+from containers.tables.table_batch import (
+    IndependentUpdateBatch,
     RemovalBatch,
     TableBatch,
     UpdateBatch,
@@ -16,12 +18,15 @@ from containers.tables.batch import (
     validate_entries,
     validate_keys,
 )
-from containers.tables.index_scan import IndexScan
-from containers.tables.settings import TableSettings
-from containers.tables.table_delta import read_delta
-from containers.tables.table_index import ENTRY_COUNT, INDEX_END, INDEX_PREFIX, Place, key_length_of
-from containers.tables.table_reader import TableReader
-from containers.tables.update_group import UpdateGroup
+from containers.tables.table_index import (
+    ENTRY_COUNT,
+    INDEX_END,
+    INDEX_PREFIX,
+    IndexScan,
+    Place,
+    key_length_of,
+)
+from containers.tables.table_reader import TableReader, read_delta
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     SegmentNotFoundError,
@@ -108,7 +113,7 @@ class TableHandle:
             validate_entries(entries, self.key_length)
         except InvalidRequestError as error:
             return self._refused(error)
-        group = UpdateGroup(entries)
+        group = IndependentUpdateBatch(entries)
         return self._submit(group, None, group.outcomes_of)
 
     def remove(self, keys: Sequence[TableKey], *, offset: int | None = None) -> "Future[None]":
@@ -120,7 +125,7 @@ class TableHandle:
 
     def _submit(
         self,
-        batch: TableBatch | UpdateGroup,
+        batch: TableBatch | IndependentUpdateBatch,
         offset: int | None,
         outcome_of: "Callable[[Future[int]], Outcome]",
     ) -> "Future[Outcome]":

@@ -12,19 +12,36 @@ and, among its core attributes, so that they are always in memory:
     LIVE_BYTES         bytes of their newest records
 
 Records and index change in one operation, so whatever brings the one back brings the other (H15, H66).
+
+The keys of one table in byte order, page by page, from memory and the runs of Tier 2 together.
+
+- The runs give what is published, memory what is not: its keys are sorted once, and again when an iteration begins
+  after the table has changed. An iteration that goes on may use an older list: whatever it lacks was published before
+  that, or came into being after the iteration began.
+- For every key found memory has the last word, if it knows it.
+- A token is the last key delivered, so it survives whatever happens between two pages, restarts included.
 """
 
+import asyncio
 import struct
+from bisect import bisect_left
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from heapq import merge
 from typing import Final, NamedTuple
 
+from containers.container_settings import TableSettings
+from containers.metadata.attribute_table import NumberedValue
 from containers.metadata.segment_metadata import SegmentMetadata
-from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.errors import CorruptedDataError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
     TABLE_KEY_LENGTH,
     AttributeKey,
     AttributeValue,
+    SequenceNumber,
 )
+from segmentstore.contracts.storage import ReadOnlyStorage
 
 TABLE: Final = 1
 """Value of SEGMENT_TYPE."""
@@ -104,3 +121,127 @@ def key_length_of(segment: SegmentMetadata) -> int:
     value = segment.attributes.core_values.get(TABLE_KEY_LENGTH, 0)
     assert isinstance(value, int), f"key length of {segment!r} is {value!r}"
     return value
+
+
+_INLINE_KEYS = 2_000
+"""Sorting this many takes about a millisecond."""
+
+
+class IndexScan:
+    """Iterations over one active table; remembers the sorted keys of memory between their pages."""
+
+    def __init__(
+        self,
+        *,
+        segment: SegmentMetadata,
+        storage: ReadOnlyStorage,
+        executor: Executor | None,
+        settings: TableSettings,
+    ) -> None:
+        self._segment = segment
+        self._storage = storage
+        self._executor = executor
+        self._settings = settings
+        self._keys: list[AttributeKey] = []
+        self._keys_as_of: SequenceNumber | None = None
+
+    def serves(self, segment: SegmentMetadata) -> bool:
+        """Whether it was made for this very activation of the segment."""
+        return self._segment is segment
+
+    async def page(
+        self, *, start: AttributeKey, end: AttributeKey, count: int, begins: bool
+    ) -> tuple[list[tuple[bytes, Place]], bool]:
+        """Up to `count` keys with start <= attribute key < end and their places, and whether there may be more.
+
+        `begins`: it is the first page of an iteration. Fewer than `count` come only with the last page.
+        """
+        if self._keys_as_of is None or (
+            begins and self._keys_as_of != self._segment.last_sequence_number
+        ):
+            await self._sort_keys()
+        found: list[tuple[bytes, Place]] = []
+        following: AttributeKey | None = start
+        while following is not None:
+            stored, behind = await self._stored(following, end, count)
+            bound = end if behind is None else behind
+            if self._collect(found, stored, start=following, end=bound, count=count):
+                return found, True
+            following = behind
+        return found, False
+
+    def _collect(
+        self,
+        found: list[tuple[bytes, Place]],
+        stored: Mapping[AttributeKey, AttributeValue],
+        *,
+        start: AttributeKey,
+        end: AttributeKey,
+        count: int,
+    ) -> bool:
+        """Add the live keys of [start, end); True if `count` is reached."""
+        attributes = self._segment.attributes
+        first = bisect_left(self._keys, start)
+        in_memory = self._keys[first : bisect_left(self._keys, end, lo=first)]
+        last: AttributeKey | None = None
+        for key in merge(stored, in_memory):
+            if key == last:
+                continue
+            last = key
+            value = attributes.committed_value(key) if attributes.is_known(key) else stored.get(key)
+            if value is None:
+                continue
+            found.append((key[len(INDEX_PREFIX) :], decode_place(value)))
+            if len(found) == count:
+                return True
+        return False
+
+    async def _stored(
+        self, start: AttributeKey, end: AttributeKey, count: int
+    ) -> tuple[dict[AttributeKey, AttributeValue], AttributeKey | None]:
+        """What Tier 2 has from `start` on, and where to go on.
+
+        If values left memory and something was published meanwhile, it is asked again: its answer may be older than
+        what left (H26).
+        """
+        segment = self._segment
+        attributes = segment.attributes
+        if attributes.complete:
+            return {}, None
+        while True:
+            before = (attributes.drops, segment.published_sequence_number)
+            page = await self._storage.scan_attributes(
+                segment.segment_id,
+                start=start,
+                end=end,
+                count=min(count + 1, self._settings.scan_count),
+            )
+            if segment.is_gone():
+                raise SegmentNotFoundError(segment.name)
+            if attributes.drops == before[0] or segment.published_sequence_number == before[1]:
+                return dict(page.values), page.following
+
+    async def _sort_keys(self) -> None:
+        segment = self._segment
+        attributes = segment.attributes
+        number = segment.last_sequence_number
+        published = SequenceNumber(-1) if attributes.complete else segment.published_sequence_number
+        copies = attributes.copy_extended()
+        if attributes.extended_count <= _INLINE_KEYS:
+            self._keys = _sorted_keys(copies, published)
+        else:
+            self._keys = await asyncio.get_running_loop().run_in_executor(
+                self._executor, _sorted_keys, copies, published
+            )
+        self._keys_as_of = number
+
+
+def _sorted_keys(
+    values: tuple[dict[AttributeKey, NumberedValue], ...], published: SequenceNumber
+) -> list[AttributeKey]:
+    return sorted(
+        key
+        for part in values
+        for key, (value, number) in part.items()
+        if value is not None and number > published and key.startswith(INDEX_PREFIX)
+    )

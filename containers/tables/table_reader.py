@@ -2,22 +2,32 @@
 
 - Only committed places are followed, so nothing pending is ever shown.
 - Compaction may move a record and truncate where it was while it is being read: the index is asked again.
+
+The records of a table segment in the order in which they were written, a stretch at a time.
+
+What changed in a table from a position on.
+
+A record counts only if it is still the newest of its key: what was overwritten or removed later is skipped here and
+met further on, so each distinct live key behind the position comes exactly once, whatever compaction moves meanwhile.
+A page is never empty while live entries remain behind the position.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
-from containers.attributes.attribute_fetches import AttributeFetches
+from containers.attributes.extended_attributes import AttributeFetches
+from containers.container_settings import TableSettings
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.tables.settings import TableSettings
 from containers.tables.table_index import Place, decode_place, index_key
-from containers.tables.table_record import RECORD_HEADER_BYTES
+from containers.tables.table_record import RECORD_HEADER_BYTES, decode_header
 from segmentstore.contracts.errors import (
     CorruptedDataError,
+    InvalidRequestError,
     SegmentNotFoundError,
     SegmentTruncatedError,
 )
-from segmentstore.contracts.tables import TableEntry
+from segmentstore.contracts.tables import TableDelta, TableEntry
 
 
 class TableReader:
@@ -130,3 +140,140 @@ def _entry(key: bytes, record: bytes, version: int) -> TableEntry:
     if not record.startswith(key, RECORD_HEADER_BYTES):
         raise CorruptedDataError(f"table index points at another key version={version}")
     return TableEntry(key, record[RECORD_HEADER_BYTES + len(key) :], version)
+
+
+class ScannedRecord(NamedTuple):
+    """One record as it was written."""
+
+    offset: int
+    length: int
+    key: bytes
+    value: bytes
+    removed: bool
+    version: int
+
+
+IsWanted: TypeAlias = Callable[[bytes, int], bool]
+"""Of the key of a record that is no removal, and its offset: whether anybody wants it."""
+
+
+async def scan_records(
+    reader: TableReader,
+    position: int,
+    *,
+    end: int,
+    length_max: int,
+    is_wanted: IsWanted | None = None,
+) -> tuple[list[ScannedRecord], int]:
+    """The whole records in about `length_max` bytes from `position` (a record's beginning) on, and where they end.
+
+    At least one record is passed if position < end, the committed length. With `is_wanted` only those that are, and no
+    removals. Raises SegmentTruncatedError, StorageError,
+    CorruptedDataError (also if no record begins at `position`).
+    """
+    if position >= end:
+        return [], position
+    content = await reader.read_bytes(position, min(length_max, end - position))
+    records, parsed = _parse(content, position, is_wanted)
+    if not parsed:
+        length = _length_at(content, position, end)
+        if length > len(content):
+            content = await reader.read_bytes(position, length)
+        records, parsed = _parse(content, position, is_wanted)
+        if not parsed:
+            content = await reader.read_bytes(position, _length_at(content, position, end))
+            records, parsed = _parse(content, position, is_wanted)
+    return records, position + parsed
+
+
+def _length_at(content: bytes, position: int, end: int) -> int:
+    """How many bytes have to be read to get further."""
+    if len(content) < RECORD_HEADER_BYTES:
+        return min(RECORD_HEADER_BYTES, end - position)
+    return min(decode_header(content, 0, position).length, end - position)
+
+
+def _parse(
+    content: bytes, offset: int, is_wanted: IsWanted | None
+) -> tuple[list[ScannedRecord], int]:
+    records: list[ScannedRecord] = []
+    position = 0
+    while len(content) - position >= RECORD_HEADER_BYTES:
+        key_length, value_length, removed, version = decode_header(
+            content, position, offset + position
+        )
+        key_at = position + RECORD_HEADER_BYTES
+        value_at = key_at + key_length
+        end = value_at + value_length
+        if end > len(content):
+            break
+        key = content[key_at:value_at]
+        if is_wanted is None or (not removed and is_wanted(key, offset + position)):
+            records.append(
+                ScannedRecord(
+                    offset=offset + position,
+                    length=end - position,
+                    key=key,
+                    value=content[value_at:end],
+                    removed=removed,
+                    version=version,
+                )
+            )
+        position = end
+    return records, position
+
+
+async def read_delta(
+    reader: TableReader,
+    segment: SegmentMetadata,
+    settings: TableSettings,
+    *,
+    position: int,
+    count: int,
+) -> TableDelta:
+    """See contracts.tables.Table.read_delta."""
+    should_clear = position < segment.start_offset
+    start = max(position, segment.start_offset)
+    entries: dict[bytes, TableEntry] = {}
+    total = 0
+    at = start
+    while at < segment.length and len(entries) < count and total < settings.page_bytes_max:
+        try:
+            records, following = await scan_records(
+                reader, at, end=segment.length, length_max=settings.scan_bytes
+            )
+        except SegmentTruncatedError:
+            # Compaction went past us: what was live there stands further on now.
+            at = max(at, segment.start_offset)
+            should_clear = should_clear or position < segment.start_offset
+            continue
+        except CorruptedDataError as error:
+            if at == start:
+                raise InvalidRequestError(
+                    f"no record of the table begins there position={position}"
+                ) from error
+            raise
+        places = await reader.places([record.key for record in records if not record.removed])
+        for record in records:
+            if len(entries) >= count or total >= settings.page_bytes_max:
+                following = record.offset
+                break
+            if record.removed:
+                entries.pop(record.key, None)
+                continue
+            place = places[record.key]
+            if place is not None and place.offset == record.offset:
+                entries[record.key] = _entry_table_delta(record)
+                total += record.length
+        at = following
+        await asyncio.sleep(0)
+    return TableDelta(
+        entries=list(entries.values()),
+        should_clear=should_clear,
+        reached_end=at >= segment.length,
+        last_position=at,
+    )
+
+
+def _entry_table_delta(record: ScannedRecord) -> TableEntry:
+    return TableEntry(record.key, record.value, record.version)

@@ -8,13 +8,24 @@ Invariants (check()):
 
 Memory is bounded by what the container lets into its log and cache: reading on while a publication is under way moves
 items from the log's list to these, and adds nothing to them.
+
+How far the log may be truncated.
+
+Every aggregator names the lowest sequence number of it that is not yet under a published root: bytes, attributes,
+creation, seal, truncation, merge and deletion alike. Everything below the lowest of them is in Tier 2 (H13), and if
+nobody holds anything back, everything that was consumed.
+
+    consumed up to 90
+    segment 1 holds 41, 60      lowest 41
+    segment 2 holds 44, 45      lowest 44      ->  acknowledge 40
 """
 
 import asyncio
 from enum import Enum
 
+from containers.container_settings import WriterSettings
+from containers.metadata.append_run import AppendRun
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
 from containers.operations.operation import (
     DeleteOperation,
     MapSegmentOperation,
@@ -22,15 +33,18 @@ from containers.operations.operation import (
     SegmentOperation,
     TruncateOperation,
 )
-from containers.writer.ack_calculator import AckCalculator
 from containers.writer.data_source import FlushSource, LogItem
-from containers.writer.pending_items import PendingItem, last_number
-from containers.writer.segment_aggregator import NEVER, ByteTally, SegmentAggregator
-from containers.writer.settings import WriterSettings
+from containers.writer.segment_aggregator import (
+    NEVER,
+    ByteTally,
+    PendingItem,
+    SegmentAggregator,
+    last_number,
+)
 from segmentstore.contracts.identifiers import NO_SEGMENT, SegmentId, SequenceNumber
 
 
-class RoundKind(Enum):
+class FlushKind(Enum):
     """What a round may publish, after Tier 2 said that it is full."""
 
     NORMAL = "normal"
@@ -38,6 +52,23 @@ class RoundKind(Enum):
     """Deletions alone: hardly any bytes to store, and they free the most."""
     FRUGAL = "frugal"
     """Segments with something that may free space, those with the fewest bytes first, few bytes in all."""
+
+
+class AckCalculator:
+    """One calculation: made with what was consumed, told what is held back, asked for the result."""
+
+    def __init__(self, consumed_up_to: SequenceNumber) -> None:
+        self._up_to = consumed_up_to
+
+    def hold_back(self, lowest_unpublished: SequenceNumber) -> None:
+        """An aggregator has not published this operation; all its others come later."""
+        if lowest_unpublished <= self._up_to:
+            self._up_to = SequenceNumber(lowest_unpublished - 1)
+
+    @property
+    def result(self) -> SequenceNumber:
+        """The highest number that may be acknowledged."""
+        return self._up_to
 
 
 class Backlog:
@@ -179,7 +210,7 @@ class Backlog:
         )
 
     async def select(
-        self, now: float, *, pressure: float, forced_up_to: SequenceNumber, kind: RoundKind
+        self, now: float, *, pressure: float, forced_up_to: SequenceNumber, kind: FlushKind
     ) -> list[SegmentAggregator]:
         """The aggregators to publish now, the one with the oldest operation first. O(n log n), in slices.
 
@@ -199,10 +230,10 @@ class Backlog:
             lowest = aggregator.lowest_number()
             if lowest is None:
                 continue
-            if kind is RoundKind.FRUGAL:
+            if kind is FlushKind.FRUGAL:
                 if aggregator.prompt_since != NEVER:
                     chosen.append((aggregator.pending_bytes, aggregator.segment_id, aggregator))
-            elif kind is RoundKind.DELETIONS:
+            elif kind is FlushKind.DELETIONS:
                 if aggregator.deleted:
                     chosen.append((lowest, aggregator.segment_id, aggregator))
             elif (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
+from containers.metadata.append_run import AppendRun
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
 from containers.operations.operation import Operation
 from segmentstore.contracts.identifiers import (
     SegmentId,

@@ -26,13 +26,12 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from containers.container_settings import WriterSettings
+from containers.metadata.append_run import AppendRun
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
 from containers.operations.operation import MapSegmentOperation
 from containers.writer.data_source import FlushSource
-from containers.writer.pending_items import PendingMerge
-from containers.writer.segment_aggregator import SegmentAggregator
-from containers.writer.settings import WriterSettings
+from containers.writer.segment_aggregator import PendingMerge, SegmentAggregator
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     DataCorruptionError,

@@ -12,20 +12,24 @@ Invariants (check()):
 - the first `in_flight` of them are handed to Tier 2, and only one publication is under way;
 - `held_bytes` is the sum of the bytes of all items, those of merged sources included;
 - nothing follows a deletion, and nothing is added to a segment that was taken over.
+
+What an aggregator keeps until it is published: the log's items as they came, and merges with their source.
+
+Items are kept whole and folded into a state only when they are flushed, so that any prefix of them can be published
+with exactly the state that belongs to it (H15).
 """
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
+from containers.metadata.append_run import AppendRun
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
-from containers.operations.operation import DeleteOperation, MergeOperation
-from containers.writer.pending_items import (
-    PendingItem,
-    PendingMerge,
-    byte_count,
-    first_number,
-    is_prompt,
-    last_number,
+from containers.operations.operation import (
+    DeleteOperation,
+    MergeOperation,
+    SealOperation,
+    SegmentOperation,
+    TruncateOperation,
 )
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import SegmentRecord
@@ -42,6 +46,19 @@ class ByteTally:
         self.held_bytes = 0
         self.item_count = 0
         """Items, those of merged sources included: their memory is outside the cache's budget (H34)."""
+
+
+class PendingMerge:
+    """A merge whose target has taken over the source's aggregator, with everything un-published in it."""
+
+    __slots__ = ("operation", "source")
+
+    def __init__(self, operation: MergeOperation, source: "SegmentAggregator") -> None:
+        self.operation = operation
+        self.source = source
+
+
+PendingItem: TypeAlias = AppendRun | SegmentOperation | PendingMerge
 
 
 class SegmentAggregator:
@@ -325,3 +342,32 @@ def _is_ready(source: SegmentAggregator) -> bool:
         and not source.in_flight
         and all(other.base_known and not other.in_flight for other in source.sources())
     )
+
+
+_PROMPT = (SealOperation, TruncateOperation, DeleteOperation, PendingMerge)
+
+
+def first_number(item: PendingItem) -> SequenceNumber:
+    """Sequence number of its first operation."""
+    if isinstance(item, AppendRun):
+        return item.first_sequence_number
+    if isinstance(item, PendingMerge):
+        return item.operation.sequence_number
+    return item.sequence_number
+
+
+def last_number(item: PendingItem) -> SequenceNumber:
+    """Sequence number of its last operation; that of the merge for a merge."""
+    return item.last_sequence_number if isinstance(item, AppendRun) else first_number(item)
+
+
+def byte_count(item: PendingItem) -> int:
+    """Un-published bytes that the item brings."""
+    if isinstance(item, AppendRun):
+        return item.length
+    return item.source.held_bytes if isinstance(item, PendingMerge) else 0
+
+
+def is_prompt(item: PendingItem) -> bool:
+    """Whether it should reach Tier 2 soon: it frees space there, or readers of Tier 2 wait for it."""
+    return isinstance(item, _PROMPT)

@@ -8,14 +8,22 @@ The record is the state after exactly those items on top of the record in Tier 2
 - A run that the start offset cuts is trimmed; the head that was never flushed is still in memory, and checked with it.
 - A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target (H17, H18).
   A truncation into the middle of moved bytes waits for the next publication, so that a move is always whole.
+
+Pieces of a publication while it is planned: runs by where their bytes are, and moves of whole sources.
+
+The events of a merged source, as its target counts them (H76).
+
+The target's event count grows in the merge's own operation. If it grew, the source's own numbers go on from the first
+event that the target had not counted. If nobody declared what the source's bytes are, they begin with that event, and
+if the count grew by one, they are that event, however many appends brought them. If it did not grow, nothing is known
+of the events in those bytes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeAlias
 
-from containers.metadata.segment_snapshot import decode_segment_snapshot
-from containers.operations.append_run import AppendRun
+from containers.metadata.append_run import AppendRun
 from containers.operations.operation import (
     AttributeChanges,
     MapSegmentOperation,
@@ -23,16 +31,21 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from containers.writer.moved_events import MovedEvents
-from containers.writer.pending_items import PendingItem, PendingMerge, first_number, last_number
-from containers.writer.planned_piece import PlannedPiece, RunPiece, RunSlice
-from containers.writer.segment_aggregator import SegmentAggregator
+from containers.operations.snapshot_codec import decode_segment_snapshot
+from containers.writer.segment_aggregator import (
+    PendingItem,
+    PendingMerge,
+    SegmentAggregator,
+    first_number,
+    last_number,
+)
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
     NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
+    BufferView,
     SegmentId,
     SequenceNumber,
     is_core_attribute,
@@ -48,6 +61,49 @@ class AbsorbedSource:
     target_id: SegmentId
     record: SegmentRecord | None
     """Its last record; None if Tier 2 never had it."""
+
+
+@dataclass(slots=True)
+class RunSlice:
+    """Bytes to fetch from the container: un-published ones of one segment, on their way to this or its target."""
+
+    owner_id: SegmentId
+    owner_offset: int
+    length: int
+    checksum: int | None
+    """CRC32C of the run as received: of its published head, its dropped head and these bytes. None: not known."""
+    lowest_time_ms: int
+    highest_time_ms: int
+    published_head_checksum: int = 0
+    """CRC32C of the bytes in front that Tier 2 has already, read there."""
+    dropped_head_length: int = 0
+    """Bytes right in front that were truncated before they were flushed. They are still in memory."""
+    events: RunEvents | None = None
+    """None: of unknown structure, as every trimmed run is."""
+    views: Sequence[BufferView] = ()
+    dropped_head_views: Sequence[BufferView] = ()
+
+    def fetch(self, data: Callable[[SegmentId, int, int], Sequence[BufferView]]) -> None:
+        """Ask for the bytes, and for those in front that are checked with them."""
+        self.views = data(self.owner_id, self.owner_offset, self.length)
+        if self.dropped_head_length:
+            head_offset = self.owner_offset - self.dropped_head_length
+            self.dropped_head_views = data(self.owner_id, head_offset, self.dropped_head_length)
+
+
+@dataclass(slots=True)
+class RunPiece:
+    """New bytes of the segment, one run behind the other."""
+
+    offset: int
+    slices: list[RunSlice]
+
+    @property
+    def end(self) -> int:
+        return self.offset + sum(item.length for item in self.slices)
+
+
+PlannedPiece: TypeAlias = RunPiece | MergePiece
 
 
 @dataclass(slots=True)
@@ -251,7 +307,7 @@ class _FoldedSegment:
             self._refuse(f"merge of a truncated source {source.segment_id}")
         events_before = self._event_count()
         self._change_attributes(operation.attributes)
-        events = MovedEvents(events_before, self._event_count(), declared=inner._event_count())
+        events = MergedEvents(events_before, self._event_count(), declared=inner._event_count())
         if inner._base_length:
             moved = MergePiece(0, source.segment_id, inner._base_length, first_event=0)
             inner.pieces.insert(0, moved)
@@ -332,3 +388,41 @@ class _FoldedSegment:
             f" name={self._name!r} published_length={self._base_length}"
             f" published_up_to={self._base_number}"
         )
+
+
+class MergedEvents:
+    """The events of one merge."""
+
+    def __init__(self, count_before: int, count_after: int, *, declared: int) -> None:
+        """The target's event count before and after the merge, and the source's own."""
+        self._first = count_before
+        self._count = count_after - count_before
+        self._undeclared = declared == 0
+
+    def in_piece(self, piece: MergePiece, offset: int, *, begins: bool) -> MergePiece:
+        """The piece of the source at `offset` of the target; `begins`: it is the source's beginning."""
+        if self._count <= 0 or piece.first_event is None:
+            return replace(piece, offset=offset, first_event=None, begins_event=False)
+        return replace(
+            piece,
+            offset=offset,
+            first_event=piece.first_event + self._first,
+            begins_event=piece.begins_event or (begins and self._undeclared),
+        )
+
+    def count_in_slice(self, item: RunSlice, *, begins: bool) -> None:
+        """The same for bytes that Tier 2 does not have yet."""
+        known = item.events
+        number: int | None
+        if self._count <= 0:
+            item.events = None
+            return
+        if known is not None:
+            number = None if known.first_number is None else known.first_number + self._first
+        elif self._undeclared and begins:
+            number = self._first
+        elif self._undeclared and self._count == 1:
+            number = None
+        else:
+            return
+        item.events = RunEvents(number, item.lowest_time_ms, item.highest_time_ms)

@@ -2,7 +2,7 @@
 
 Two loops work side by side. One reads items from the log into aggregators. The other makes rounds: select what is due,
 agree with Tier 2 on where each segment stands (containers.writer.reconciler), fold and check it
-(containers.writer.publication_builder), publish, tell the container, acknowledge. Reading goes on while a publication
+(containers.writer.publication), publish, tell the container, acknowledge. Reading goes on while a publication
 is under way; publications follow one another.
 
 Invariants:
@@ -16,45 +16,71 @@ When Tier 2 fails: a publication whose outcome may be unknown is handed in again
 growing pauses. When it is full and segments were deleted or truncated meanwhile, the publication is given up, the
 deletions go alone until that succeeds (which settles what became of the given-up one), then small things that may free
 space, all on top of what Tier 2 says when asked anew. So a disk full of one segment is freed by deleting it (H52).
+
+How Tier 2 has been doing lately, and how long to leave it alone.
+
+Callers that wait until everything up to their sequence number is in Tier 2.
+
+Waiting for an event or a point in time, whichever comes first, without a timeout that cancels anything.
+
+The storage writer's numbers, for `/health` and `/metrics`.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import Enum
 from random import Random
 
-from containers.writer.ack_calculator import AckCalculator
-from containers.writer.alarm import Alarm
-from containers.writer.backlog import Backlog, RoundKind
+from containers.container_settings import WriterSettings
+from containers.writer.backlog import AckCalculator, Backlog, FlushKind
 from containers.writer.data_source import WriterDataSource
-from containers.writer.flush_waiters import FlushWaiters
-from containers.writer.publication_builder import PublicationBuilder
-from containers.writer.publication_completion import PublicationCompletion
+from containers.writer.publication import PublicationBuilder, PublicationCompletion
 from containers.writer.reconciler import Reconciler
 from containers.writer.segment_aggregator import NEVER
 from containers.writer.segment_flush import SegmentFlush
-from containers.writer.settings import WriterSettings
-from containers.writer.writer_health import StorageState, WriterHealth, is_retriable
-from containers.writer.writer_statistics import WriterStatistics
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
+    ErrorKind,
     SegmentStoreError,
     StorageError,
+    StorageUnavailableError,
     StoreFullError,
 )
-from segmentstore.contracts.identifiers import (
-    NO_SEQUENCE_NUMBER,
-    ContainerId,
-    SequenceNumber,
-)
-from segmentstore.contracts.storage import ClaimedRoot, Publication, Storage
+from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, ContainerId, SequenceNumber
+from segmentstore.contracts.storage import ClaimedManifest, Publication, Storage
 
 _LOG = logging.getLogger(__name__)
 
 
 class _GivenUpError(Exception):
     """The publication will not be tried again: what may free space has to go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatistics:
+    """A snapshot for `/health` and `/metrics`. Counters grow from the start of the writer."""
+
+    state: str
+    """"ok", "unavailable" or "full": Tier 2 as last seen."""
+    last_error: str
+    failures: int
+    failures_in_a_row: int
+    consumed_up_to: int
+    published_up_to: int
+    """Everything at or below it is in Tier 2."""
+    acknowledged_up_to: int
+    pending_segments: int
+    pending_items: int
+    pending_bytes: int
+    oldest_pending_seconds: float
+    publications: int
+    published_segments: int
+    published_bytes: int
+    compared_bytes: int
+    """Replayed bytes that were found equal to Tier 2's."""
 
 
 class StorageWriter:
@@ -84,7 +110,7 @@ class StorageWriter:
         )
         self._health = WriterHealth(settings=settings, random=random)
         self._alarm = Alarm()
-        self._claimed: ClaimedRoot | None = None
+        self._claimed: ClaimedManifest | None = None
         self._stopped = False
         self._pressure = 0.0
         self._waiters = FlushWaiters()
@@ -94,7 +120,7 @@ class StorageWriter:
         self._wake_ups = 0
         self._not_before = 0.0
         """Loop time before which another round would find nothing new, unless the alarm rings."""
-        self._kind = RoundKind.NORMAL
+        self._kind = FlushKind.NORMAL
         self._publications_since_maintenance = 0
         self._maintained_at = 0.0
         self._publications = 0
@@ -103,7 +129,7 @@ class StorageWriter:
 
     # --- what the container calls -------------------------------------------------------------
 
-    def start(self, claimed: ClaimedRoot) -> None:
+    def start(self, claimed: ClaimedManifest) -> None:
         """Continue above the numbers of the root that was claimed. Before run()."""
         self._claimed = claimed
         self.reconciler.set_new_above(claimed.highest_sequence_number)
@@ -222,7 +248,7 @@ class StorageWriter:
                 await self._alarm.wait(min(due_at, maintenance_at))
 
     def _round_due_at(self) -> float:
-        if len(self._waiters) or self._kind is not RoundKind.NORMAL:
+        if len(self._waiters) or self._kind is not FlushKind.NORMAL:
             return 0.0
         if not len(self._backlog) and self._acknowledged_up_to < self._consumed_up_to:
             return 0.0
@@ -244,7 +270,7 @@ class StorageWriter:
         if candidates:
             await self.reconciler.resolve(candidates)
             flushes = await self._builder.plan(candidates, up_to=up_to, bytes_max=self._bytes_max())
-        if flushes or self._kind is RoundKind.DELETIONS:
+        if flushes or self._kind is FlushKind.DELETIONS:
             publication = await self._builder.build(
                 flushes,
                 highest_segment_id=max(
@@ -263,13 +289,13 @@ class StorageWriter:
         elif wake_ups == self._wake_ups:
             # Nothing could be taken: the rest of what is due is still in the log.
             self._not_before = started + self._settings.look_again_seconds
-        deletions = self._kind is RoundKind.DELETIONS
-        self._kind = RoundKind.FRUGAL if deletions else RoundKind.NORMAL
+        deletions = self._kind is FlushKind.DELETIONS
+        self._kind = FlushKind.FRUGAL if deletions else FlushKind.NORMAL
         await self._acknowledge()
 
     def _bytes_max(self) -> int:
         settings = self._settings
-        is_frugal = self._kind is RoundKind.FRUGAL
+        is_frugal = self._kind is FlushKind.FRUGAL
         return settings.frugal_bytes_max if is_frugal else settings.publication_bytes_max
 
     # --- publishing ---------------------------------------------------------------------------
@@ -279,7 +305,7 @@ class StorageWriter:
 
         Even an empty one settles what became of one that was given up.
         """
-        if not publication.segments and self._kind is RoundKind.NORMAL:
+        if not publication.segments and self._kind is FlushKind.NORMAL:
             return
         while True:
             try:
@@ -291,7 +317,7 @@ class StorageWriter:
                 if self._health.state is StorageState.FULL:
                     await self._try(self._storage.collect_garbage)
                     freed = self._backlog.space_freeing_items > space_freeing_items
-                    if freed or self._kind is RoundKind.DELETIONS:
+                    if freed or self._kind is FlushKind.DELETIONS:
                         raise _GivenUpError from error
             else:
                 break
@@ -307,7 +333,7 @@ class StorageWriter:
         for flush in flushes:
             flush.aggregator.abandon()
             self.reconciler.doubt(flush.aggregator.segment_id)
-        self._kind = RoundKind.DELETIONS
+        self._kind = FlushKind.DELETIONS
 
     # --- acknowledging ------------------------------------------------------------------------
 
@@ -361,3 +387,125 @@ class StorageWriter:
             error,
         )
         await asyncio.sleep(seconds)
+
+
+class StorageState(Enum):
+    """Tier 2 as the writer last saw it, in a word for `/health`."""
+
+    OK = "ok"
+    UNAVAILABLE = "unavailable"
+    FULL = "full"
+
+
+def is_retriable(error: SegmentStoreError) -> bool:
+    """Whether the same call may succeed later. Fenced, corrupt and impossible are final."""
+    return isinstance(error, StorageError | StoreFullError) and error.kind in (
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.FULL,
+    )
+
+
+class WriterHealth:
+    """Failures in a row and the pause that follows from them."""
+
+    def __init__(self, *, settings: WriterSettings, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self.state = StorageState.OK
+        self.word = self.state.value
+        """The state in the word of the object store, which may know more: throttled, clock_skew, ..."""
+        self.failures_in_a_row = 0
+        self.failures = 0
+        self.last_error = ""
+
+    def succeeded(self) -> None:
+        self.state = StorageState.OK
+        self.word = self.state.value
+        self.failures_in_a_row = 0
+        self.last_error = ""
+
+    def failed(self, error: SegmentStoreError) -> float:
+        """Note the failure; gives the seconds to wait: doubling up to a limit, half of it by chance."""
+        full = error.kind is ErrorKind.FULL
+        self.state = StorageState.FULL if full else StorageState.UNAVAILABLE
+        self.word = error.state if isinstance(error, StorageUnavailableError) else self.state.value
+        self.last_error = str(error)
+        self.failures += 1
+        doublings = min(self.failures_in_a_row, 30)
+        self.failures_in_a_row += 1
+        settings = self._settings
+        seconds = min(settings.retry_seconds_max, settings.retry_seconds_first * 2.0**doublings)
+        return seconds * (0.5 + 0.5 * self._random.random())
+
+
+class FlushWaiters:
+    """Every waiter ends once: reached, failed or cancelled. As many as there are requests, which the edges bound."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[asyncio.Future[None], SequenceNumber] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def highest(self) -> SequenceNumber:
+        """The highest number that anybody waits for. O(n)."""
+        return max(self._waiters.values(), default=NO_SEQUENCE_NUMBER)
+
+    def add(self, up_to: SequenceNumber) -> "asyncio.Future[None]":
+        """Hand the result to wait()."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = up_to
+        return waiter
+
+    async def wait(self, waiter: "asyncio.Future[None]") -> None:
+        """Raises what fail() was given."""
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+
+    def reached(self, up_to: SequenceNumber) -> None:
+        """Everything at or below it is in Tier 2."""
+        for waiter, wanted in self._waiters.items():
+            if wanted <= up_to and not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Nobody will reach anything any more."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+class Alarm:
+    """One waiter; any number of ringers."""
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+        self._rung = False
+
+    def ring(self) -> None:
+        """Wake the waiter now, or let the next wait return at once."""
+        self._rung = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, until: float) -> None:
+        """Returns when the alarm was rung since the last wait, or at loop time `until` (may be infinite)."""
+        assert self._waiter is None, "an alarm has one waiter"
+        if not self._rung:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if until == float("inf") else loop.call_at(until, self._time_is_up)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        self._rung = False
+
+    def _time_is_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

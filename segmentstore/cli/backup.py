@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.options import with_client
 from segmentstore.cli.output import Row, output_option, print_rows
-from segmentstore.cli.session import with_client
 
 data_option = click.option(
     "--data",
@@ -31,7 +31,7 @@ tier2_option = click.option(
 def backup() -> None:
     """Keep the store as it is now, and get it back as it was.
 
-    Each container keeps the version of its root: objects that it names are not deleted until the backup is dropped.
+    Each container keeps the version of its manifest: objects that it names are not deleted until the backup is dropped.
     """
 
 
@@ -80,7 +80,7 @@ def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) 
     if directory is None:
         dropped = with_client(server, lambda client: client.drop_backup(name))
     else:
-        from segmentstore.cli.backup_restore import drop_backup
+        from segmentstore.recovery.restore import drop_backup
 
         dropped = asyncio.run(drop_backup(name, directory, tier2_place))
     if not dropped:
@@ -113,7 +113,7 @@ def restore(
     The copy is a store of its own, in volumes. Streams are made to agree with their segments, as after `recover`. If it
     was cut off, run it again. A backup is found also if roots of its store are damaged or gone.
     """
-    from segmentstore.cli.backup_restore import restore_backup
+    from segmentstore.recovery.restore import restore_backup
 
     result = asyncio.run(
         restore_backup(name, place, data_directory, with_damage=with_damage, quiet=quiet)
@@ -133,7 +133,7 @@ def _directory_unless_online(server: str, data_directory: Path | None) -> Path |
 
 def _shown(answer: Row) -> Row:
     """A row of the server, with its date as a person reads it."""
-    from segmentstore.cli.tier2_contents import shown_time
+    from segmentstore.recovery.survey import shown_time
 
     kept = {key: value for key, value in answer.items() if key != "made_ms"}
     return {**kept, "made": shown_time(int(answer["made_ms"] or 0))}
@@ -141,8 +141,8 @@ def _shown(answer: Row) -> Row:
 
 async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
     from containers.segment_container import StreamSegmentContainer
-    from segmentstore.cli.offline_store import open_offline
-    from segmentstore.cli.tier2_contents import shown_time
+    from segmentstore.recovery.offline_store import open_offline
+    from segmentstore.recovery.survey import shown_time
 
     rows: list[Row] = []
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
@@ -162,15 +162,14 @@ async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
 
 
 async def _rows(place: str) -> list[Row]:
-    from segmentstore.cli.pinned_roots import container_count_of, pins_of
-    from segmentstore.cli.tier2_contents import shown_time
-    from segmentstore.cli.tier2_reading import open_tier2
+    from segmentstore.recovery.survey import shown_time
+    from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
 
     containers: dict[str, int] = {}
     made: dict[str, int] = {}
     async with open_tier2(place, go_on=True) as tier2:
-        pins = await pins_of(tier2)
-        count = container_count_of(tier2, pins)
+        pins = await find_snapshots(tier2)
+        count = container_count_in(tier2, pins)
         for each in pins:
             name = each.pin.name
             containers[name] = containers.get(name, 0) + 1

@@ -1,18 +1,20 @@
-"""`segmentstore bench`: how fast a server takes and gives bytes, seen from an HTTP client."""
+"""`segmentstore bench`: how fast a server takes and gives bytes, seen from an HTTP client.
 
+One measurement: writers that append for a while, then readers that read it back.
+"""
+
+import asyncio
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from segmentstore.cli.http_client import HttpClient
+from segmentstore.cli.options import BYTES, SECONDS, with_client
 from segmentstore.cli.output import Row, output_option, print_rows
-from segmentstore.cli.quantity_types import BYTES, SECONDS
-from segmentstore.cli.session import with_client
-
-if TYPE_CHECKING:
-    from segmentstore.cli.http_client import HttpClient
+from segmentstore.runtime.entropy import random_id, system_random
+from segmentstore.runtime.latency_histogram import LatencyHistogram
 
 
 @click.command()
@@ -47,7 +49,6 @@ def bench(
     Every writer waits for the acknowledgement of an append before it sends the next, so one row is `writers` appends in
     flight. The segments it makes are deleted again.
     """
-    from segmentstore.cli.bench_run import BenchRun
     from segmentstore.cli.server_process import ServerProcess
 
     with ExitStack() as stack:
@@ -64,3 +65,72 @@ def bench(
             return rows
 
         print_rows(with_client(server, work), output)
+
+
+_READ_BYTES = 1 << 20
+
+
+class BenchRun:
+    """Appends of one size, then the same bytes read."""
+
+    def __init__(self, client: HttpClient, *, size: int, writers: int, seconds: float) -> None:
+        self._client = client
+        self._size = size
+        self._seconds = seconds
+        label = random_id(system_random()).hex()[:8]
+        self._names = [f"bench-{label}/{number}" for number in range(writers)]
+
+    async def run(self) -> list[Row]:
+        """Two rows: appends and reads."""
+        for name in self._names:
+            await self._client.create(name)
+        try:
+            return [await self._measure("append"), await self._measure("read")]
+        finally:
+            for name in self._names:
+                await self._client.delete(name)
+
+    async def _measure(self, verb: str) -> Row:
+        loop = asyncio.get_running_loop()
+        latencies = LatencyHistogram()
+        started = loop.time()
+        work = self._append if verb == "append" else self._read
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(work(name, started + self._seconds, latencies))
+                for name in self._names
+            ]
+        elapsed = loop.time() - started
+        moved_bytes = sum(task.result() for task in tasks)
+        summary = latencies.summary()
+        return {
+            "verb": verb,
+            "size_bytes": self._size if verb == "append" else _READ_BYTES,
+            "at_once": len(self._names),
+            "per_second": round(summary.count / elapsed, 1),
+            "megabytes_per_second": round(moved_bytes / elapsed / 1e6, 2),
+            "p50_ms": round(summary.p50_seconds * 1e3, 2),
+            "p99_ms": round(summary.p99_seconds * 1e3, 2),
+            "max_ms": round(summary.max_seconds * 1e3, 2),
+        }
+
+    async def _append(self, name: str, end: float, latencies: LatencyHistogram) -> int:
+        loop = asyncio.get_running_loop()
+        content = system_random().randbytes(self._size)
+        moved = 0
+        while (started := loop.time()) < end:
+            await self._client.append(name, content)
+            latencies.record(loop.time() - started)
+            moved += len(content)
+        return moved
+
+    async def _read(self, name: str, end: float, latencies: LatencyHistogram) -> int:
+        loop = asyncio.get_running_loop()
+        moved = 0
+        offset = 0
+        while (started := loop.time()) < end:
+            piece = await self._client.read(name, offset, _READ_BYTES)
+            latencies.record(loop.time() - started)
+            moved += len(piece.content)
+            offset = piece.end_offset if piece.content else 0
+        return moved

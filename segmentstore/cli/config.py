@@ -1,18 +1,71 @@
-"""`segmentstore config ...`: what the settings are, and where each value comes from."""
+"""`segmentstore config ...`: what the settings are, and where each value comes from.
 
+Options that set settings: shared by `standalone` and `config`.
+"""
+
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import output_option, print_rows
-from segmentstore.cli.setting_options import resolve, setting_options
+from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import SettingsError
 
 
 @click.group()
 def config() -> None:
     """Show and check settings. Flags win over the environment, that over the file, that over defaults."""
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])  # any command function: click's own bound
+
+
+def setting_options(command: _Command) -> _Command:
+    """Add --config, --set and the short flags to a command, which passes them all on to `resolve`."""
+    options = [
+        click.option("--data", metavar="DIR", help="Data directory: identity, Tier 1, Tier 2."),
+        click.option("--http", metavar="HOST:PORT", help="Listen here.  [default: 127.0.0.1:9091]"),
+        click.option(
+            "--wire",
+            metavar="HOST:PORT|off",
+            help="Segment store protocol.  [default: 127.0.0.1:12345]",
+        ),
+        click.option(
+            "--controller",
+            metavar="HOST:PORT|off",
+            help="Controller, gRPC.  [default: 127.0.0.1:9090]",
+        ),
+        click.option("--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"),
+        click.option("--tier1", metavar="file|memory", help="The durable log.  [default: file]"),
+        click.option(
+            "--tier2",
+            metavar="volumes|filesystem|s3://BUCKET/PREFIX|memory",
+            help="Long-term storage.  [default: volumes]",
+        ),
+        click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error."),
+        click.option("--log-format", metavar="text|json", help="Form of the log on stderr."),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Any setting by its full name; see 'config show'. Repeatable.",
+        ),
+        click.option(
+            "--config",
+            "config_file",
+            envvar="SEGMENTSTORE_CONFIG",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="TOML file with settings.  [env: SEGMENTSTORE_CONFIG]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @config.command()
@@ -53,3 +106,42 @@ def check(config_file: Path | None, assignments: tuple[str, ...], **short_flags:
             click.echo(f"error: {problem}", err=True)
         return ExitCode.USAGE
     return ExitCode.OK
+
+
+_SHORT_FLAGS = {
+    "data": "store.data_directory",
+    "containers": "store.container_count",
+    "http": "http.address",
+    "wire": "wire.address",
+    "controller": "controller.address",
+    "tier1": "tier1.kind",
+    "tier2": "tier2.place",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+
+
+def resolve(
+    config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
+) -> ResolvedSettings:
+    """Settings of all sources. Raises SettingsError."""
+    flags: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise SettingsError([f"--set wants NAME=VALUE, not {assignment!r}"])
+        flags[name.strip()] = value.strip()
+    for flag, value_given in short_flags.items():
+        if value_given is not None:
+            flags[_SHORT_FLAGS[flag]] = value_given
+    return resolve_settings(
+        flags=flags,
+        environment=environment(),
+        toml_text=config_file.read_text() if config_file else None,
+        toml_name=str(config_file),
+    )
+
+
+def environment() -> Mapping[str, str]:
+    """The process's environment: looked at here and nowhere else."""
+    return os.environ

@@ -19,11 +19,10 @@ from segmentstore.cli.load import load
 from segmentstore.cli.log import log
 from segmentstore.cli.reader_group import reader_group
 from segmentstore.cli.recover import recover
-from segmentstore.cli.s3 import s3
 from segmentstore.cli.scope import scope
 from segmentstore.cli.segment import segment
+from segmentstore.cli.serve import s3, standalone
 from segmentstore.cli.spark import spark
-from segmentstore.cli.standalone import standalone
 from segmentstore.cli.stream import stream
 from segmentstore.cli.table import table
 from segmentstore.cli.tier2 import tier2

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segmentstore.cli.controller_session import controller_option, with_store
+from segmentstore.cli.options import controller_option, with_store
 from segmentstore.cli.output import Row, output_option, print_record, print_rows
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def create(
 ) -> None:
     """Create a group that reads STREAMS of its scope (or SCOPE/STREAM), from their heads by default."""
     from segmentstore.client.reader_group import StartAt
-    from segmentstore.client.stream_cut import StreamCut
+    from segmentstore.client.stream_segments import StreamCut
 
     if from_tail and cuts:
         raise click.UsageError("begin at the tail or at cuts, not at both")

@@ -2,7 +2,7 @@
 
 import click
 
-from segmentstore.cli.controller_session import controller_option, with_store
+from segmentstore.cli.options import controller_option, with_store
 from segmentstore.cli.output import output_option, print_record, print_rows
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from segmentstore.cli.input_lines import arriving_pieces
+from segmentstore.cli.options import BYTES, server_option, with_client
 from segmentstore.cli.output import (
     flush_bytes,
     output_option,
@@ -14,8 +14,7 @@ from segmentstore.cli.output import (
     print_rows,
     write_bytes,
 )
-from segmentstore.cli.quantity_types import BYTES
-from segmentstore.cli.session import server_option, with_client
+from segmentstore.cli.pipes import arriving_pieces
 from segmentstore.contracts.errors import BadOffsetError
 
 if TYPE_CHECKING:

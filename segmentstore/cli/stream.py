@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from segmentstore.cli.controller_session import controller_option, with_store
-from segmentstore.cli.event_lines import key_separator_option, print_event, write_lines
+from segmentstore.cli.options import BYTES, SECONDS, controller_option, with_store
 from segmentstore.cli.output import Row, flush_bytes, output_option, print_record, print_rows
-from segmentstore.cli.quantity_types import BYTES, SECONDS
+from segmentstore.cli.pipes import key_separator_option, print_event, write_lines
 
 if TYPE_CHECKING:
     from segmentstore.client.store import Store
     from segmentstore.client.stream_config import StreamConfig
-    from segmentstore.client.stream_cut import StreamCut
+    from segmentstore.client.stream_segments import StreamCut
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
 
@@ -230,7 +229,7 @@ def _config(
 
 
 def _cut(text: str | None) -> "StreamCut | None":
-    from segmentstore.client.stream_cut import StreamCut
+    from segmentstore.client.stream_segments import StreamCut
 
     return None if text is None else StreamCut.parse(text)
 

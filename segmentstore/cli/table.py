@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segmentstore.cli.controller_session import controller_option, with_store
+from segmentstore.cli.options import controller_option, with_store
 from segmentstore.cli.output import Row, output_option, print_record, print_rows
 
 if TYPE_CHECKING:

@@ -58,9 +58,9 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
     With --deep every chunk is read too, and every record of the volumes below, if there are any. Volumes that hold no
     segments (those of `segmentstore s3`) are verified by themselves. Nothing is repaired:
     that is for the store itself, which may still have the bytes (see the settings of its scrubber). Orphans (objects
-    that no root names, left by a crash) are shown and are no damage: the owner sweeps them.
+    that no manifest names, left by a crash) are shown and are no damage: the owner sweeps them.
     """
-    from segmentstore.cli.tier2_reading import NoSegmentsError
+    from segmentstore.recovery.tier2_access import NoSegmentsError
 
     foreign: NoSegmentsError | None = None
     try:
@@ -84,7 +84,7 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
 
 
 async def _segment_rows(place: str, prefix: str) -> list[Row]:
-    from segmentstore.cli.tier2_reading import open_tier2
+    from segmentstore.recovery.tier2_access import open_tier2
 
     rows: list[Row] = []
     async with open_tier2(place) as opened:
@@ -106,7 +106,7 @@ def _row(container_id: int, record: SegmentRecord) -> Row:
 
 
 async def _write_segment(place: str, name: str, offset: int | None, length: int | None) -> None:
-    from segmentstore.cli.tier2_reading import open_tier2
+    from segmentstore.recovery.tier2_access import open_tier2
 
     async with open_tier2(place) as opened:
         container = await opened.container_of(name)
@@ -122,7 +122,7 @@ async def _write_segment(place: str, name: str, offset: int | None, length: int 
 
 
 async def _verify_volumes(place: str, *, deep: bool) -> "VerificationReport | None":
-    from segmentstore.cli.tier2_reading import verify_volumes
+    from segmentstore.recovery.tier2_access import verify_volumes
 
     return await verify_volumes(place, deep=deep)
 
@@ -130,8 +130,8 @@ async def _verify_volumes(place: str, *, deep: bool) -> "VerificationReport | No
 async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], list[str]]:
     from tqdm import tqdm
 
-    from segmentstore.cli.tier2_reading import open_tier2
-    from tier2.storage.verify import verify_container
+    from segmentstore.recovery.tier2_access import open_tier2
+    from tier2.offline.verify import verify_container
 
     rows: list[Row] = []
     damages: list[str] = []

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from segmentstore.cli.controller_session import controller_option, with_store
-from segmentstore.cli.event_lines import key_separator_option, write_lines
+from segmentstore.cli.options import SECONDS, controller_option, with_store
 from segmentstore.cli.output import output_option, print_record, print_rows
-from segmentstore.cli.quantity_types import SECONDS
+from segmentstore.cli.pipes import key_separator_option, write_lines
 
 if TYPE_CHECKING:
     from segmentstore.client.store import Store

@@ -11,15 +11,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from segmentstore.client.backoff import Backoff
 from segmentstore.client.errors import (
     ClientError,
     ConnectionLostError,
     DeadlineExceededError,
     ServiceUnavailableError,
+    error_from_reply,
 )
-from segmentstore.client.refusals import error_of
-from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_calls import Backoff, SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
     AppendSetup,
@@ -70,7 +69,7 @@ class ByteSegment:
         self._writer_id = calls.random.randbytes(16)
         self._last_number = 0
         self._sent_number = 0
-        self._turn = asyncio.Lock()
+        self._append_lock = asyncio.Lock()
 
     async def info(self) -> SegmentInfo:
         """Raises SegmentNotFoundError."""
@@ -98,7 +97,7 @@ class ByteSegment:
         length_max = self._calls.settings.event_bytes_max
         if len(content) > length_max:
             raise AppendTooLargeError(length=len(content), length_max=length_max)
-        async with self._turn:
+        async with self._append_lock:
             self._last_number += 1
             length = await self._append(content, self._last_number, offset)
         if length is not None:
@@ -193,7 +192,7 @@ class ByteSegment:
             lambda request_id: SetupAppend(request_id, self._writer_id, self.name, "")
         )
         if not isinstance(setup, AppendSetup):
-            raise error_of(setup)
+            raise error_from_reply(setup)
         if setup.last_event_number > self._sent_number:
             raise ClientError(f"another writer has the same id segment={self.name!r}")
         if setup.last_event_number >= number:
@@ -213,5 +212,5 @@ class ByteSegment:
         if isinstance(reply, ConditionalCheckFailed):
             return None
         if not isinstance(reply, DataAppended):
-            raise error_of(reply)
+            raise error_from_reply(reply)
         return reply.segment_length

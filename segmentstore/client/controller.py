@@ -1,15 +1,20 @@
 """What the client asks of the controller: scopes, streams and their segments, in the client's own words.
 
 Transactions and tables are in `controller_transactions.py` and `controller_tables.py`.
+
+What the client asks of the controller about transactions.
+
+What the client asks of the controller about key-value tables.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from uuid import NAMESPACE_URL, uuid5
 
-from segmentstore.client.controller_channel import ControllerChannel, check_status
+from segmentstore.client.connection import Endpoint
+from segmentstore.client.controller_channel import ControllerChannel, check_status, status_of
 from segmentstore.client.errors import AlreadyExistsError, ClientError
-from segmentstore.client.key_space import SegmentRange, Successor
 from segmentstore.client.stream_config import (
     RetentionPolicy,
     RetentionType,
@@ -17,8 +22,9 @@ from segmentstore.client.stream_config import (
     ScalingPolicy,
     StreamConfig,
 )
-from segmentstore.client.wire_connection import Endpoint
+from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.codec.controller_api import controller_pb2 as messages
+from segmentstore.codec.stream_names import transaction_halves, transaction_id_of
 
 _SIZE_MAX = (1 << 63) - 1
 
@@ -37,7 +43,7 @@ class StreamName:
         return messages.StreamInfo(scope=self.scope, stream=self.stream)
 
 
-class Controller:
+class ControllerClient:
     """Every verb raises what ControllerChannel raises; only what is particular is said."""
 
     def __init__(self, channel: ControllerChannel) -> None:
@@ -367,3 +373,230 @@ def _config_message(stream: StreamName, config: StreamConfig) -> messages.Stream
         ),
         tags=messages.Tags(tag=list(config.tags)),
     )
+
+
+_NO_TIMESTAMP = -(1 << 63)
+
+
+class TransactionState(Enum):
+    """Where a transaction is in its life."""
+
+    UNKNOWN = "unknown"
+    """It never existed, or ended long ago."""
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTransaction:
+    """A new transaction and the segments it writes to."""
+
+    transaction_id: int
+    ranges: Sequence[SegmentRange]
+
+
+class TransactionCalls:
+    """Transactions of one stream."""
+
+    def __init__(self, controller: ControllerClient, stream: StreamName) -> None:
+        self._controller = controller
+        self._stream = stream
+
+    async def begin(self, lease_seconds: float) -> BegunTransaction:
+        """Repeated after a lost answer: a transaction that nobody knows of ends with its lease."""
+        answer = await self._controller.channel.ask(
+            "createTransaction",
+            messages.CreateTxnRequest(
+                streamInfo=self._stream.message(), lease=int(lease_seconds * 1000)
+            ),
+            messages.CreateTxnResponse,
+            what="stream",
+            name=str(self._stream),
+        )
+        found = answer.txnId
+        return BegunTransaction(
+            transaction_id_of(high=found.highBits, low=found.lowBits),
+            ranges_of(answer.activeSegments),
+        )
+
+    async def ping(self, transaction_id: int, lease_seconds: float) -> str:
+        """Extend the lease; the name of the answer's status."""
+        answer = await self._controller.channel.ask(
+            "pingTransaction",
+            messages.PingTxnRequest(
+                streamInfo=self._stream.message(),
+                txnId=_message(transaction_id),
+                lease=int(lease_seconds * 1000),
+            ),
+            messages.PingTxnStatus,
+            what="transaction",
+            name=f"{transaction_id:032x}",
+        )
+        return status_of(answer)
+
+    async def commit(self, transaction_id: int) -> None:
+        """Returns when the commit can no longer be undone; it may still be under way. Raises NotFoundError."""
+        await self._end("commitTransaction", transaction_id)
+
+    async def abort(self, transaction_id: int) -> None:
+        """Raises NotFoundError."""
+        await self._end("abortTransaction", transaction_id)
+
+    async def state(self, transaction_id: int) -> TransactionState:
+        answer = await self._controller.channel.ask(
+            "checkTransactionState",
+            self._request(transaction_id),
+            messages.TxnState,
+            what="transaction",
+            name=f"{transaction_id:032x}",
+        )
+        return TransactionState(status_of(answer, "state").lower())
+
+    async def completed(self) -> Mapping[int, TransactionState]:
+        """Transactions that ended, as far as the controller remembers them."""
+        answer = await self._controller.channel.ask(
+            "listCompletedTransactions",
+            messages.ListCompletedTxnRequest(streamInfo=self._stream.message()),
+            messages.ListCompletedTxnResponse,
+            what="stream",
+            name=str(self._stream),
+        )
+        return {
+            transaction_id_of(high=each.txnId.highBits, low=each.txnId.lowBits): TransactionState(
+                status_of(each).lower()
+            )
+            for each in answer.response
+        }
+
+    async def _end(self, method: str, transaction_id: int) -> None:
+        name = f"{transaction_id:032x}"
+        answer = await self._controller.channel.ask(
+            method,
+            self._request(transaction_id),
+            messages.TxnStatus,
+            what="transaction",
+            name=name,
+        )
+        check_status(answer, what="transaction", name=name)
+
+    def _request(self, transaction_id: int) -> messages.TxnRequest:
+        return messages.TxnRequest(
+            streamInfo=self._stream.message(),
+            txnId=_message(transaction_id),
+            timestamp=_NO_TIMESTAMP,
+        )
+
+
+def _message(transaction_id: int) -> messages.TxnId:
+    high, low = transaction_halves(transaction_id)
+    return messages.TxnId(highBits=high, lowBits=low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """The shape of a table's keys, fixed for its life; lengths in bytes."""
+
+    primary_key_length: int
+    """Keys with the same primary part are in one partition."""
+    secondary_key_length: int = 0
+    partitions: int = 1
+
+    @property
+    def key_length(self) -> int:
+        """Both parts together: the length of every key."""
+        return self.primary_key_length + self.secondary_key_length
+
+
+class TableCalls:
+    """Key-value tables of one scope."""
+
+    def __init__(self, controller: ControllerClient, scope: str) -> None:
+        self._controller = controller
+        self._scope = scope
+
+    async def create(self, table: str, config: TableConfig) -> None:
+        """Raises AlreadyExistsError, NotFoundError for the scope."""
+        name = f"{self._scope}/{table}"
+        answer = await self._controller.channel.ask(
+            "createKeyValueTable",
+            messages.KeyValueTableConfig(
+                scope=self._scope,
+                kvtName=table,
+                partitionCount=config.partitions,
+                primaryKeyLength=config.primary_key_length,
+                secondaryKeyLength=config.secondary_key_length,
+            ),
+            messages.CreateKeyValueTableStatus,
+            what="table",
+            name=name,
+            repeatable=False,
+        )
+        check_status(answer, what="table", name=name)
+
+    async def delete(self, table: str) -> None:
+        """Raises NotFoundError."""
+        name = f"{self._scope}/{table}"
+        answer = await self._controller.channel.ask(
+            "deleteKeyValueTable",
+            self._info(table),
+            messages.DeleteKVTableStatus,
+            what="table",
+            name=name,
+            repeatable=False,
+        )
+        check_status(answer, what="table", name=name)
+
+    async def config(self, table: str) -> TableConfig:
+        """Raises NotFoundError."""
+        name = f"{self._scope}/{table}"
+        answer = await self._controller.channel.ask(
+            "getKeyValueTableConfiguration",
+            self._info(table),
+            messages.KeyValueTableConfigResponse,
+            what="table",
+            name=name,
+        )
+        check_status(answer, what="table", name=name)
+        return TableConfig(
+            primary_key_length=answer.config.primaryKeyLength,
+            secondary_key_length=answer.config.secondaryKeyLength,
+            partitions=answer.config.partitionCount,
+        )
+
+    async def segments(self, table: str) -> Sequence[SegmentRange]:
+        """The partitions."""
+        answer = await self._controller.channel.ask(
+            "getCurrentSegmentsKeyValueTable",
+            self._info(table),
+            messages.SegmentRanges,
+            what="table",
+            name=f"{self._scope}/{table}",
+        )
+        return ranges_of(answer.segmentRanges)
+
+    async def list(self) -> Sequence[str]:
+        """The tables of the scope."""
+        found: list[str] = []
+        token = ""
+        while True:
+            answer = await self._controller.channel.ask(
+                "listKeyValueTablesInScope",
+                messages.KVTablesInScopeRequest(
+                    scope=messages.ScopeInfo(scope=self._scope),
+                    continuationToken=messages.ContinuationToken(token=token),
+                ),
+                messages.KVTablesInScopeResponse,
+                what="scope",
+                name=self._scope,
+            )
+            check_status(answer, what="scope", name=self._scope)
+            found.extend(each.kvtName for each in answer.kvtables)
+            if not answer.kvtables or answer.continuationToken.token == token:
+                return found
+            token = answer.continuationToken.token
+
+    def _info(self, table: str) -> messages.KeyValueTableInfo:
+        return messages.KeyValueTableInfo(scope=self._scope, kvtName=table)

@@ -17,7 +17,6 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from segmentstore.client.backoff import Backoff
 from segmentstore.client.errors import (
     AlreadyExistsError,
     ClientError,
@@ -30,8 +29,8 @@ from segmentstore.client.errors import (
     StateConflictError,
     StreamSealedError,
 )
-from segmentstore.client.settings import ClientSettings
-from segmentstore.client.tls import Tls
+from segmentstore.client.segment_calls import Backoff
+from segmentstore.client.settings import ClientSettings, Tls
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 
 Answer = TypeVar("Answer", bound=Message)

@@ -11,22 +11,30 @@ Invariants:
 A scale, as a writer sees it: a block is refused because its segment is sealed; the appender holds what was not
 acknowledged and all that comes after; the controller names the successors; in one stretch without an await the key
 space is changed and the held events are handed to the successors' appenders, in order.
+
+How much a writer has outstanding: its bound, those who wait for room, and those who wait for the end of it.
+
+Invariants:
+
+- Outstanding events and bytes stay within their bounds, except that one event larger than the bound is let in alone.
+- Everything let in is released exactly once: acknowledged, or given up with the whole writer.
+- After `fail` every waiter and every later caller gets the failure.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from segmentstore.client.append_window import AppendWindow
-from segmentstore.client.errors import ClientError, StreamSealedError
-from segmentstore.client.event_frames import EVENT_HEADER_BYTES, frame_event
-from segmentstore.client.key_space import KeySpace, SegmentRange, Successor
-from segmentstore.client.large_event import append_large_event
+from segmentstore.client.errors import ClientError, StreamSealedError, WriterFullError
+from segmentstore.client.event import EVENT_HEADER_BYTES, frame_event
 from segmentstore.client.owned_tasks import OwnedTasks
-from segmentstore.client.segment_appender import PendingEvent, SegmentAppender
+from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
 from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.settings import ClientSettings
+from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
 from segmentstore.codec.routing_hash import event_position
 from segmentstore.contracts.errors import (
     InvalidRequestError,
@@ -242,3 +250,85 @@ class EventWriter:
 
     def _crashed(self, error: BaseException) -> None:
         self._fail(ClientError(f"writer failed name={self._target.name!r}: {error!r}"))
+
+
+class AppendWindow:
+    """Of one writer, over all of its segments."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._bytes_max = settings.unacknowledged_bytes_max
+        self._events_max = settings.unacknowledged_events_max
+        self._bytes = 0
+        self._events = 0
+        self._failure: SegmentStoreError | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def events(self) -> int:
+        """Not acknowledged yet."""
+        return self._events
+
+    @property
+    def failure(self) -> SegmentStoreError | None:
+        return self._failure
+
+    def has_room(self, length: int) -> bool:
+        """Whether an event of so many bytes may be let in now."""
+        if self._events == 0:
+            return True
+        return self._events < self._events_max and self._bytes + length <= self._bytes_max
+
+    def admit(self, length: int) -> None:
+        """Let an event in. Raises WriterFullError, and the failure."""
+        if self._failure is not None:
+            raise self._failure
+        if not self.has_room(length):
+            raise WriterFullError(
+                f"too much is waiting for acknowledgement events={self._events} bytes={self._bytes}"
+            )
+        self._events += 1
+        self._bytes += length
+
+    def release(self, events: int, length: int) -> None:
+        """So much was acknowledged, or given up."""
+        self._events -= events
+        self._bytes -= length
+        assert self._events >= 0, f"released more events than were let in {self._events}"
+        assert self._bytes >= 0, f"released more bytes than were let in {self._bytes}"
+        self._wake()
+
+    def fail(self, error: SegmentStoreError) -> None:
+        """The first failure stays."""
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+
+    async def room(self, length: int) -> None:
+        """Wait until an event of so many bytes may be let in. Raises the failure."""
+        while self._failure is None and not self.has_room(length):
+            await self._change()
+        if self._failure is not None:
+            raise self._failure
+
+    async def drained(self) -> None:
+        """Wait until nothing is outstanding. Raises the failure."""
+        while self._failure is None and self._events:
+            await self._change()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _change(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if not waiter.done():
+                self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        # All of them: each looks again at what it waits for, in the order in which they came.
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)

@@ -5,28 +5,55 @@ Invariants:
 - A request is sent again only if it certainly was not carried out (no connection, wrong host, server not ready), or
   if carrying it out twice is the same as once (`repeatable`). Otherwise the caller gets OutcomeUnknownError.
 - Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`.
+
+Which segment store serves a segment.
+
+Invariants:
+
+- An answer is remembered until somebody finds it wrong (`forget`); memory is bounded by `_REMEMBERED_MAX` answers.
+- A segment's transactions and transient segments live where the segment lives, so they share its answer.
+
+Tokens by which segment stores know what this client may do; the controller gives them out, one for each stream.
+
+Invariants:
+
+- A token is asked for when a segment of its stream is first looked for, and again after the segment was forgotten,
+  which is what everybody does whose request was refused for a token that is too old.
+- At most `_REMEMBERED_MAX` of them are remembered.
+
+Pauses between attempts: doubling, bounded, and shortened at random so that clients do not come back together.
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
-from typing import TypeVar
+from typing import Final, Protocol, TypeVar
 
-from segmentstore.client.backoff import Backoff
-from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.connection import ConnectionPool, Endpoint, WireConnection
 from segmentstore.client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     OutcomeUnknownError,
     ServiceUnavailableError,
+    error_from_reply,
 )
-from segmentstore.client.refusals import error_of
-from segmentstore.client.segment_locator import SegmentLocator
 from segmentstore.client.settings import ClientSettings
-from segmentstore.client.wire_connection import WireConnection
+from segmentstore.codec.stream_names import parse_segment
 from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.contracts.errors import InvalidRequestError
 
 Reply = TypeVar("Reply", bound=Command)
+
+
+class SegmentLocator(Protocol):
+    """Where to send requests for a segment."""
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        """Raises ClientError, InvalidRequestError for a name that is no stream's segment."""
+
+    def forget(self, segment: str) -> None:
+        """The last answer was wrong, or its connection failed: ask again next time."""
 
 
 class SegmentCalls:
@@ -116,4 +143,130 @@ class SegmentCalls:
             ) from error
         if isinstance(reply, answer):
             return reply
-        raise error_of(reply)
+        raise error_from_reply(reply)
+
+
+_REMEMBERED_MAX: Final = 10_000
+
+
+class EndpointSource(Protocol):
+    """Whoever knows the endpoint of a stream's segment: the controller."""
+
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint: ...
+
+
+class FixedLocator:
+    """One segment store for everything, whatever the names are."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def endpoint(self, segment: str) -> Endpoint:  # noqa: ARG002  # the door's signature
+        return self._endpoint
+
+    def forget(self, segment: str) -> None:
+        """There is nowhere else to go."""
+
+
+class RememberingLocator:
+    """Asks the controller once for each segment."""
+
+    def __init__(self, source: EndpointSource) -> None:
+        self._source = source
+        self._endpoints: dict[str, Endpoint] = {}
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        found = self._endpoints.get(segment)
+        if found is not None:
+            return found
+        parsed = parse_segment(segment)
+        parent = parsed.parent.name
+        found = self._endpoints.get(parent)
+        if found is None:
+            found = await self._source.segment_endpoint(
+                parsed.scope, parsed.stream, parsed.segment_id
+            )
+            while len(self._endpoints) >= _REMEMBERED_MAX:
+                self._endpoints.pop(next(iter(self._endpoints)))
+            self._endpoints[parent] = found
+        return found
+
+    def forget(self, segment: str) -> None:
+        self._endpoints.pop(parse_segment(segment).parent.name, None)
+
+
+_NAMES: Final = ("segment", "target", "parent_segment")
+"""Fields that say which segment a command is about."""
+
+
+class TokenSource(Protocol):
+    """Whoever gives out tokens: the controller."""
+
+    async def delegation_token(self, scope: str, stream: str) -> str: ...
+
+
+class DelegationTokens:
+    """A locator that fetches the token along with the address, and signs commands with it."""
+
+    def __init__(self, source: TokenSource, locator: SegmentLocator) -> None:
+        self._source = source
+        self._locator = locator
+        self._tokens: dict[tuple[str, str], str] = {}
+
+    async def endpoint(self, segment: str) -> Endpoint:
+        """As SegmentLocator says."""
+        stream = _stream_of(segment)
+        if stream is not None and stream not in self._tokens:
+            token = await self._source.delegation_token(*stream)
+            while len(self._tokens) >= _REMEMBERED_MAX:
+                self._tokens.pop(next(iter(self._tokens)))
+            self._tokens[stream] = token
+        return await self._locator.endpoint(segment)
+
+    def forget(self, segment: str) -> None:
+        """As SegmentLocator says."""
+        stream = _stream_of(segment)
+        if stream is not None:
+            self._tokens.pop(stream, None)
+        self._locator.forget(segment)
+
+    def sign(self, command: Command) -> Command:
+        """The same with its stream's token, if it is of a kind that carries one."""
+        if getattr(command, "delegation_token", None) != "":
+            return command
+        for name in _NAMES:
+            segment = getattr(command, name, None)
+            if isinstance(segment, str):
+                stream = _stream_of(segment)
+                token = "" if stream is None else self._tokens.get(stream, "")
+                # Every dataclass with the field takes it; no type says so for commands as a whole.
+                return replace(command, delegation_token=token)  # type: ignore[call-arg]
+        return command
+
+
+def _stream_of(segment: str) -> tuple[str, str] | None:
+    try:
+        parsed = parse_segment(segment)
+    except InvalidRequestError:
+        return None
+    return parsed.scope, parsed.stream
+
+
+class Backoff:
+    """One sequence of attempts."""
+
+    def __init__(self, settings: ClientSettings, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self._attempts = 0
+
+    def next_seconds(self) -> float:
+        """How long to wait before the next attempt."""
+        # By then the largest pause has long been reached; without the limit the number would outgrow a float.
+        full: float = self._settings.retry_seconds_first * (1 << min(self._attempts, 16))
+        self._attempts += 1
+        return min(full, self._settings.retry_seconds_max) * self._random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Something succeeded."""
+        self._attempts = 0

@@ -8,6 +8,8 @@ async with connect("tcp://127.0.0.1:9090") as store:
     async with stream.writer() as writer:
         await writer.write(b"21.5", key="sensor-7")
 ```
+
+A scope: the name space of streams, tables and reader groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,28 +19,64 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from segmentstore.client.byte_segment import ByteSegment
-from segmentstore.client.connection_pool import ConnectionPool
-from segmentstore.client.controller import Controller, StreamName
+from segmentstore.client.connection import ConnectionPool, Endpoint, Sign
+from segmentstore.client.controller import ControllerClient, StreamName, TableCalls
 from segmentstore.client.controller_channel import ControllerChannel
-from segmentstore.client.controller_tables import TableCalls
-from segmentstore.client.delegation_tokens import DelegationTokens
 from segmentstore.client.reader_group import ReaderGroup
-from segmentstore.client.scope import Scope
-from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_locator import FixedLocator, RememberingLocator, SegmentLocator
-from segmentstore.client.settings import ClientSettings
+from segmentstore.client.segment_calls import (
+    DelegationTokens,
+    FixedLocator,
+    RememberingLocator,
+    SegmentCalls,
+    SegmentLocator,
+)
+from segmentstore.client.settings import ClientSettings, Tls
 from segmentstore.client.stream import Stream
 from segmentstore.client.table import Table
-from segmentstore.client.tls import Tls
-from segmentstore.client.wire_connection import Endpoint, Sign
+from segmentstore.codec.stream_names import READER_GROUP_PREFIX, is_user_name
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import system_random
+
+
+class Scope:
+    """Cheap to make; nothing to close."""
+
+    def __init__(self, name: str, *, controller: ControllerClient) -> None:
+        self.name = name
+        self._controller = controller
+        self._tables = TableCalls(controller, name)
+
+    async def create(self) -> None:
+        """Raises AlreadyExistsError, InvalidRequestError for the name."""
+        await self._controller.create_scope(self.name)
+
+    async def delete(self) -> None:
+        """Raises NotFoundError, NotEmptyError."""
+        await self._controller.delete_scope(self.name)
+
+    async def streams(self, *, tag: str | None = None) -> Sequence[str]:
+        """Names of the streams that users made, in order. Raises NotFoundError."""
+        found = await self._controller.list_streams(self.name, tag=tag)
+        return sorted(name for name in found if is_user_name(name))
+
+    async def tables(self) -> Sequence[str]:
+        """Names of the key-value tables, in order. Raises NotFoundError."""
+        return sorted(await self._tables.list())
+
+    async def reader_groups(self) -> Sequence[str]:
+        """Names of the reader groups, in order. Raises NotFoundError."""
+        found = await self._controller.list_streams(self.name)
+        return sorted(
+            name.removeprefix(READER_GROUP_PREFIX)
+            for name in found
+            if name.startswith(READER_GROUP_PREFIX)
+        )
 
 
 class Store:
     """Made by `connect`; everything made from it works until the end of its `async with`."""
 
-    def __init__(self, *, controller: Controller, calls: SegmentCalls) -> None:
+    def __init__(self, *, controller: ControllerClient, calls: SegmentCalls) -> None:
         """`calls` are for the store's own short requests; writers and readers have connections of their own."""
         self._controller = controller
         self._calls = calls
@@ -108,7 +146,7 @@ def connect(
         tls=_tls(controller, tls),
         authorization=authorization,
     )
-    client = Controller(channel)
+    client = ControllerClient(channel)
     locator: SegmentLocator = (
         RememberingLocator(client)
         if segment_store is None

@@ -6,21 +6,23 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from segmentstore.client.byte_segment import ByteSegment, SegmentInfo
-from segmentstore.client.controller import Controller, StreamName
-from segmentstore.client.controller_transactions import TransactionCalls, TransactionState
+from segmentstore.client.controller import (
+    ControllerClient,
+    StreamName,
+    TransactionCalls,
+    TransactionState,
+)
 from segmentstore.client.errors import (
     DeadlineExceededError,
     NotFoundError,
     TransactionClosedError,
 )
 from segmentstore.client.event_writer import EventWriter, WriteTarget
-from segmentstore.client.key_space import SegmentRange, Successor
 from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.staged_transactions import StagedTransactions
 from segmentstore.client.stream_config import StreamConfig
-from segmentstore.client.stream_cut import StreamCut
 from segmentstore.client.stream_reader import StreamReader
-from segmentstore.client.transaction import Transaction
+from segmentstore.client.stream_segments import SegmentRange, StreamCut, Successor
+from segmentstore.client.transaction import StagedTransactions, Transaction
 from segmentstore.codec.stream_names import segment_name, transaction_epoch_of
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 
@@ -39,7 +41,9 @@ class StreamInfo:
 class Stream:
     """Cheap to make; nothing to close. `async with` is for its writers, readers and transactions."""
 
-    def __init__(self, name: StreamName, *, controller: Controller, calls: SegmentCalls) -> None:
+    def __init__(
+        self, name: StreamName, *, controller: ControllerClient, calls: SegmentCalls
+    ) -> None:
         self.name = name
         self._controller = controller
         self._calls = calls

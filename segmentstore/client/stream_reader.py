@@ -7,22 +7,44 @@ Invariants:
 - `cut()` is a position behind the last event that was handed out; a new reader that starts there sees every later
   event once.
 - Reading ends when the stream is sealed and everything is read.
+
+Several segments read at once, their pieces in one bounded line.
+
+Invariants:
+
+- Each source has one batch on its way or waiting for room; `pieces_ahead_max` more wait in line. A slow user therefore
+  stops the reading, not the memory.
+- After `stop` nothing of that segment comes out any more, also not what was in line already.
+- A source that fails ends the line: its error is raised by this and every later `next`.
+
+The events of one segment from an offset on, a batch at a time, waiting at the tail.
+
+Invariants:
+
+- Events come in order, each once, whatever breaks: a read is repeated from where the last one ended.
+- Where the head was truncated away, the source goes on at the new head; a segment that is gone altogether has ended.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from segmentstore.client.controller import Controller, StreamName
-from segmentstore.client.event import Event
-from segmentstore.client.event_frames import EVENT_HEADER_BYTES
-from segmentstore.client.reading_order import ReadingOrder
+from segmentstore.client.controller import ControllerClient, StreamName
+from segmentstore.client.errors import DeadlineExceededError
+from segmentstore.client.event import EVENT_HEADER_BYTES, Event, EventParser
+from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_feed import SegmentFeed
-from segmentstore.client.segment_feeds import SegmentFeeds
-from segmentstore.client.stream_cut import StreamCut
+from segmentstore.client.stream_segments import ReadingOrder, StreamCut
 from segmentstore.codec.stream_names import segment_name
+from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
+from segmentstore.contracts.errors import (
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
 
 
 class StreamReader:
@@ -41,7 +63,7 @@ class StreamReader:
         stream: StreamName,
         start: Mapping[int, int] | None,
         stop_at: Mapping[int, int] | None,
-        controller: Controller,
+        controller: ControllerClient,
         calls: SegmentCalls,
     ) -> None:
         """`calls` are the reader's own. Without `start` it begins at the head; with `stop_at` it ends at that cut."""
@@ -50,7 +72,7 @@ class StreamReader:
         self._stop_at = stop_at
         self._controller = controller
         self._calls = calls
-        self._feeds = SegmentFeeds(pieces_ahead_max=calls.settings.pieces_ahead_max)
+        self._feeds = SegmentFetcher(pieces_ahead_max=calls.settings.pieces_ahead_max)
         self._order = ReadingOrder()
         self._positions: dict[int, int] = {}
         self._events: deque[tuple[bytes, int]] = deque()
@@ -88,12 +110,12 @@ class StreamReader:
                 await self._finish(self._ended)
                 self._ended = None
                 continue
-            piece = await self._feeds.next()
-            self._segment_id = piece.feed.segment_id
-            if piece.events is None:
+            batch = await self._feeds.next()
+            self._segment_id = batch.source.segment_id
+            if batch.events is None:
                 self._ended = self._segment_id
             else:
-                self._events.extend(piece.events)
+                self._events.extend(batch.events)
                 await self._stop_at_end()
         data, next_offset = self._events.popleft()
         offset = self._positions[self._segment_id]
@@ -113,7 +135,7 @@ class StreamReader:
         if end is not None and offset >= end:
             return
         self._feeds.start(
-            SegmentFeed(
+            SegmentReader(
                 stream=str(self._stream),
                 segment_id=segment_id,
                 segment=segment_name(self._stream.scope, self._stream.stream, segment_id),
@@ -141,3 +163,117 @@ class StreamReader:
             self._read(following, 0)
         for left in self._order.settle(self._positions):
             del self._positions[left]
+
+
+class SegmentReader:
+    """`next_events()` until it says that the segment has ended."""
+
+    def __init__(
+        self, *, stream: str, segment_id: int, segment: str, offset: int, calls: SegmentCalls
+    ) -> None:
+        self.stream = stream
+        self.segment_id = segment_id
+        self._segment = segment
+        self._calls = calls
+        self._parser = EventParser(segment, offset)
+        self._has_ended = False
+
+    async def next_events(self) -> list[tuple[bytes, int]] | None:
+        """Some events with the offsets behind them, or None at the end of the segment.
+
+        Waits as long as it takes. Raises CorruptedDataError if the bytes are no events, and ClientError.
+        """
+        while not self._has_ended:
+            try:
+                answer = await self._calls.ask(
+                    self._segment,
+                    lambda request_id: ReadSegment(
+                        self._segment,
+                        self._parser.next_offset,
+                        self._calls.settings.read_bytes,
+                        "",
+                        request_id,
+                    ),
+                    SegmentRead,
+                    seconds=self._calls.settings.long_poll_seconds,
+                )
+            except DeadlineExceededError:
+                continue
+            except SegmentTruncatedError as error:
+                self._parser = EventParser(self._segment, error.start_offset)
+                continue
+            except (SegmentSealedError, SegmentNotFoundError):
+                break
+            self._has_ended = answer.end_of_segment
+            if events := self._parser.events(answer.data):
+                return events
+        self._has_ended = True
+        return None
+
+
+@dataclass(slots=True)
+class EventBatch:
+    """Some events of a segment, or its end."""
+
+    source: SegmentReader
+    events: list[tuple[bytes, int]] | None
+
+
+class SegmentFetcher:
+    """`start` and `stop` segments; `next` gives what arrived."""
+
+    def __init__(self, *, pieces_ahead_max: int) -> None:
+        self._queue: asyncio.Queue[EventBatch | BaseException] = asyncio.Queue(pieces_ahead_max)
+        self._feeds: dict[tuple[str, int], SegmentReader] = {}
+        self._owned: dict[tuple[str, int], OwnedTasks] = {}
+
+    @property
+    def active(self) -> Sequence[tuple[str, int]]:
+        """Stream and segment id of what is being read, in the order of their start."""
+        return list(self._feeds)
+
+    def start(self, source: SegmentReader) -> None:
+        """Begin to read."""
+        key = (source.stream, source.segment_id)
+        assert key not in self._feeds, f"segment is read already {key}"
+        self._feeds[key] = source
+        tasks = self._owned[key] = OwnedTasks(self.fail)
+        tasks.start(self._pump(source), name=f"read {source.stream}/{source.segment_id}")
+
+    async def stop(self, stream: str, segment_id: int) -> None:
+        """Read no more of the segment."""
+        key = (stream, segment_id)
+        self._feeds.pop(key, None)
+        tasks = self._owned.pop(key, None)
+        if tasks is not None:
+            await tasks.close()
+
+    async def next(self) -> EventBatch:
+        """The batch that arrived first; of an ended segment the last one has no events. Raises a source's error."""
+        while True:
+            batch = await self._queue.get()
+            if isinstance(batch, BaseException):
+                self.fail(batch)
+                raise batch
+            key = (batch.source.stream, batch.source.segment_id)
+            if self._feeds.get(key) is batch.source:
+                return batch
+
+    async def close(self) -> None:
+        """Read nothing any more. Closing twice is fine."""
+        for stream, segment_id in self.active:
+            await self.stop(stream, segment_id)
+
+    async def _pump(self, source: SegmentReader) -> None:
+        while True:
+            events = await source.next_events()
+            await self._queue.put(EventBatch(source, events))
+            if events is None:
+                return
+
+    def fail(self, error: BaseException) -> None:
+        """End the line with an error."""
+        # The line may be full; the error must not wait behind what nobody will take.
+        while self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait(error)

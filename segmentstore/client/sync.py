@@ -31,11 +31,10 @@ from typing import Self, TypeVar
 from segmentstore.client import store as asynchronous
 from segmentstore.client.event import Event
 from segmentstore.client.event_writer import EventWriter
-from segmentstore.client.group_reader import GroupReader
-from segmentstore.client.settings import ClientSettings
-from segmentstore.client.stream_cut import StreamCut
+from segmentstore.client.reader_group import GroupReader
+from segmentstore.client.settings import ClientSettings, Tls
 from segmentstore.client.stream_reader import StreamReader
-from segmentstore.client.tls import Tls
+from segmentstore.client.stream_segments import StreamCut
 from segmentstore.client.transaction import Transaction
 
 Result = TypeVar("Result")

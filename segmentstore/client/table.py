@@ -14,15 +14,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from segmentstore.client.controller_tables import TableCalls, TableConfig
+from segmentstore.client.controller import TableCalls, TableConfig
 from segmentstore.client.errors import NotFoundError
-from segmentstore.client.key_space import KeySpace
 from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.stream_segments import KeySpace
 from segmentstore.codec.routing_hash import table_position
 from segmentstore.codec.stream_names import number_of, table_segment
 from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.table_entries import IteratorArguments
 from segmentstore.codec.wire_protocol.tables import (
+    IteratorArguments,
     ReadTable,
     ReadTableEntries,
     RemoveTableKeys,

@@ -6,24 +6,47 @@ Invariants:
 - At the end of `async with` the transaction is committed; if the body raises it is aborted, and the error goes on.
 - While it is open its lease is extended in the background, so it ends by itself only when this process dies.
 - `commit` flushes first: what it commits is everything that was written.
+
+Stages: transactions that many processes write and one process commits together, once for each version.
+
+    task      stage = await staged.begin(lease_seconds=...); write blocks; flush; close; hand `stage.id` to the driver
+    driver    await staged.commit("application", version, ids): returns when all events can be read
+    replay    the same commit again, also with other stages: nothing is added
+
+Invariants:
+
+- What a version committed is in the stream once, whoever calls commit how often, from however many processes, for as
+  long as the stream lives (or, `forgettable`, as long as finished transactions are remembered).
+- All stages are committed or none. A stage that nobody commits is thrown away when its lease ends; nobody extends it.
+- A stage's blocks stand in each segment in the order in which they were written, the stages' in the order of the ids.
 """
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from segmentstore.client.controller import StreamName
-from segmentstore.client.controller_transactions import TransactionCalls, TransactionState
+from segmentstore.client.controller import (
+    ControllerClient,
+    StreamName,
+    TransactionCalls,
+    TransactionState,
+)
+from segmentstore.client.controller_channel import OWN_SERVICE
 from segmentstore.client.errors import (
+    ClientError,
     DeadlineExceededError,
     NotFoundError,
+    ServiceUnavailableError,
     TransactionClosedError,
 )
-from segmentstore.client.event_writer import EventWriter, WriteTarget
-from segmentstore.client.key_space import SegmentRange, Successor
+from segmentstore.client.event_writer import AppendWindow, EventWriter, WriteTarget
 from segmentstore.client.owned_tasks import OwnedTasks
+from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
 from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
+from segmentstore.codec.controller_api import staged_commits_pb2 as messages
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
 
@@ -185,3 +208,220 @@ class Transaction:
     ) -> Sequence[Successor]:
         """A transaction's segments end only with the transaction."""
         raise TransactionClosedError(self.id, (await self.state()).value) from error
+
+
+_ID_BYTES = 16
+_POLL_SECONDS_FIRST = 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """What became of a commit."""
+
+    is_duplicate: bool
+    """The version was committed before this call, maybe by an attempt of it whose answer was lost: nothing was added,
+    and stages that are not part of it are thrown away."""
+    transaction_ids: tuple[str, ...]
+    """The transactions that the stages became, as far as they are remembered."""
+
+
+class StagedTransactions:
+    """Those of one stream; made by `stream.staged()`. Every method raises what the controller's channel raises."""
+
+    def __init__(
+        self, stream: StreamName, *, controller: ControllerClient, calls: SegmentCalls
+    ) -> None:
+        self._stream = stream
+        self._controller = controller
+        self._calls = calls
+        self._transactions = TransactionCalls(controller, stream)
+
+    async def begin(self, *, lease_seconds: float) -> "Stage":
+        """A new stage, to be held in `async with`. Raises NotFoundError, StateConflictError for a sealed stream."""
+        # Repeated after a lost answer: a stage that nobody knows of ends with its lease.
+        answer = await self._controller.channel.ask(
+            "beginStage",
+            messages.BeginStageRequest(
+                scope=self._stream.scope,
+                stream=self._stream.stream,
+                lease_ms=int(lease_seconds * 1000),
+            ),
+            messages.BeginStageResponse,
+            what="stream",
+            name=str(self._stream),
+            service=OWN_SERVICE,
+        )
+        return Stage(
+            stream=self._stream,
+            transaction_id=int.from_bytes(answer.transaction_id, "big"),
+            ranges=[SegmentRange(each.segment_id, each.low, each.high) for each in answer.ranges],
+            calls=self._calls.with_own_connections(),
+        )
+
+    async def commit(
+        self,
+        application_id: str,
+        version: int,
+        stage_ids: Sequence[str],
+        *,
+        forgettable: bool = False,
+        wait_seconds: float | None = None,
+    ) -> StagedCommit:
+        """Commit the stages as a version of the application, and wait until their events can be read.
+
+        A version that is not above the application's last one is a duplicate. Raises StateConflictError (a stage is not
+        open any more, or the stream is sealed: nothing was committed), DeadlineExceededError (decided, but not merged
+        after `wait_seconds`, or `append_seconds` of the settings).
+        """
+        request = messages.CommitStagesRequest(
+            scope=self._stream.scope,
+            stream=self._stream.stream,
+            application_id=application_id,
+            version=version,
+            transaction_ids=[int(each, 16).to_bytes(_ID_BYTES, "big") for each in stage_ids],
+            forgettable=forgettable,
+        )
+        settings = self._calls.settings
+        pause = _POLL_SECONDS_FIRST
+        first = answer = await self._commit(request)
+        try:
+            async with asyncio.timeout(
+                settings.append_seconds if wait_seconds is None else wait_seconds
+            ):
+                while not answer.completed:
+                    await asyncio.sleep(min(pause, settings.transaction_poll_seconds))
+                    pause *= 2
+                    answer = await self._commit(request)
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"stages are committed but not merged yet stream={self._stream}"
+                f" application={application_id!r} version={version}"
+            ) from error
+        return StagedCommit(first.duplicate, tuple(each.hex() for each in answer.transaction_ids))
+
+    async def abort(self, stage_id: str) -> None:
+        """Throw a stage away. Of a stage that was committed, or that ended before, nothing changes."""
+        try:
+            await self._transactions.abort(int(stage_id, 16))
+        except (NotFoundError, ServiceUnavailableError):
+            # FAILURE is what the controller says of a stage that was committed.
+            return
+
+    async def last_version(self, application_id: str) -> int | None:
+        """The version that the application committed last, None if there is none."""
+        answer = await self._controller.channel.ask(
+            "lastVersion",
+            messages.LastVersionRequest(
+                scope=self._stream.scope,
+                stream=self._stream.stream,
+                application_id=application_id,
+            ),
+            messages.LastVersionResponse,
+            what="stream",
+            name=str(self._stream),
+            service=OWN_SERVICE,
+        )
+        return answer.version if answer.known else None
+
+    async def _commit(self, request: messages.CommitStagesRequest) -> messages.CommitStagesResponse:
+        return await self._controller.channel.ask(
+            "commitStages",
+            request,
+            messages.CommitStagesResponse,
+            what="stream",
+            name=str(self._stream),
+            service=OWN_SERVICE,
+        )
+
+
+class Stage:
+    """Takes blocks of framed events; the end of its `async with` flushes, and leaves the stage to be committed."""
+
+    def __init__(
+        self,
+        *,
+        stream: StreamName,
+        transaction_id: int,
+        ranges: Sequence[SegmentRange],
+        calls: SegmentCalls,
+    ) -> None:
+        """`calls` are the stage's own: it closes their connections."""
+        KeySpace(ranges).check()
+        self.id = f"{transaction_id:032x}"
+        self.ranges: Sequence[SegmentRange] = sorted(ranges, key=lambda each: each.low)
+        """The segments of the stage and their parts of the key space, in ascending order."""
+        self._calls = calls
+        self._window = AppendWindow(calls.settings)
+        self._tasks = OwnedTasks(self._crashed)
+        self._appenders = {
+            each.segment_id: SegmentAppender(
+                segment=transaction_segment(
+                    segment_name(stream.scope, stream.stream, each.segment_id), transaction_id
+                ),
+                writer_id=calls.random.randbytes(16),
+                calls=calls,
+                owner=self,
+            )
+            for each in self.ranges
+        }
+
+    async def __aenter__(self) -> Self:
+        for appender in self._appenders.values():
+            self._tasks.start(appender.run(), name=f"append to {appender.segment}")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self.flush()
+        finally:
+            await self._tasks.close()
+            await self._calls.close()
+
+    async def write(self, segment_id: int, block: bytes, *, events: int) -> None:
+        """Let whole framed events in behind all others of the segment; waits only for room.
+
+        Several events may have `event_bytes_max` together, and should have as much as a block; a single event may have
+        any length. Raises the stage's failure.
+        """
+        if len(block) > self._calls.settings.event_bytes_max:
+            assert events == 1, f"a block is too large bytes={len(block)} events={events}"
+            # Everything before it has to be stored, because a large event takes another way.
+            await self._window.drained()
+            await append_large_event(self._calls, self._appenders[segment_id].segment, block)
+            return
+        await self._window.room(len(block))
+        self._window.admit(len(block))
+        self._appenders[segment_id].append(PendingEvent(block, events=events))
+
+    async def flush(self) -> None:
+        """Wait until everything written so far is stored, though not readable yet. Raises the stage's failure."""
+        await self._window.drained()
+
+    def released(self, events: int, length: int) -> None:
+        """An appender's acknowledgement."""
+        self._window.release(events, length)
+
+    def failed(self, error: SegmentStoreError) -> None:
+        """An appender gave up."""
+        self._window.fail(error)
+
+    async def segment_ended(self, appender: SegmentAppender, error: SegmentStoreError) -> None:
+        """A stage's segments end only with the stage."""
+        closed = TransactionClosedError(self.id, "ended")
+        closed.__cause__ = error
+        appender.take_all()
+        self._window.fail(closed)
+
+    def check(self) -> None:
+        """O(unacknowledged)."""
+        for appender in self._appenders.values():
+            appender.check()
+
+    def _crashed(self, error: BaseException) -> None:
+        self._window.fail(ClientError(f"stage failed id={self.id}: {error!r}"))

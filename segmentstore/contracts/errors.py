@@ -45,6 +45,10 @@ class InvalidRequestError(SegmentStoreError):
     kind = ErrorKind.INVALID
 
 
+class SwapRefusedError(InvalidRequestError):
+    """The swap was not made; the message says why. Whether a new try makes sense follows from it."""
+
+
 class AppendTooLargeError(SegmentStoreError):
     """One append is larger than the configured limit."""
 

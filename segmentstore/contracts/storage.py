@@ -30,6 +30,27 @@ from segmentstore.contracts.identifiers import (
 
 
 @dataclass(frozen=True, slots=True)
+class ProposedImage:
+    """A chunk image: where it lies and which bytes of the segment it holds."""
+
+    start_offset: int
+    end_offset: int
+    object_key: str
+    position: int
+    size: int
+    file_crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapProposal:
+    """Put `new` in the place of `old`: the same range of one segment, both in offset order."""
+
+    segment_id: SegmentId
+    old: Sequence[ProposedImage]
+    new: Sequence[ProposedImage]
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentRecord:
     """A segment as Tier 2 knows it: the state after exactly the operations up to `sequence_number`."""
 
@@ -112,7 +133,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedRoot:
+class ClaimedManifest:
     """What the root said when it was claimed."""
 
     created: bool
@@ -210,7 +231,7 @@ class StoredBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedRoot:
+class SnapshotInfo:
     """A root version that is kept for a backup: nothing that it names is deleted."""
 
     name: str
@@ -260,7 +281,7 @@ class ReadOnlyStorage(Protocol):
 class Storage(ReadOnlyStorage, Protocol):
     """Tier 2 for the owner of one container."""
 
-    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedRoot:
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
         """Create or take over the root under this epoch. `follows`: a log whose root becomes this one's for good.
 
         Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (with the sentence of H7)
@@ -294,7 +315,7 @@ class Storage(ReadOnlyStorage, Protocol):
         """Prove some of what is stored, as far as the settings allow now, and write damaged chunks anew whose bytes
         are kept elsewhere; True if one was. Never runs beside publish()."""
 
-    async def pin(self, name: str) -> PinnedRoot:
+    async def pin(self, name: str) -> SnapshotInfo:
         """Keep what the root names now, under a name, until unpin(); pinning it again gives what is there already.
 
         Raises InvalidRequestError, and as publish(). May run beside publish().
@@ -303,7 +324,7 @@ class Storage(ReadOnlyStorage, Protocol):
     async def unpin(self, name: str) -> bool:
         """False if there is none of that name. May run beside publish(). Raises as publish()."""
 
-    async def pins(self) -> Sequence[PinnedRoot]:
+    async def pins(self) -> Sequence[SnapshotInfo]:
         """By name."""
 
     async def close(self) -> None: ...

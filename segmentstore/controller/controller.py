@@ -26,10 +26,10 @@ from random import Random
 
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
-from segmentstore.controller.api.controller_service import ControllerService
-from segmentstore.controller.api.endpoints import Endpoint, IssueToken, LocateSegment, no_token
+from segmentstore.controller.api.grpc_server import ControllerService
+from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment, no_token
+from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.errors import ScopeNotFoundError
-from segmentstore.controller.rooms import Rooms
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import RepairReport
 from segmentstore.runtime.clock import WallClock
@@ -53,7 +53,7 @@ class Controller:
         settings: ControllerSettings,
     ) -> None:
         self._build = partial(
-            Rooms,
+            ControllerComponents,
             segments=segments,
             tables=tables,
             wall_clock=wall_clock,
@@ -61,18 +61,21 @@ class Controller:
             settings=settings,
         )
         self._calls = partial(
-            Rooms.calls, locate=locate, issue_token=issue_token, controllers=controllers
+            ControllerComponents.calls,
+            locate=locate,
+            issue_token=issue_token,
+            controllers=controllers,
         )
-        self._rooms = self._build()
+        self._components = self._build()
         self._used = False
-        """The rooms remember something."""
+        """The components remember something."""
         self._started = False
-        self.service = ControllerService(calls=self._calls(self._rooms))
+        self.service = ControllerService(calls=self._calls(self._components))
 
     @property
-    def rooms(self) -> Rooms:
+    def components(self) -> ControllerComponents:
         """Those of the present life: each has its own."""
-        return self._rooms
+        return self._components
 
     @property
     def is_ready(self) -> bool:
@@ -81,47 +84,47 @@ class Controller:
 
     async def repair(self) -> RepairReport:
         """After a recovery from Tier 2 alone, before `start`: make segments and records agree. May be repeated."""
-        rooms = self.rooms
-        await rooms.metadata.start()
-        await rooms.scopes.resume_all()
-        report = await rooms.repair.repair_all()
-        report.created.extend(await rooms.transactions.repair())
+        components = self.components
+        await components.metadata.start()
+        await components.scopes.resume_all()
+        report = await components.repair.repair_all()
+        report.created.extend(await components.transactions.repair())
         return report
 
     async def start(self) -> None:
         """Recover. Raises SegmentStoreError (the store is not there yet): start again later."""
         self._started = False
         if self._used:
-            self._rooms.require_settled()
-            self._rooms = self._build(clock_watch=self._rooms.clock_watch)
+            self._components.require_settled()
+            self._components = self._build(clock_watch=self._components.clock_watch)
         self._used = True
-        rooms = self._rooms
-        await rooms.metadata.start()
+        components = self._components
+        await components.metadata.start()
         # Streams that are committing need their transactions; everything else needs its scope settled.
-        await rooms.transactions.start()
-        await rooms.scopes.resume_all()
-        await rooms.streams.operations.resume_all()
-        await self._each_scope(rooms.reader_groups.resume)
-        await self._each_scope(rooms.key_value_tables.resume)
+        await components.transactions.start()
+        await components.scopes.resume_all()
+        await components.streams.operations.resume_all()
+        await self._each_scope(components.reader_groups.resume)
+        await self._each_scope(components.key_value_tables.resume)
         self._started = True
 
     async def run(self) -> None:
         """Work until cancelled. After a successful start, once."""
         assert self._started, "run before start"
         self._started = False
-        rooms = self._rooms
-        self.service.begin(self._calls(rooms))
+        components = self._components
+        self.service.begin(self._calls(components))
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (
-                    rooms.streams.operations.run,
-                    rooms.scopes.run,
-                    rooms.reader_groups.run,
-                    rooms.key_value_tables.run,
-                    rooms.transactions.run,
-                    rooms.retention.run,
-                    rooms.auto_scale.run,
-                    rooms.watermarks.run,
+                    components.streams.operations.run,
+                    components.scopes.run,
+                    components.reader_groups.run,
+                    components.key_value_tables.run,
+                    components.transactions.run,
+                    components.retention.run,
+                    components.auto_scale.run,
+                    components.watermarks.run,
                 ):
                     group.create_task(work())
         finally:
@@ -130,7 +133,7 @@ class Controller:
     async def _each_scope(self, resume: Callable[[str], Awaitable[None]]) -> None:
         after = ""
         while True:
-            page = await self.rooms.scopes.names(after=after, count=_SCOPES_PER_READ)
+            page = await self.components.scopes.names(after=after, count=_SCOPES_PER_READ)
             for scope in page.names:
                 try:
                     await resume(scope)

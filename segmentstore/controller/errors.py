@@ -118,7 +118,7 @@ class RetryLaterError(ControllerError):
     kind = ErrorKind.UNAVAILABLE
 
 
-class LifeEndedError(ControllerError):
+class ControllerRestartedError(ControllerError):
     """The controller's life ended while the call was under way. Its outcome is unknown: ask again."""
 
     kind = ErrorKind.UNAVAILABLE

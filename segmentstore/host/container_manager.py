@@ -16,11 +16,25 @@ Invariants:
       "does not exist" of what another host has created meanwhile (H24).
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
+
+Which containers this host runs, decided inside the process: the controller of a store on one machine.
+
+All containers belong to the one host. A container that is reported failed is taken out of the assignment and put back
+after a pause; each further failure doubles the pause up to a limit, and a container that ran well for a while starts
+again from the first pause (H42).
+
+Invariants:
+
+- Versions only grow (K1); a version names each container at most once, on one host (K2), and since when (K3): what was
+  taken out and put back is there since it was put back.
+- A failed container is absent from the version that follows its report, and comes back in a later one at the earliest.
+- A container that failed because bytes are corrupt never comes back: a person must look first.
+- Nothing runs here: pauses end when a watcher looks, so there is no task to own and none to leak.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -31,16 +45,17 @@ from segmentstore.contracts.containers import (
     HostId,
     SegmentContainer,
 )
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.host.assignment import is_corrupt
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.runtime.to_the_end import to_the_end
+from segmentstore.host.settings import RestartSettings
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Life:
+class _ContainerTask:
     """One container from its creation to the end of its close()."""
 
     task: asyncio.Task[None]
@@ -73,7 +88,7 @@ class ContainerManager:
         self._report_interval_seconds = report_interval_seconds
         self._assignment: HostAssignment | None = None
         self._blocked: dict[ContainerId, int] = {}
-        self._lives: dict[ContainerId, _Life] = {}
+        self._container_tasks: dict[ContainerId, _ContainerTask] = {}
         self._reported: Sequence[ContainerId] = []
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
@@ -110,12 +125,12 @@ class ContainerManager:
                     )
                 self._assignment = assignment
                 # Here and not behind the report, which may take as long as the way to the controller is long.
-                self._end_lives(assignment)
+                self._cancel_unassigned(assignment)
                 self._wake.set()
 
-    def _end_lives(self, assignment: HostAssignment) -> None:
+    def _cancel_unassigned(self, assignment: HostAssignment) -> None:
         """Lives that do not belong to the assignment are told to end, and get no request from now on (M4)."""
-        for container_id, life in self._lives.items():
+        for container_id, life in self._container_tasks.items():
             if assignment.keeps(container_id, since=life.since) or life.task.cancelling():
                 continue
             life.task.cancel()
@@ -130,10 +145,12 @@ class ContainerManager:
 
     async def _report(self) -> None:
         """Forget lives that have ended; report those that ended by themselves, and what runs if that changed."""
-        ended = [container_id for container_id, life in self._lives.items() if life.task.done()]
+        ended = [
+            container_id for container_id, life in self._container_tasks.items() if life.task.done()
+        ]
         failures = []
         for container_id in ended:
-            cause = self._lives.pop(container_id).cause
+            cause = self._container_tasks.pop(container_id).cause
             if cause is not None:
                 failures.append(ContainerFailure(container_id, cause))
         running = self._registry.running()
@@ -150,19 +167,21 @@ class ContainerManager:
         if self._assignment is None:
             return
         for container_id, since in sorted(self._assignment.since.items()):
-            if container_id in self._lives:
+            if container_id in self._container_tasks:
                 continue
             if self._blocked.get(container_id, -1) >= self._assignment.version:
                 continue
             self._blocked.pop(container_id, None)
-            task = group.create_task(self._live(container_id), name=f"container-{container_id}")
+            task = group.create_task(
+                self._run_container(container_id), name=f"container-{container_id}"
+            )
             task.add_done_callback(lambda _: self._wake.set())
-            self._lives[container_id] = _Life(task, since)
+            self._container_tasks[container_id] = _ContainerTask(task, since)
 
-    async def _live(self, container_id: ContainerId) -> None:
+    async def _run_container(self, container_id: ContainerId) -> None:
         """One life of one container. Raises only when it is told to stop: a failure is a value to report."""
         container = self._create_container(container_id)
-        life = self._lives[container_id]
+        life = self._container_tasks[container_id]
         life.container = container
         try:
             life.cause = await self._start_and_run(container, life)
@@ -181,7 +200,9 @@ class ContainerManager:
             await self._close(container)
             life.settled = True
 
-    async def _start_and_run(self, container: SegmentContainer, life: _Life) -> BaseException:
+    async def _start_and_run(
+        self, container: SegmentContainer, life: _ContainerTask
+    ) -> BaseException:
         """Returns what ended the container. Raises CancelledError only if this task was cancelled."""
         self._registry.set_starting(container)
         try:
@@ -204,7 +225,7 @@ class ContainerManager:
         """Close to the end, whatever arrives meanwhile: M2 rests on it. A cancellation is delivered afterwards."""
         failure: BaseException | None = None
         try:
-            await to_the_end(container.close())
+            await finish_despite_cancellation(container.close())
         except asyncio.CancelledError as cancelled:
             failure = cancelled.__cause__
             raise
@@ -220,7 +241,7 @@ class ContainerManager:
         if self._assignment is None or self._settled.is_set():
             return
         if all(
-            container_id in self._blocked or self._lives[container_id].settled
+            container_id in self._blocked or self._container_tasks[container_id].settled
             for container_id in self._assignment.containers
         ):
             self._settled.set()
@@ -232,3 +253,112 @@ def _reason(error: BaseException) -> str:
         error = error.exceptions[0]
     text = str(error)
     return f"failed: {text}" if text else f"failed: {type(error).__name__}"
+
+
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Placement:
+    """What is known of one container. Times are those of the loop, in seconds."""
+
+    due: float = 0.0
+    """Assigned from this time on."""
+    assigned: bool = True
+    since: int = 1
+    """The version that assigned it last."""
+    failures: int = 0
+    """In a row, without running well in between."""
+    running_since: float = _NEVER
+
+
+class InProcessAssignmentSource:
+    """AssignmentSource for a single host. One watcher at a time."""
+
+    def __init__(self, *, container_count: int, settings: RestartSettings) -> None:
+        self._settings = settings
+        self._placements = {ContainerId(n): _Placement() for n in range(container_count)}
+        self._version = 1
+        self._changed = asyncio.Event()
+
+    async def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:  # noqa: ARG002 - one host
+        """The present assignment, then the latest one after every change. Hold it in `aclosing`."""
+        loop = asyncio.get_running_loop()
+        seen = 0
+        while True:
+            self._changed.clear()
+            self._put_back(loop.time())
+            if self._version > seen:
+                seen = self._version
+                yield HostAssignment(version=seen, since=self._assigned())
+                continue
+            next_due = min(
+                (p.due for p in self._placements.values() if not p.assigned), default=_NEVER
+            )
+            timer = None if next_due == _NEVER else loop.call_at(next_due, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    async def report(
+        self,
+        host_id: HostId,  # noqa: ARG002 - one host
+        *,
+        running: Collection[ContainerId],
+        failed: Collection[ContainerFailure] = (),
+    ) -> None:
+        """What runs now and what failed since the last report; takes effect before it returns."""
+        now = asyncio.get_running_loop().time()
+        for container_id in sorted(running):
+            placement = self._placements[container_id]
+            placement.running_since = min(placement.running_since, now)
+        for failure in failed:
+            self._take_out(failure, now)
+
+    def _take_out(self, failure: ContainerFailure, now: float) -> None:
+        placement = self._placements[failure.container_id]
+        if now - placement.running_since >= self._settings.forgive_after_seconds:
+            placement.failures = 0
+        placement.running_since = _NEVER
+        if is_corrupt(failure.cause):
+            pause = _NEVER
+        else:
+            # 2 ** 64 pauses are past every limit, and the exponent must not overflow a float.
+            doubled = self._settings.delay_initial_seconds * 2.0 ** min(placement.failures, 64)
+            pause = min(doubled, self._settings.delay_max_seconds)
+        placement.failures += 1
+        placement.due = now + pause
+        placement.assigned = False
+        self._version += 1
+        self._changed.set()
+
+    def _put_back(self, now: float) -> None:
+        for placement in self._placements.values():
+            if not placement.assigned and placement.due <= now:
+                placement.assigned = True
+                self._version += 1
+                placement.since = self._version
+
+    def _assigned(self) -> dict[ContainerId, int]:
+        return {
+            c: placement.since for c, placement in self._placements.items() if placement.assigned
+        }
+
+
+def is_corrupt(cause: BaseException) -> bool:
+    """Whether corruption is among the causes of a failure: in a group, or behind `raise ... from`."""
+    waiting: list[BaseException | None] = [cause]
+    seen: list[BaseException] = []
+    while waiting:
+        error = waiting.pop()
+        if error is None or any(error is known for known in seen):
+            continue
+        seen.append(error)
+        if isinstance(error, SegmentStoreError) and error.kind is ErrorKind.CORRUPT:
+            return True
+        if isinstance(error, BaseExceptionGroup):
+            waiting += error.exceptions
+        waiting.append(error.__cause__)
+    return False

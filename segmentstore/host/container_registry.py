@@ -17,7 +17,7 @@ from segmentstore.contracts.identifiers import ContainerId
 NOT_ASSIGNED = "not assigned to this host"
 
 
-class TellContainerChange(Protocol):
+class ContainerListener(Protocol):
     """Called with no await in between: it may take note, and wake somebody."""
 
     def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
@@ -32,7 +32,7 @@ class ContainerRegistry:
         self._starting: dict[ContainerId, SegmentContainer] = {}
         self._reasons: dict[ContainerId, str] = {}
         self._failed: dict[ContainerId, ContainerHealth] = {}
-        self._told: list[TellContainerChange] = []
+        self._listeners: list[ContainerListener] = []
 
     @property
     def container_count(self) -> int:
@@ -71,11 +71,11 @@ class ContainerRegistry:
         assert started is container, f"runs without having started container={container_id}"
         self._running[container_id] = container
         del self._reasons[container_id]
-        self._tell(container_id, runs=True)
+        self._notify(container_id, runs=True)
 
-    def watch(self, tell: TellContainerChange) -> None:
+    def watch(self, tell: ContainerListener) -> None:
         """Have it called whenever a container takes requests, and when it takes none any more."""
-        self._told.append(tell)
+        self._listeners.append(tell)
 
     def set_absent(self, container: SegmentContainer, *, reason: str, failed: bool) -> None:
         """The container is about to end, or has ended; requests are answered with the reason."""
@@ -86,7 +86,7 @@ class ContainerRegistry:
         if failed:
             self._failed[container_id] = container.health()
         if ran is not None:
-            self._tell(container_id, runs=False)
+            self._notify(container_id, runs=False)
 
     def health(self) -> Sequence[ContainerHealth]:
         """One entry for every container of the store, by id."""
@@ -110,8 +110,8 @@ class ContainerRegistry:
                 f"no such container id={container_id} count={self._container_count}"
             )
 
-    def _tell(self, container_id: ContainerId, *, runs: bool) -> None:
-        for tell in self._told:
+    def _notify(self, container_id: ContainerId, *, runs: bool) -> None:
+        for tell in self._listeners:
             tell(container_id, runs=runs)
 
     def _health_of(self, container_id: ContainerId) -> ContainerHealth:

@@ -6,21 +6,39 @@ Invariants:
 - Verbs touch exactly one container; `list_segments` and `flush(None)` touch all of them, or fail: a part of the
   answer is never passed off as the whole.
 - A merge across containers is refused, with the way out in the message; it is never a copy in disguise (H61).
+
+The whole store as one TableApi: every verb goes to the container that owns the table's name.
+
+A name is checked before it is hashed, and always goes to the same container (H60, H62).
+
+Where a segment's bytes are in Tier 2, and where its events begin there, for servers that tell clients of it.
+
+- A segment is looked up where it runs: a container that is not here raises ContainerNotFoundError.
+- What is not published yet has no layout; no answer stands in for it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from heapq import merge as merge_sorted
 from itertools import islice, takewhile
 
 from segmentstore.codec.container_hash import container_of, primary_name
+from segmentstore.codec.wire_protocol.administration import StorageChunk
 from segmentstore.contracts.containers import SegmentContainer
 from segmentstore.contracts.errors import InvalidRequestError, MergeRefusedError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
-from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    Segment,
+    SegmentApi,
+    SegmentProperties,
+    check_segment_name,
+)
+from segmentstore.contracts.storage import SegmentRecord, StoredBlock
+from segmentstore.contracts.tables import Table
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.segment_names import check_segment_name
+from tier2.tiered_storage import TieredStorage
 
 LIST_LIMIT_MAX = 10_000
 
@@ -139,3 +157,88 @@ class SegmentStore:
     def _container(self, name: str) -> SegmentContainer:
         check_segment_name(name)
         return self._registry.get(container_of(name, self._registry.container_count))
+
+
+class TableStore:
+    """Routes by name. Owns nothing; the containers are the registry's."""
+
+    def __init__(self, *, registry: ContainerRegistry) -> None:
+        self._registry = registry
+
+    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
+        return self._container(name).open_table(name)
+
+    async def create_table(self, name: str, *, key_length: int = 0) -> None:
+        await self._container(name).create_table(name, key_length=key_length)
+
+    async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
+        await self._container(name).delete_table(name, must_be_empty=must_be_empty)
+
+    def _container(self, name: str) -> SegmentContainer:
+        check_segment_name(name)
+        return self._registry.get(container_of(name, self._registry.container_count))
+
+
+StorageSource = Callable[[ContainerId], TieredStorage]
+"""Tier 2 of a running container. Raises ContainerNotFoundError."""
+
+
+class SegmentLayout:
+    """Asks the Tier 2 of the container that owns a segment."""
+
+    def __init__(
+        self, *, segments: SegmentApi, storage_of: StorageSource, container_count: int
+    ) -> None:
+        self._segments = segments
+        self._storage_of = storage_of
+        self._container_count = container_count
+
+    async def list_chunks(self, name: str) -> Sequence[StorageChunk]:
+        """Every chunk of what is published of the segment, in order. Raises SegmentNotFoundError, StorageError."""
+        await self._segments.info(name)
+        storage = self._storage(name)
+        record = await storage.find(name)
+        if record is None or record.start_offset == record.length:
+            return []
+        chunks = storage.list_chunks(record.segment_id, record.start_offset, record.length)
+        async with aclosing(chunks) as listed:
+            return [
+                StorageChunk(
+                    metadata_length=chunk.end_offset - chunk.start_offset,
+                    storage_length=chunk.size,
+                    start_offset=chunk.start_offset,
+                    name=f"{chunk.object_key}@{chunk.position}",
+                    exists=True,
+                )
+                async for chunk in listed
+            ]
+
+    async def event_near(self, name: str, offset: int) -> int | None:
+        """An offset at which an event begins: the first at or above `offset`, or one below it, with nothing but whole
+        events between the two. None if Tier 2 cannot say.
+
+        Raises CorruptedDataError, StorageError.
+        """
+        storage = self._storage(name)
+        record = await storage.find(name)
+        if record is None or record.start_offset == record.length:
+            return None
+        return await _event_in_blocks(storage, record, offset)
+
+    def _storage(self, name: str) -> TieredStorage:
+        return self._storage_of(container_of(name, self._container_count))
+
+
+async def _event_in_blocks(
+    storage: TieredStorage, record: SegmentRecord, offset: int
+) -> int | None:
+    block: StoredBlock | None = None
+    begin = max(record.start_offset, min(offset, record.length - 1))
+    async with aclosing(storage.list_blocks(record.segment_id, begin, record.length)) as blocks:
+        async for block in blocks:
+            if not block.events_known:
+                return None
+            if offset < record.length and block.first_event_offset is not None:
+                return block.first_event_offset
+    # Publications end where appends end, and these are whole events.
+    return record.length if block is not None else None

@@ -1,7 +1,7 @@
 """Puts the service together: the one file that names concrete classes.
 
     settings -> data directory (lock, identity) -> threads -> object stores -> per container: log, storage, container
-             -> registry, manager, store -> faces
+             -> registry, manager, store -> servers
 
 Invariants:
 
@@ -22,38 +22,35 @@ from random import Random
 
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
-from containers.container_backups import ContainerBackups
-from containers.container_settings import ContainerSettings
-from containers.log.processor_settings import OperationProcessorSettings
-from containers.segment_container import StreamSegmentContainer
-from containers.segment_expiry import ExpirySettings
-from containers.writer.settings import WriterSettings
+from containers.container_settings import (
+    ContainerSettings,
+    ExpirySettings,
+    OperationProcessorSettings,
+    WriterSettings,
+)
+from containers.segment_container import ContainerBackups, StreamSegmentContainer
 from segmentstore.contracts.containers import HostId, SegmentContainer
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.host.assignment import InProcessAssignmentSource
-from segmentstore.host.container_manager import ContainerManager
+from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
-from segmentstore.host.faces import Faces
-from segmentstore.host.retention_rules import parse_retention_rules
-from segmentstore.host.segment_layout import SegmentLayout
-from segmentstore.host.segment_store import SegmentStore
+from segmentstore.host.object_stores import Tier2Stores, tier2_place
+from segmentstore.host.segment_store import SegmentLayout, SegmentStore, TableStore
+from segmentstore.host.servers import Servers
 from segmentstore.host.setting_sources import ResolvedSettings
-from segmentstore.host.settings import ServiceSettings
-from segmentstore.host.table_store import TableStore
-from segmentstore.host.tier2_stores import Tier2Stores, tier2_place
+from segmentstore.host.settings import ServiceSettings, parse_retention_rules
 from segmentstore.runtime.clock import SystemWallClock, WallClock, short_interval_seconds
 from segmentstore.runtime.entropy import random_id, system_random
-from segmentstore.runtime.fair_threads import FairThreads, Lane
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
+from segmentstore.runtime.thread_pool import FairThreadPool, Lane
+from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.settings import FileLogSettings
-from tier1.file_log.sync_pace import SyncPace
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 _TIER1_THREADS_MAX = 16
 _WIRE_APPEND_BYTES_MAX = (8 << 20) + (64 << 10)
@@ -73,7 +70,7 @@ class Service:
     store: SegmentStore
     registry: ContainerRegistry
     manager: ContainerManager
-    faces: Faces
+    servers: Servers
     containers: "ContainerFactory"
     data_directory: str
     """Empty if everything is in memory."""
@@ -92,16 +89,16 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             resolved, stack, files=files, wall_clock=wall_clock, random=random
         )
         count = identity.container_count
-        log_threads = FairThreads(thread_count=min(2 * count, _TIER1_THREADS_MAX), name="tier1")
+        log_threads = FairThreadPool(thread_count=min(2 * count, _TIER1_THREADS_MAX), name="tier1")
         stack.callback(log_threads.close)
-        storage_threads = FairThreads(
+        storage_threads = FairThreadPool(
             thread_count=settings.tier2.worker_thread_count,
             name="tier2",
             niceness=_TIER2_NICENESS,
         )
         stack.callback(storage_threads.close)
         storage_lanes = [storage_threads.lane() for _ in range(count)]
-        read_threads = FairThreads(thread_count=_READ_THREADS, name="reads")
+        read_threads = FairThreadPool(thread_count=_READ_THREADS, name="reads")
         stack.callback(read_threads.close)
         object_stores = Tier2Stores(
             place=tier2_place(resolved, directory, files),
@@ -148,7 +145,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             return owners
 
         store = SegmentStore(registry=registry)
-        faces = Faces(
+        servers = Servers(
             settings=settings,
             store=store,
             tables=TableStore(registry=registry),
@@ -164,7 +161,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             store=store,
             registry=registry,
             manager=manager,
-            faces=faces,
+            servers=servers,
             containers=containers,
             data_directory=directory.path if directory else "",
         )
@@ -198,7 +195,7 @@ class ContainerFactory:
         self._read_lanes = read_lanes
         self._cache_storage = CacheStorage(budget_bytes=settings.cache.bytes_max)
         self._cache = CacheManager(storage=self._cache_storage)
-        self._sync_pace = SyncPace(now=short_interval_seconds)
+        self._sync_pace = InlineSyncPolicy(now=short_interval_seconds)
         self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
         self._object_stores = object_stores
         self._storages: dict[ContainerId, TieredStorage] = {}
@@ -206,7 +203,7 @@ class ContainerFactory:
     async def close(self) -> None:
         await self._object_stores.close()
 
-    async def make_cache_ahead(self) -> None:
+    async def preallocate_cache(self) -> None:
         """Have the cache's memory made before it is needed; returns when it has all that it may have."""
         await self._cache_storage.make_ahead(self._read_lanes[0])
 

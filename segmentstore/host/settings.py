@@ -1,4 +1,6 @@
-"""Every setting of the service: its name, unit, default, range, and the sentence that explains it.
+"""What the value of a setting must respect, kept beside the field that holds it.
+
+Every setting of the service: its name, unit, default, range, and the sentence that explains it.
 
 A setting is a field of one of the frozen dataclasses below; a section is a field of `ServiceSettings`. Its full name
 is `section.field`, as in a TOML file; its environment variable is `SEGMENTSTORE_SECTION_FIELD`. Where values come from,
@@ -9,15 +11,51 @@ Invariants:
 - The unit is in the name: `_bytes` and `_bytes_max` are bytes, `_seconds` are seconds, `_count` are counts.
 - Every setting has a default, a sentence and a range (or a list of choices); `check_setting` refuses what is outside.
 - Settings are values: nothing here opens, reads or starts anything.
+
+Retention of segments by name, as a person writes it in one setting.
+
+    PREFIX=LIMIT[+LIMIT][;PREFIX=...]      e.g.  logs/=7d+100GiB; metrics/=30d; =365d
+
+A limit with a unit of time keeps what is younger, one with a unit of size keeps that much from the end. The first rule
+whose prefix fits decides; an empty prefix fits every name.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias, cast
 
+from containers.container_settings import RetentionRule
+from segmentstore.codec.quantities import parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.host.retention_rules import parse_retention_rules
-from segmentstore.host.setting_rules import SettingRule, count, number, text
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRule:
+    """What a value must respect, and what it is for."""
+
+    sentence: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+def number(default: float, sentence: str, *, minimum: float, maximum: float) -> float:
+    """A field with a number."""
+    rule = SettingRule(sentence, minimum, maximum)
+    return field(default=default, metadata={"rule": rule})
+
+
+def count(default: int, sentence: str, *, minimum: int, maximum: int) -> int:
+    """A field with a whole number."""
+    rule = SettingRule(sentence, minimum, maximum)
+    return field(default=default, metadata={"rule": rule})
+
+
+def text(default: str, sentence: str, *choices: str) -> str:
+    """A field with text; one of the choices, if there are any."""
+    rule = SettingRule(sentence, choices=choices)
+    return field(default=default, metadata={"rule": rule})
+
 
 SettingValue: TypeAlias = int | float | str
 
@@ -390,3 +428,34 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of a checked address; an IPv6 address is bracketed where a port follows it."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def parse_retention_rules(text: str) -> tuple[RetentionRule, ...]:
+    """Raises ValueError with a sentence."""
+    return tuple(_rule(part.strip()) for part in text.split(";") if part.strip())
+
+
+def _rule(text: str) -> RetentionRule:
+    prefix, equals, limits = text.rpartition("=")
+    if not equals:
+        raise ValueError(f"a retention rule is PREFIX=LIMIT, such as logs/=7d, not {text!r}")
+    age: float | None = None
+    size: int | None = None
+    for limit in limits.split("+"):
+        seconds = _seconds_or_none(limit)
+        if seconds is not None and age is None:
+            age = seconds
+        elif seconds is None and size is None:
+            size = parse_bytes(limit)
+        else:
+            raise ValueError(f"a retention rule has one age and one size at most, not {text!r}")
+    return RetentionRule(prefix=prefix.strip(), age_seconds=age, bytes_max=size)
+
+
+def _seconds_or_none(limit: str) -> float | None:
+    if limit.strip()[-1:].isdigit():
+        raise ValueError(f"a retention limit needs a unit, such as 7d or 100GiB, not {limit!r}")
+    try:
+        return parse_seconds(limit)
+    except ValueError:
+        return None

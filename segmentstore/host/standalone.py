@@ -27,9 +27,13 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.host.log_lines import configure_logging
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
-from segmentstore.runtime.interpreter import set_aside_what_lasts, tune_for_serving
-from segmentstore.runtime.process import loop_factory, stop_signals
-from segmentstore.runtime.stack_report import report_stacks_on_signal
+from segmentstore.runtime.process import (
+    freeze_long_lived_objects,
+    loop_factory,
+    report_stacks_on_signal,
+    stop_signals,
+    tune_for_serving,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -63,24 +67,24 @@ async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> 
         try:
             async with asyncio.TaskGroup() as group:
                 managing = group.create_task(service.manager.run(), name="container manager")
-                facing = group.create_task(service.faces.run(), name="faces")
+                facing = group.create_task(service.servers.run(), name="faces")
                 announcing = group.create_task(_announce_when_ready(service, announce))
-                caching = group.create_task(service.containers.make_cache_ahead(), name="cache")
+                caching = group.create_task(service.containers.preallocate_cache(), name="cache")
                 await stopping.wait()
                 logger.info("stopping")
                 announcing.cancel()
                 caching.cancel()
                 facing.cancel()
-                await service.faces.close()
+                await service.servers.close()
                 managing.cancel()
         finally:
-            await service.faces.close()
+            await service.servers.close()
     logger.info("stopped")
 
 
 async def _listen(service: Service) -> None:
     try:
-        await service.faces.start()
+        await service.servers.start()
     except OSError as error:
         raise StandaloneRefusedError(f"cannot listen: {error.strerror or error}") from error
     except InvalidRequestError as error:
@@ -92,20 +96,20 @@ async def _announce_when_ready(service: Service, announce: Callable[[str], None]
     await service.manager.wait_until_settled()
     with suppress(TimeoutError):
         async with asyncio.timeout(_FACES_SECONDS_MAX):
-            await service.faces.wait_until_ready()
+            await service.servers.wait_until_ready()
     seconds = asyncio.get_running_loop().time() - started
-    set_aside_what_lasts()
+    freeze_long_lived_objects()
     containers = service.registry.health()
     running = [each for each in containers if each.state is ContainerState.RUNNING]
-    addresses = service.faces.addresses()
-    faces = "".join(
+    addresses = service.servers.addresses()
+    servers = "".join(
         f" {name}={address}"
         for name, address in (("wire", addresses.wire), ("controller", addresses.controller))
         if address
     )
     word = "ready" if len(running) == len(containers) else "partial"
     announce(
-        f"{word} http://{addresses.http}{faces} containers={len(running)}/{len(containers)} "
+        f"{word} http://{addresses.http}{servers} containers={len(running)}/{len(containers)} "
         f"active_segments={sum(each.active_segments for each in running)} "
         f"unflushed={sum(each.unflushed_bytes for each in running) / 1e6:.1f}MB "
         f"recovered_in={seconds:.2f}s data={service.data_directory or 'memory'}"

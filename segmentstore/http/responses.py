@@ -2,15 +2,26 @@
 
 Content is foreign: browsers must neither guess its type (nosniff) nor run it in this server's origin (CSP sandbox), or
 a stored text/html would be stored cross-site scripting.
+
+How the HTTP room says no: one exception with a status, and the status of every error of the store.
+
+The body is always JSON: {"error": a sentence, "kind": what to do about it}.
+
+The answer to a plain append, the most frequent one by far: put together and written in one piece.
+
+- It says what every other 204 of this room says; only the way there is shorter.
+- A client that does not read its answers is not answered further (the writer's limit holds here too).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from email.utils import formatdate
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, HttpVersion11, web
 
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.http import header_names
-from segmentstore.http.refusals import Refusal
+from segmentstore.runtime.clock import WallClock
 
 SECURITY_HEADERS: Mapping[str, str] = {
     "Server": "segmentstore",
@@ -59,6 +70,29 @@ def json_response(status: int, value: object) -> web.Response:
     return web.Response(status=status, headers=headers, body=json.dumps(value).encode())
 
 
+class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
+    """An answer that is not a success, raised from wherever it became clear.
+
+    Not for errors of the store: those carry a kind and are translated by `refusal_of`.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        sentence: str,
+        *,
+        kind: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.kind = kind
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        return json.dumps({"error": str(self), "kind": self.kind}).encode()
+
+
 def refusal_response(refusal: Refusal) -> web.Response:
     """The one shape of an answer that is not a success."""
     headers = {
@@ -68,3 +102,129 @@ def refusal_response(refusal: Refusal) -> web.Response:
         **refusal.headers,
     }
     return web.Response(status=refusal.status, headers=headers, body=refusal.body())
+
+
+STATUS_OF_KIND: Mapping[ErrorKind, int] = {
+    ErrorKind.INVALID: 400,
+    ErrorKind.NOT_FOUND: 404,
+    ErrorKind.CONFLICT: 409,
+    ErrorKind.TOO_LARGE: 413,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.FULL: 507,
+    ErrorKind.FENCED: 410,
+    ErrorKind.CORRUPT: 500,
+}
+
+
+def bad_request(sentence: str) -> Refusal:
+    """The request can never succeed as it stands."""
+    return Refusal(400, sentence, kind="invalid")
+
+
+def not_found(sentence: str) -> Refusal:
+    """There is nothing of that name."""
+    return Refusal(404, sentence, kind="not_found")
+
+
+def conflict(sentence: str, headers: Mapping[str, str] | None = None) -> Refusal:
+    """The request met a state that forbids it."""
+    return Refusal(409, sentence, kind="conflict", headers=headers)
+
+
+def method_not_allowed(what: str, methods: Sequence[str]) -> Refusal:
+    """The path is known, the method is not."""
+    allowed = ", ".join(methods)
+    return Refusal(405, f"{what} is {allowed}", kind="invalid", headers={"Allow": allowed})
+
+
+def gone(sentence: str) -> Refusal:
+    """It was there and will not come back."""
+    return Refusal(410, sentence, kind="gone")
+
+
+def too_large(length: int, length_max: int, what: str = "body") -> Refusal:
+    """Names the limit, so that the client can cut its data."""
+    return Refusal(
+        413, f"{what} is too large bytes={length} bytes_max={length_max}", kind="too_large"
+    )
+
+
+def busy(sentence: str, retry_after_seconds: int) -> Refusal:
+    """A bound of this server is reached; the same request may succeed later."""
+    headers = {"Retry-After": str(retry_after_seconds)}
+    return Refusal(503, sentence, kind="unavailable", headers=headers)
+
+
+def refusal_of(error: SegmentStoreError, retry_after_seconds: int) -> Refusal:
+    """The HTTP answer to an error of the store."""
+    status = STATUS_OF_KIND[error.kind]
+    headers = {"Retry-After": str(retry_after_seconds)} if status == 503 else None
+    return Refusal(status, str(error), kind=error.kind.value, headers=headers)
+
+
+def refusal_of_http(error: web.HTTPException) -> Refusal:
+    """The same shape for what aiohttp itself refuses."""
+    kind = "too_large" if error.status == 413 else "invalid"
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+    return Refusal(error.status, error.reason or "refused", kind=kind, headers=headers)
+
+
+_HEAD_COMMON = "".join(f"{name}: {value}\r\n" for name, value in SECURITY_HEADERS.items())
+
+
+class HttpDate:
+    """The Date header's value, made once a second."""
+
+    def __init__(self, wall_clock: WallClock) -> None:
+        self._wall_clock = wall_clock
+        self._second = -1
+        self._text = ""
+
+    def text(self) -> str:
+        second = self._wall_clock.now_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._text = formatdate(second, usegmt=True)
+        return self._text
+
+
+class PlainAppendResponse(web.StreamResponse):
+    """204 to a plain append: written in one piece, past the stages that every other answer goes through.
+
+    They cost more than the append. What is added to `headers` before prepare() is sent too.
+    """
+
+    def __init__(self, *, next_offset: str, date: str) -> None:
+        super().__init__(status=204)
+        self._next_offset = next_offset
+        self._date = date
+        self._stays_open = False
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection takes further requests; known from prepare() on."""
+        return self._stays_open
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Send it. Raises ConnectionError when the client has gone."""
+        self._stays_open = request.keep_alive
+        head = "HTTP/1.1" if request.version == HttpVersion11 else "HTTP/1.0"
+        head += (
+            f" 204 No Content\r\n{_HEAD_COMMON}Stream-Next-Offset: {self._next_offset}\r\n"
+            f"Date: {self._date}\r\n"
+        )
+        if self.headers:
+            head += "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        if not self._stays_open:
+            head += "Connection: close\r\n"
+        elif request.version != HttpVersion11:
+            head += "Connection: keep-alive\r\n"
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError("the client has gone")
+        transport.write(f"{head}\r\n".encode())
+        # A client that sends without reading waits here, and its answers do not pile up.
+        await request.writer.drain()
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """All is sent."""

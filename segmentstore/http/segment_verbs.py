@@ -21,6 +21,22 @@ alone has no verb, so there the name is the whole rest. A segment called `a/info
                                                 503 if one of its containers does not run
 
 Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
+
+GET /v1/segments/{name}/read: a stretch of any size, in bounded pieces.
+
+- The answer's length is fixed when it begins (Content-Length), from what exists then; it never waits for more.
+- One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
+- If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one. What
+  the first of them meets is the answer: it begins only when they are there.
+
+Attributes as JSON: keys and values are bytes or numbers in the store and text in a request.
+
+    bytes that are UTF-8 and do not begin with "hex:"    the text itself
+    all other bytes                                      "hex:" and their hexadecimal digits
+    numbers (64-bit, signed)                             JSON numbers
+
+An update is an object: {"key", "value" (null removes), "type": a name of AttributeUpdateType in lower case
+(default "replace"), "comparison" (for "replace_if_equals")}.
 """
 
 import asyncio
@@ -29,33 +45,116 @@ from collections.abc import Callable, Coroutine, Mapping
 from aiohttp import web
 
 from segmentstore.contracts.errors import (
+    BadOffsetError,
     ContainerNotFoundError,
     InvalidRequestError,
     SegmentStoreError,
+    SegmentTruncatedError,
 )
-from segmentstore.contracts.segments import SegmentApi, SegmentProperties
+from segmentstore.contracts.identifiers import (
+    ATTRIBUTE_KEY_BYTES_MAX,
+    ATTRIBUTE_VALUE_BYTES_MAX,
+    AttributeKey,
+    AttributeValue,
+)
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    Segment,
+    SegmentApi,
+    SegmentProperties,
+)
 from segmentstore.http import header_names
-from segmentstore.http.attribute_text import attributes_as_json, parse_json, updates_of_json
-from segmentstore.http.bodies import BodyReader
-from segmentstore.http.names import check_name, is_reserved, name_of_path
-from segmentstore.http.node_health import NodeHealth
-from segmentstore.http.pins import SegmentPins
-from segmentstore.http.refusals import (
+from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.requests import (
+    BodyReader,
+    check_name,
+    is_reserved,
+    is_true,
+    name_of_path,
+    parse_count,
+    parse_json,
+)
+from segmentstore.http.responses import (
+    CONTENT_HEADERS,
+    SECURITY_HEADERS,
+    CrossOrigin,
     bad_request,
     busy,
     conflict,
+    json_response,
     method_not_allowed,
     not_found,
 )
-from segmentstore.http.responses import SECURITY_HEADERS, json_response
-from segmentstore.http.segment_reads import gather
-from segmentstore.http.segment_streaming import SegmentStreaming, parse_count
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.stream_append import is_true
-from segmentstore.http.stream_attributes import configuration_of
-from segmentstore.http.stream_directory import StreamDirectory
+from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
+from segmentstore.http.stream_directory import StreamDirectory, StreamHandleCache
+from segmentstore.http.stream_ranges import gather
 
 Verb = Callable[[web.BaseRequest, str], Coroutine[None, None, web.StreamResponse]]
+
+
+class SegmentStreaming:
+    """Handles big reads."""
+
+    def __init__(
+        self, *, segments: SegmentApi, settings: HttpSettings, cross_origin: CrossOrigin
+    ) -> None:
+        self._segments = segments
+        self._settings = settings
+        self._cross_origin = cross_origin
+
+    async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        async with self._segments.open_segment(name) as segment:
+            properties = segment.info()
+            offset = parse_count(request.query.get("offset"), "offset", properties.start_offset)
+            if offset > properties.length:
+                raise BadOffsetError(name, expected=properties.length, given=offset)
+            if offset < properties.start_offset:
+                raise SegmentTruncatedError(name, start_offset=properties.start_offset)
+            available = properties.length - offset
+            length = min(available, parse_count(request.query.get("length"), "length", available))
+            end = offset + length
+            first = await self._piece(segment, offset, end)
+            response = web.StreamResponse(
+                status=200,
+                headers={
+                    **CONTENT_HEADERS,
+                    "Content-Type": "application/octet-stream",
+                    "Content-Disposition": "attachment",
+                    "Content-Length": str(length),
+                    "Cache-Control": "no-store",
+                    "Segment-Offset": str(offset),
+                    "Segment-Length": str(properties.length),
+                    "Segment-Sealed": "true" if properties.sealed else "false",
+                },
+            )
+            self._cross_origin.add_to(response)
+            await response.prepare(request)
+            try:
+                await self._stream(response, segment, offset, end, first)
+            except (SegmentStoreError, TimeoutError, ConnectionError):
+                response.force_close()
+                if request.transport is not None:
+                    request.transport.abort()
+        return response
+
+    async def _stream(
+        self, response: web.StreamResponse, segment: Segment, offset: int, end: int, piece: bytes
+    ) -> None:
+        while piece:
+            async with asyncio.timeout(self._settings.write_seconds_max):
+                await response.write(piece)
+            offset += len(piece)
+            piece = await self._piece(segment, offset, end)
+
+    async def _piece(self, segment: Segment, offset: int, end: int) -> bytes:
+        """What follows; nothing at the end."""
+        if offset >= end:
+            return b""
+        piece = await gather(segment, offset, min(self._settings.window_bytes, end - offset))
+        assert piece, f"no bytes before the end offset={offset} end={end}"
+        return piece
 
 
 class SegmentVerbs:
@@ -73,7 +172,7 @@ class SegmentVerbs:
     ) -> None:
         self._segments = segments
         self._directory = directory
-        self._pins: SegmentPins = directory.pins
+        self._pins: StreamHandleCache = directory.pins
         self._bodies = bodies
         self._streaming = streaming
         self._health = health
@@ -272,3 +371,96 @@ def properties_as_json(properties: SegmentProperties) -> dict[str, object]:
         "active": properties.active,
         "content_type": configuration_of(properties.core_attributes).content_type,
     }
+
+
+UPDATES_MAX = 1_000
+"""Updates of one request."""
+
+_HEX = "hex:"
+_NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
+_UPDATE_FIELDS = frozenset({"key", "value", "type", "comparison"})
+
+
+def text_of_bytes(value: bytes) -> str:
+    """The text form; bytes_of_text() gives the bytes back."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return _HEX + value.hex()
+    return _HEX + value.hex() if text.startswith(_HEX) else text
+
+
+def bytes_of_text(text: str) -> bytes:
+    """Raises InvalidRequestError for broken hexadecimal digits."""
+    try:
+        return bytes.fromhex(text[len(_HEX) :]) if text.startswith(_HEX) else text.encode()
+    except ValueError as error:
+        raise InvalidRequestError(f"attribute text is malformed value={text[:64]!r}") from error
+
+
+def attributes_as_json(
+    attributes: Mapping[AttributeKey, AttributeValue],
+) -> dict[str, int | str]:
+    """For an answer."""
+    return {
+        text_of_bytes(key): text_of_bytes(value) if isinstance(value, bytes) else value
+        for key, value in attributes.items()
+    }
+
+
+def updates_of_json(updates: object) -> list[AttributeUpdate]:
+    """Read a parsed JSON array of updates; None gives none. Raises InvalidRequestError."""
+    if updates is None:
+        return []
+    if not isinstance(updates, list):
+        raise InvalidRequestError("attribute updates are not a JSON array")
+    if len(updates) > UPDATES_MAX:
+        raise InvalidRequestError(
+            f"too many attribute updates count={len(updates)} count_max={UPDATES_MAX}"
+        )
+    return [_parse_update(update) for update in updates]
+
+
+def _parse_update(update: object) -> AttributeUpdate:
+    if not isinstance(update, dict) or not isinstance(update.get("key"), str):
+        raise InvalidRequestError('an attribute update is an object with a text "key"')
+    unknown = sorted(set(update) - _UPDATE_FIELDS)
+    if unknown:
+        raise InvalidRequestError(f"attribute update has unknown fields fields={unknown}")
+    key = bytes_of_text(update["key"])
+    if not 1 <= len(key) <= ATTRIBUTE_KEY_BYTES_MAX:
+        raise InvalidRequestError(
+            f"attribute key has a bad length bytes={len(key)} bytes_max={ATTRIBUTE_KEY_BYTES_MAX}"
+        )
+    if is_reserved_key(key):
+        raise InvalidRequestError(f"attribute belongs to the stream protocol key={update['key']!r}")
+    type_name = update.get("type", "replace")
+    try:
+        update_type = AttributeUpdateType[str(type_name).upper()]
+    except KeyError as error:
+        raise InvalidRequestError(f"no such attribute update type={type_name!r}") from error
+    value = _parse_value(update.get("value"))
+    if update_type is AttributeUpdateType.ACCUMULATE and not isinstance(value, int):
+        raise InvalidRequestError("accumulate needs a number")
+    if update_type is AttributeUpdateType.REPLACE_IF_GREATER and not isinstance(value, int):
+        raise InvalidRequestError("replace_if_greater needs a number")
+    comparison = _parse_value(update.get("comparison"))
+    return AttributeUpdate(AttributeKey(key), value, update_type, comparison)
+
+
+def _parse_value(value: object) -> AttributeValue | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        encoded = bytes_of_text(value)
+        if len(encoded) > ATTRIBUTE_VALUE_BYTES_MAX:
+            raise InvalidRequestError(
+                f"attribute value is too long bytes={len(encoded)}"
+                f" bytes_max={ATTRIBUTE_VALUE_BYTES_MAX}"
+            )
+        return encoded
+    if isinstance(value, int) and not isinstance(value, bool):
+        if _NUMBER_MIN <= value <= _NUMBER_MAX:
+            return value
+        raise InvalidRequestError(f"attribute number does not fit 64 bits value={value}")
+    raise InvalidRequestError("an attribute value is a number, text or null")

@@ -13,12 +13,34 @@ The hot path of the room. Its order (what is refused before what) is the protoco
 
 A plain append (no producer, no Stream-Seq, no close; the type that was accepted last; bytes stored as they come) has
 nothing to be judged by, so that steps 1 to 8 come down to a look at the headers and `append()`.
+
+What the protocol's state says of one append: steps 5 to 8 of `stream_append`. Pure.
+
+5 content type 409 -> 6 producer 403, 400, duplicate 204, gap 409 -> 7 Stream-Seq 409 -> 8 JSON 400
+
+Idempotent producers: what a stream does with (id, epoch, sequence) of a request. Pure decisions.
+
+| known record | request | verdict |
+|---|---|---|
+| none | sequence 0, any epoch | accept |
+| none | sequence > 0 | gap, 0 expected |
+| epoch e | epoch < e | stale epoch |
+| epoch e | epoch > e, sequence 0 | accept, the record starts again |
+| epoch e | epoch > e, sequence > 0 | bad start of an epoch |
+| epoch e, last n | sequence <= n | duplicate |
+| epoch e, last n | sequence = n + 1 | accept |
+| epoch e, last n | sequence > n + 1 | gap, n + 1 expected |
+
+A duplicate is judged by its numbers alone; its body is not compared.
 """
 
 import asyncio
+import re
 from asyncio import AbstractEventLoop
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import Enum
 
 from aiohttp import web
 
@@ -29,36 +51,86 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import (
     AttributeUpdate,
+    AttributeUpdateType,
     Segment,
     SegmentProperties,
 )
 from segmentstore.http import header_names
-from segmentstore.http.append_judgement import ACCEPTED, AppendRequest, Judgement, judge_request
-from segmentstore.http.appended_answer import AppendedAnswer, HttpDate
-from segmentstore.http.bodies import BodyReader
 from segmentstore.http.json_messages import lines_of_body
 from segmentstore.http.offsets import offset_token
-from segmentstore.http.outcomes import outcome
-from segmentstore.http.pins import Pin
-from segmentstore.http.producers import producer_claim
-from segmentstore.http.refusals import bad_request, busy, conflict
-from segmentstore.http.responses import SECURITY_HEADERS
+from segmentstore.http.requests import BodyReader, is_true
+from segmentstore.http.responses import (
+    SECURITY_HEADERS,
+    HttpDate,
+    PlainAppendResponse,
+    Refusal,
+    bad_request,
+    busy,
+    conflict,
+)
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import (
     CLOSER_KEY,
     PRODUCER_COUNT_KEY,
     STREAM_SEQUENCE_KEY,
     Closer,
+    ProducerRecord,
     closer_of,
     media_type_of,
     producer_key,
+    producer_record,
 )
-from segmentstore.http.stream_directory import StreamDirectory
+from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
+from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.clock import WallClock
 
 _ATTEMPTS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerClaim:
+    """The producer headers of one request."""
+
+    producer_id: str
+    epoch: int
+    sequence: int
+
+    @property
+    def record(self) -> ProducerRecord:
+        """What the stream remembers once the request is accepted."""
+        return ProducerRecord(self.epoch, self.sequence)
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """What one POST asks for, parsed."""
+
+    content_type: str | None
+    close: bool
+    claim: ProducerClaim | None
+    sequence: bytes | None
+    body: bytes = b""
+    payload: bytes = b""
+    """What is stored for the body."""
+    invalid_body: InvalidRequestError | None = None
+    """JSON that does not parse is refused last, after duplicates."""
+    producer_key: AttributeKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendDecision:
+    """What the protocol's state says of a request: submit `updates`, or answer."""
+
+    updates: list[AttributeUpdate]
+    refusal: Refusal | None = None
+    duplicate_of: ProducerRecord | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.refusal is None and self.duplicate_of is None
 
 
 class StreamAppend:
@@ -93,11 +165,11 @@ class StreamAppend:
         return await self._judge_and_append(request, name)
 
     async def _append_plain(
-        self, request: web.BaseRequest, name: str, pin: Pin, body: bytes
+        self, request: web.BaseRequest, name: str, pin: StreamHandle, body: bytes
     ) -> web.StreamResponse:
         segment = pin.segment
         try:
-            length = await outcome(segment.append(body))
+            length = await await_shielded(segment.append(body))
         except SegmentStoreError as error:
             await self._pins.forget(name, pin)
             if not isinstance(error, SegmentNotFoundError | SegmentSealedError):
@@ -106,7 +178,7 @@ class StreamAppend:
             return await self._append(name, self._parse_headers(request), body)
         finally:
             self._bodies.budget.give_back(len(body))
-        return AppendedAnswer(
+        return PlainAppendResponse(
             next_offset=offset_token(segment.segment_id, length), date=self._date.text()
         )
 
@@ -174,12 +246,12 @@ class StreamAppend:
                 return answer
         raise busy("the stream changes too fast to be judged", self._settings.retry_after_seconds)
 
-    async def _open(self, name: str) -> Pin:
+    async def _open(self, name: str) -> StreamHandle:
         async with self._directory.open(name):
             return await self._pins.lease(name)
 
     async def _attempt(
-        self, name: str, pin: Pin, asked: AppendRequest, loop: AbstractEventLoop
+        self, name: str, pin: StreamHandle, asked: AppendRequest, loop: AbstractEventLoop
     ) -> web.Response | None:
         """An answer, or None if the world changed under the judgement and it must be made again."""
         configuration = pin.configuration
@@ -207,7 +279,7 @@ class StreamAppend:
             updates = [*updates, AttributeUpdate(CLOSER_KEY, closer.encode())]
         future = segment.append(asked.payload, attribute_updates=updates, seal=asked.close)
         try:
-            length = await outcome(future)
+            length = await await_shielded(future)
         except SegmentSealedError:
             properties = await self._directory.segments.info(name)
             if properties.segment_id != segment.segment_id:
@@ -217,7 +289,7 @@ class StreamAppend:
             return None
         return self._answer_appended(segment, asked, length)
 
-    async def _touch(self, name: str, pin: Pin) -> None:
+    async def _touch(self, name: str, pin: StreamHandle) -> None:
         properties = pin.segment.info()
         if self._directory.expiry.is_over(properties, pin.configuration):
             await self._directory.expire(name)
@@ -244,14 +316,14 @@ class StreamAppend:
         except KeyError:
             await segment.load_attributes([*keys, PRODUCER_COUNT_KEY])
 
-    def _judge(self, segment: Segment, asked: AppendRequest, *, mismatch: bool) -> Judgement:
+    def _judge(self, segment: Segment, asked: AppendRequest, *, mismatch: bool) -> AppendDecision:
         """Steps 5 to 8 against pending state. Synchronous."""
         known = {
             key: segment.pending_attribute(key)
             for key in (STREAM_SEQUENCE_KEY, PRODUCER_COUNT_KEY, asked.producer_key)
             if key is not None
         }
-        return judge_request(
+        return decide_append(
             known,
             asked,
             mismatch=mismatch,
@@ -272,7 +344,7 @@ class StreamAppend:
         if asked.producer_key is not None:
             keys.append(asked.producer_key)
         committed = await segment.load_attributes(keys)
-        judgement = judge_request(
+        judgement = decide_append(
             committed,
             asked,
             mismatch=mismatch,
@@ -321,7 +393,7 @@ class StreamAppend:
         return web.Response(status=status, headers=headers)
 
 
-def is_plain(headers: Mapping[str, str], pin: Pin) -> bool:
+def is_plain(headers: Mapping[str, str], pin: StreamHandle) -> bool:
     """Whether a request with a body asks for nothing but to append it as it is."""
     return (
         pin.takes_plain_bytes
@@ -334,6 +406,153 @@ def is_plain(headers: Mapping[str, str], pin: Pin) -> bool:
     )
 
 
-def is_true(value: str | None) -> bool:
-    """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
-    return value is not None and value.strip().lower() == "true"
+ACCEPTED = AppendDecision([])
+"""Nothing speaks against the request, and nothing is changed but bytes."""
+
+
+def decide_append(
+    known: Mapping[AttributeKey, AttributeValue | None] | Mapping[AttributeKey, AttributeValue],
+    asked: AppendRequest,
+    *,
+    mismatch: bool,
+    producers_max: int,
+) -> AppendDecision:
+    """Steps 5 to 8 against some state of the attributes. Pure."""
+    if mismatch:
+        return AppendDecision(
+            [], conflict(f"content type does not match given={asked.content_type!r}")
+        )
+    updates: list[AttributeUpdate] = []
+    if asked.claim is not None and asked.producer_key is not None:
+        value = known.get(asked.producer_key)
+        record = producer_record(value)
+        verdict = judge(record, asked.claim)
+        if verdict is Verdict.DUPLICATE:
+            return AppendDecision([], duplicate_of=record)
+        if verdict is not Verdict.ACCEPT:
+            return AppendDecision([], refuse(verdict, record, asked.claim))
+        if record is None:
+            count = known.get(PRODUCER_COUNT_KEY) or 0
+            if isinstance(count, int) and count >= producers_max:
+                return AppendDecision(
+                    [], conflict(f"stream has too many producers producers_max={producers_max}")
+                )
+            updates.append(AttributeUpdate(PRODUCER_COUNT_KEY, 1, AttributeUpdateType.ACCUMULATE))
+        updates.append(
+            AttributeUpdate(
+                asked.producer_key,
+                asked.claim.record.encode(),
+                AttributeUpdateType.REPLACE_IF_EQUALS,
+                comparison=value,
+            )
+        )
+    if asked.sequence is not None:
+        last = known.get(STREAM_SEQUENCE_KEY)
+        if isinstance(last, bytes) and asked.sequence <= last:
+            return AppendDecision([], conflict("Stream-Seq is not greater than the last one"))
+        updates.append(
+            AttributeUpdate(
+                STREAM_SEQUENCE_KEY,
+                asked.sequence,
+                AttributeUpdateType.REPLACE_IF_EQUALS,
+                comparison=last,
+            )
+        )
+    if asked.invalid_body is not None:
+        return AppendDecision([], bad_request(str(asked.invalid_body)))
+    return AppendDecision(updates)
+
+
+NUMBER_MAX = (1 << 53) - 1
+"""What a JavaScript client can count exactly."""
+
+_NUMBER = re.compile("[0-9]{1,16}")
+
+
+class Verdict(Enum):
+    """What to do with a producer's request."""
+
+    ACCEPT = "accept"
+    DUPLICATE = "duplicate"
+    STALE_EPOCH = "stale_epoch"
+    BAD_EPOCH_START = "bad_epoch_start"
+    GAP = "gap"
+
+
+def judge(known: ProducerRecord | None, claim: ProducerClaim) -> Verdict:
+    """The table above."""
+    if known is None:
+        return Verdict.ACCEPT if claim.sequence == 0 else Verdict.GAP
+    if claim.epoch < known.epoch:
+        return Verdict.STALE_EPOCH
+    if claim.epoch > known.epoch:
+        return Verdict.ACCEPT if claim.sequence == 0 else Verdict.BAD_EPOCH_START
+    if claim.sequence <= known.sequence:
+        return Verdict.DUPLICATE
+    return Verdict.ACCEPT if claim.sequence == known.sequence + 1 else Verdict.GAP
+
+
+def expected_sequence(known: ProducerRecord | None) -> int:
+    """The sequence that a gap lacks."""
+    return 0 if known is None else known.sequence + 1
+
+
+def producer_claim(
+    producer_id: str | None,
+    epoch: str | None,
+    sequence: str | None,
+    *,
+    producer_id_bytes_max: int,
+) -> ProducerClaim | None:
+    """Parse the three headers: all or none. Raises Refusal (400)."""
+    if producer_id is None and epoch is None and sequence is None:
+        return None
+    if producer_id is None or epoch is None or sequence is None:
+        raise bad_request("Producer-Id, Producer-Epoch and Producer-Seq belong together")
+    if not producer_id:
+        raise bad_request("Producer-Id is empty")
+    # Headers arrive decoded with surrogates for bytes that are not UTF-8.
+    if any("\ud800" <= character <= "\udfff" for character in producer_id):
+        raise bad_request("Producer-Id is not UTF-8")
+    length = len(producer_id.encode())
+    if length > producer_id_bytes_max:
+        raise bad_request(
+            f"Producer-Id is too long bytes={length} bytes_max={producer_id_bytes_max}"
+        )
+    return ProducerClaim(
+        producer_id, _number("Producer-Epoch", epoch), _number("Producer-Seq", sequence)
+    )
+
+
+def _number(name: str, text: str) -> int:
+    if _NUMBER.fullmatch(text) is None or int(text) > NUMBER_MAX:
+        raise bad_request(f"{name} is not a number from 0 to {NUMBER_MAX} value={text[:32]!r}")
+    return int(text)
+
+
+def refuse(verdict: Verdict, known: ProducerRecord | None, claim: ProducerClaim) -> Refusal:
+    """The answer to a claim that is neither accepted nor a duplicate."""
+    match verdict:
+        case Verdict.STALE_EPOCH:
+            assert known is not None, f"no record, yet stale claim={claim}"
+            return Refusal(
+                403,
+                f"a newer epoch of this producer exists epoch={known.epoch} given={claim.epoch}",
+                kind="conflict",
+                headers={"Producer-Epoch": str(known.epoch)},
+            )
+        case Verdict.BAD_EPOCH_START:
+            return bad_request(f"a new epoch begins with sequence 0 given={claim.sequence}")
+        case Verdict.GAP:
+            expected = expected_sequence(known)
+            return Refusal(
+                409,
+                f"a request is missing expected={expected} received={claim.sequence}",
+                kind="conflict",
+                headers={
+                    "Producer-Expected-Seq": str(expected),
+                    "Producer-Received-Seq": str(claim.sequence),
+                },
+            )
+        case Verdict.ACCEPT | Verdict.DUPLICATE:
+            raise AssertionError(f"not a refusal verdict={verdict} claim={claim}")

@@ -22,22 +22,21 @@ Keys (reserved: the segment verbs refuse to set them, see `is_reserved_key`):
     producer record, 16 bytes: epoch (8, big endian), last accepted sequence (8, big endian)
 
 A segment without them was made by the segment verbs: as a stream it is application/octet-stream and never expires.
+
+RFC 3339 instants as `Stream-Expires-At` carries them: a date, a time, and `Z` or a numeric offset.
 """
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
-from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.identifiers import (
-    CORE_ATTRIBUTE_PREFIX,
-    AttributeKey,
-    AttributeValue,
-)
+from segmentstore.contracts.errors import DataCorruptionError, InvalidRequestError
+from segmentstore.contracts.identifiers import CORE_ATTRIBUTE_PREFIX, AttributeKey, AttributeValue
 from segmentstore.contracts.segments import AttributeUpdate
-from segmentstore.http.instants import instant_ms
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 JSON_MEDIA_TYPE = "application/json"
@@ -205,3 +204,22 @@ def configuration_of(attributes: Mapping[AttributeKey, AttributeValue]) -> Strea
         expires_at=expires_at.decode() if isinstance(expires_at, bytes) else None,
         fork_origin=_fork_origin(attributes.get(FORK_ORIGIN_KEY)),
     )
+
+
+# fromisoformat alone takes dates, week numbers and instants without an offset, which are not RFC 3339.
+_INSTANT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+INSTANT_CHARACTERS_MAX = 40
+
+
+def instant_ms(text: str) -> int:
+    """Unix time in milliseconds. Raises InvalidRequestError."""
+    if len(text) > INSTANT_CHARACTERS_MAX or _INSTANT.fullmatch(text) is None:
+        raise InvalidRequestError(
+            f"not an RFC 3339 instant value={text[:INSTANT_CHARACTERS_MAX]!r}"
+        )
+    try:
+        return round(datetime.fromisoformat(text.upper()).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequestError(f"no such instant value={text!r}") from error

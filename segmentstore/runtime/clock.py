@@ -1,5 +1,22 @@
-"""Calendar time. Intervals are measured with the running loop's time(); this is for stamps that outlive the process."""
+"""Calendar time. Intervals are measured with the running loop's time(); this is for stamps that outlive the process.
 
+Whether the clocks can be trusted enough to delete by them (H77).
+
+The wall clock may jump, the loop's clock does not; between two looks both must have moved by the same amount, within a
+bound. If they did not, one of them lies, and nothing is deleted because of its age until
+
+- time settled it: no further jump for `settle_seconds`, or the wall clock came back to where it was while trusted, or
+- a person did: `settle()`.
+
+A jump while the process was down cannot be seen. Whoever judges by stamps that outlive the process calls `doubt()` when
+it starts: then time has to settle that first.
+
+Everything that judges an age calls `trusted()` first, which looks at the clocks itself, so a jump is seen before
+the judgement and not one tick later.
+"""
+
+import asyncio
+import logging
 import time
 from typing import Protocol
 
@@ -24,3 +41,75 @@ def short_interval_seconds() -> float:
     For how long a step took, where the answer decides only where the step runs next. The simulation gives its loop's.
     """
     return time.perf_counter()
+
+
+logger = logging.getLogger(__name__)
+
+
+class ClockWatch:
+    """Compares two clocks. `look()` is cheap and may be called as often as one likes."""
+
+    def __init__(
+        self, *, wall_clock: WallClock, difference_seconds_max: float, settle_seconds: float
+    ) -> None:
+        self._wall_clock = wall_clock
+        self._difference_seconds_max = difference_seconds_max
+        self._settle_seconds = settle_seconds
+        self._last: tuple[float, float] | None = None
+        self._jumped_seconds = 0.0
+        """Sum of the jumps since the clocks were last trusted."""
+        self._doubted_at: float | None = None
+        self._was_told = False
+        """Whether somebody called doubt(): a clock that comes back to where it was proves nothing then."""
+        self._why = ""
+
+    def look(self) -> None:
+        """Compare how far both clocks moved since the last look."""
+        loop_seconds = asyncio.get_running_loop().time()
+        wall_seconds = self._wall_clock.now_ms() / 1000
+        last, self._last = self._last, (loop_seconds, wall_seconds)
+        came_back = False
+        if last is not None:
+            difference = (wall_seconds - last[1]) - (loop_seconds - last[0])
+            if abs(difference) > self._difference_seconds_max:
+                self._doubted_at = loop_seconds
+                self._jumped_seconds += difference
+                self._why = "the wall clock jumped"
+                logger.warning("wall clock jumped by %.3f seconds; expiry stops", difference)
+                came_back = (
+                    not self._was_told and abs(self._jumped_seconds) <= self._difference_seconds_max
+                )
+        if self._doubted_at is None:
+            return
+        if came_back or loop_seconds - self._doubted_at >= self._settle_seconds:
+            self.settle()
+
+    def doubt(self, why: str) -> None:
+        """Trust no clock until time has settled what `why` says."""
+        self.look()
+        self._doubted_at = asyncio.get_running_loop().time()
+        self._was_told = True
+        self._why = why
+
+    def trusted(self) -> bool:
+        """Whether something may be deleted because of its age, as of now."""
+        self.look()
+        return self._doubted_at is None
+
+    def settle(self) -> None:
+        """The present time is right: expiry goes on."""
+        if self._doubted_at is not None:
+            logger.info("clocks are trusted again; expiry goes on")
+        self._doubted_at = None
+        self._was_told = False
+        self._jumped_seconds = 0.0
+        self._why = ""
+
+    def complaint(self) -> str:
+        """Why nothing expires now, in a sentence; "" if all is well."""
+        if self._doubted_at is None:
+            return ""
+        return (
+            f"{self._why}, so nothing is deleted because of its age"
+            f" jumped_seconds={self._jumped_seconds:.3f} settle_seconds={self._settle_seconds}"
+        )

@@ -6,31 +6,65 @@ Invariants:
 - Everything that means something is under the signature: method, path, query, host and every x-amz-* header.
 - A request counts for fifteen minutes around its time stamp, a presigned one for as long as it says.
 - Signatures are compared in constant time, and before anything else of the request is looked at.
+
+Signature Version 4: how a request becomes a text, and the text a signature. Pure functions.
+
+    canonical request   METHOD, path, sorted query, signed headers one a line, empty line, their names, payload hash
+    text to sign        "AWS4-HMAC-SHA256", time stamp, scope, SHA-256 of the canonical request
+    signing key         HMAC chain of "AWS4" + secret over date, region, service, "aws4_request"
+
+A chunk of a streamed body is signed with the signature before it, so that chunks cannot be left out or reordered.
+
+The key pair that clients sign with: given, or made at first start and kept where only the owner can read it.
+
+DIR/s3_credentials.json    {"access_key": "...", "secret_key": "..."}, mode 0600
 """
 
+import base64
+import hashlib
+import hmac
+import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from random import Random
+from urllib.parse import quote, unquote_to_bytes
 
 from multidict import CIMultiDictProxy
 
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.clock import WallClock
-from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request_target import RequestTarget
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.signature_v4 import (
-    ALGORITHM,
-    Scope,
-    canonical_request,
-    request_signature,
-    same_signature,
-    signing_key,
-)
 
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 _SIGNING_KEYS_MAX = 64
 _TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """For what a signature counts."""
+
+    date: str
+    """YYYYMMDD."""
+    region: str
+    service: str
+
+    def text(self) -> str:
+        return f"{self.date}/{self.region}/{self.service}/aws4_request"
+
+
+def signing_key(secret: str, scope: Scope) -> bytes:
+    """One per day, region and service."""
+    key = b"AWS4" + secret.encode()
+    for step in (scope.date, scope.region, scope.service, "aws4_request"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +112,7 @@ class Authenticator:
     def authenticate(
         self, method: str, target: RequestTarget, headers: CIMultiDictProxy[str]
     ) -> Authenticated:
-        """Raises S3Failure."""
+        """Raises S3Error."""
         presigned = "X-Amz-Algorithm" in target.query
         claim = (
             self._query_claim(target.query)
@@ -87,13 +121,13 @@ class Authenticator:
         )
         secret = self._secrets.get(claim.access_key)
         if secret is None:
-            raise S3Failure("InvalidAccessKeyId", "The access key is not known here.")
+            raise S3Error("InvalidAccessKeyId", "The access key is not known here.")
         self._check_time(claim)
         _check_signed_headers(claim.signed_headers, headers)
         payload = headers.get("x-amz-content-sha256") or target.query.get("X-Amz-Content-Sha256")
         if payload is None:
             if not presigned:
-                raise S3Failure("MissingSecurityHeader", "x-amz-content-sha256 is missing.")
+                raise S3Error("MissingSecurityHeader", "x-amz-content-sha256 is missing.")
             payload = UNSIGNED_PAYLOAD
         key = self._signing_key(claim.access_key, secret, claim.scope)
         expected = request_signature(
@@ -111,7 +145,7 @@ class Authenticator:
             ),
         )
         if not same_signature(expected, claim.signature):
-            raise S3Failure(
+            raise S3Error(
                 "SignatureDoesNotMatch",
                 "The signature is not that of this request and this secret key.",
             )
@@ -133,14 +167,14 @@ class Authenticator:
         skew_ms = self._settings.clock_skew_seconds_max * 1000
         if claim.expires_seconds is None:
             if abs(now_ms - signed_ms) > skew_ms:
-                raise S3Failure(
+                raise S3Error(
                     "RequestTimeTooSkewed",
                     "The time of the request is too far from the time here.",
                 )
         elif now_ms < signed_ms - skew_ms:
-            raise S3Failure("AccessDenied", "The request does not count yet.")
+            raise S3Error("AccessDenied", "The request does not count yet.")
         elif now_ms > signed_ms + claim.expires_seconds * 1000:
-            raise S3Failure("AccessDenied", "Request has expired")
+            raise S3Error("AccessDenied", "Request has expired")
 
     # --- claims ----------------------------------------------------------------------------------
 
@@ -149,10 +183,10 @@ class Authenticator:
         if authorization is None and "AWSAccessKeyId" in query:
             authorization = "AWS"  # presigned by the version before
         if authorization is None:
-            raise S3Failure("AccessDenied", "The request is not signed.")
+            raise S3Error("AccessDenied", "The request is not signed.")
         algorithm, _, rest = authorization.strip().partition(" ")
         if algorithm != ALGORITHM:
-            raise S3Failure(
+            raise S3Error(
                 "InvalidRequest",
                 f"Please sign requests with {ALGORITHM} (presigned URLs too: signature_version s3v4).",
             )
@@ -171,7 +205,7 @@ class Authenticator:
                 timestamp=timestamp,
             )
         except (KeyError, ValueError) as error:
-            raise S3Failure(
+            raise S3Error(
                 "AuthorizationHeaderMalformed", "The Authorization header cannot be read."
             ) from error
         _check_timestamp(claim, "AccessDenied")
@@ -180,7 +214,7 @@ class Authenticator:
     def _query_claim(self, query: Mapping[str, str]) -> _Claim:
         code = "AuthorizationQueryParametersError"
         if query["X-Amz-Algorithm"] != ALGORITHM:
-            raise S3Failure(code, f"X-Amz-Algorithm has to be {ALGORITHM}.")
+            raise S3Error(code, f"X-Amz-Algorithm has to be {ALGORITHM}.")
         try:
             access_key, scope = _credential(query["X-Amz-Credential"])
             claim = _Claim(
@@ -192,9 +226,9 @@ class Authenticator:
                 expires_seconds=int(query["X-Amz-Expires"]),
             )
         except (KeyError, ValueError) as error:
-            raise S3Failure(code, "The signature in the query cannot be read.") from error
+            raise S3Error(code, "The signature in the query cannot be read.") from error
         if not 0 < (claim.expires_seconds or 0) <= self._settings.presigned_seconds_max:
-            raise S3Failure(
+            raise S3Error(
                 code,
                 f"X-Amz-Expires is between 1 and {self._settings.presigned_seconds_max} seconds.",
             )
@@ -220,15 +254,15 @@ def _check_timestamp(claim: _Claim, code: str) -> None:
     try:
         _milliseconds(claim.timestamp)
     except ValueError as error:
-        raise S3Failure(code, "The request has no valid x-amz-date.") from error
+        raise S3Error(code, "The request has no valid x-amz-date.") from error
     if claim.scope.date != claim.timestamp[:8]:
-        raise S3Failure(code, "The credential is of another day than the request.")
+        raise S3Error(code, "The credential is of another day than the request.")
 
 
 def _check_signed_headers(signed: Sequence[str], headers: CIMultiDictProxy[str]) -> None:
     unsigned = {name.lower() for name in headers if name.lower().startswith("x-amz-")}
     if "host" not in signed or unsigned.difference(signed):
-        raise S3Failure(
+        raise S3Error(
             "AccessDenied",
             "There were headers present in the request which were not signed",
         )
@@ -239,3 +273,143 @@ def _milliseconds(timestamp: str) -> int:
     if _TIMESTAMP.fullmatch(timestamp) is None:
         raise ValueError(f"not a moment of a signature: {timestamp[:40]!r}")
     return int(datetime.fromisoformat(timestamp).timestamp()) * 1000
+
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_QUERY_SIGNATURE = "X-Amz-Signature"
+
+
+def canonical_request(
+    *,
+    method: str,
+    raw_path: str,
+    parameters: Iterable[tuple[str, str]],
+    headers: Sequence[tuple[str, str]],
+    payload_hash: str,
+) -> str:
+    """`headers`: the signed ones, names in lower case and sorted, values as they came (joined with commas)."""
+    query = "&".join(
+        f"{name}={value}"
+        for name, value in sorted(
+            (quote(name, safe=""), quote(value, safe=""))
+            for name, value in parameters
+            if name != _QUERY_SIGNATURE
+        )
+    )
+    lines = [method, quote(unquote_to_bytes(raw_path), safe="/"), query]
+    lines += [f"{name}:{' '.join(value.split())}" for name, value in headers]
+    lines += ["", ";".join(name for name, _ in headers), payload_hash]
+    return "\n".join(lines)
+
+
+def request_signature(key: bytes, *, timestamp: str, scope: Scope, canonical: str) -> str:
+    """In hexadecimal."""
+    digest = hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
+    return _sign(key, ALGORITHM, timestamp, scope.text(), digest)
+
+
+def chunk_signature(
+    key: bytes, *, timestamp: str, scope: Scope, previous: str, chunk_sha256: str
+) -> str:
+    """Of one chunk of a streamed body; `previous` is that of the chunk before, or of the request."""
+    return _sign(
+        key,
+        f"{ALGORITHM}-PAYLOAD",
+        timestamp,
+        scope.text(),
+        previous,
+        _EMPTY_SHA256,
+        chunk_sha256,
+    )
+
+
+def trailer_signature(
+    key: bytes, *, timestamp: str, scope: Scope, previous: str, trailer: bytes
+) -> str:
+    """Of the trailing headers: each `name:value` with a line feed, as they are hashed."""
+    return _sign(
+        key,
+        f"{ALGORITHM}-TRAILER",
+        timestamp,
+        scope.text(),
+        previous,
+        hashlib.sha256(trailer).hexdigest(),
+    )
+
+
+def same_signature(one: str, other: str) -> bool:
+    """In constant time."""
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def _sign(key: bytes, *lines: str) -> str:
+    return hmac.digest(key, "\n".join(lines).encode(), "sha256").hex()
+
+
+FILE_NAME = "s3_credentials.json"
+ACCESS_KEY_VARIABLE = "SEGMENTSTORE_S3_ACCESS_KEY"
+SECRET_KEY_VARIABLE = "SEGMENTSTORE_S3_SECRET_KEY"
+_SECRET_LENGTH_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One key pair."""
+
+    access_key: str
+    secret_key: str
+
+    def __repr__(self) -> str:
+        return f"Credentials(access_key={self.access_key!r}, secret_key=hidden)"
+
+
+def given_credentials(access_key: str, secret_key: str) -> Credentials | None:
+    """None if there are none. Raises InvalidRequestError for half of them, or for such as nobody could sign with."""
+    if not access_key and not secret_key:
+        return None
+    if not access_key or not secret_key:
+        raise InvalidRequestError(
+            f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} are given together or not at all"
+        )
+    if "/" in access_key or "," in access_key or len(secret_key) < _SECRET_LENGTH_MIN:
+        raise InvalidRequestError(
+            f"an access key has no slash and no comma, and a secret key at least {_SECRET_LENGTH_MIN} characters"
+        )
+    return Credentials(access_key, secret_key)
+
+
+def kept_credentials(directory: str, random: Random) -> tuple[Credentials, bool]:
+    """Those of the directory, and whether they are new. Blocking. Raises InvalidRequestError, OSError."""
+    path = Path(directory, FILE_NAME)
+    if path.exists():
+        return _read(path), False
+    made = Credentials(
+        access_key=base64.b32encode(random.randbytes(12)).decode().rstrip("="),
+        secret_key=base64.urlsafe_b64encode(random.randbytes(30)).decode(),
+    )
+    _write(path, made)
+    return made, True
+
+
+def _read(path: Path) -> Credentials:
+    if path.stat().st_mode & 0o077:
+        raise InvalidRequestError(f"others can read the secret key: chmod 600 {path}")
+    try:
+        fields = json.loads(path.read_text())
+        return Credentials(fields["access_key"], fields["secret_key"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidRequestError(f"the credentials cannot be read path={path}") from error
+
+
+def _write(path: Path, credentials: Credentials) -> None:
+    # Under another name until it is whole; never with other rights than the owner's, not even for a moment.
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    content = json.dumps(
+        {"access_key": credentials.access_key, "secret_key": credentials.secret_key}
+    )
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content + "\n")
+    temporary.replace(path)

@@ -1,29 +1,107 @@
-"""The buckets: all of them in memory, each with a small object of its own in the engine.
+"""What is known of a bucket, and its bytes: a JSON object, version 1.
+
+    {"format": 1, "created_ms": 0, "versioning": "" | "Enabled" | "Suspended", "lock": false,
+     "default_mode": "" | "GOVERNANCE" | "COMPLIANCE", "default_days": 0, "default_years": 0}
+
+Invariants: a bucket with object lock is versioned; a default retention has days or years, not both.
+
+The buckets: all of them in memory, each with a small object of its own in the engine.
 
 Invariants:
 
 - The process that holds the engine is the only one that changes buckets, so memory is the truth once start() has read.
 - A bucket goes only when nothing is in it, and nobody writes into it meanwhile: verbs that write hold it.
 - Changes of buckets are made one at a time.
+
+Verbs about buckets and their settings.
 """
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
+from aiohttp import web
+
+from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.runtime.clock import WallClock
-from segmentstore.s3.bucket_record import (
-    BucketRecord,
-    decode_bucket_record,
-    encode_bucket_record,
-    is_bucket_name,
-)
-from segmentstore.s3.failures import S3Failure
-from segmentstore.s3.object_keys import BUCKETS, bucket_key, objects_prefix
+from segmentstore.s3.errors import S3Error
+from segmentstore.s3.request import OWNER, Call, requested_page_size
+from segmentstore.s3.request_body import BodyReader
+from segmentstore.s3.request_target import BUCKETS, bucket_key, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.version_scan import VersionScan
+from segmentstore.s3.xml_documents import (
+    Element,
+    branch,
+    document,
+    iso_date,
+    leaf,
+    parse,
+    xml_response,
+)
 from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.multipart import MultipartUploads
+from tier2.volumes.objects import RetentionMode
+
+
+def parse_mode(text: str) -> RetentionMode:
+    """Raises S3Error."""
+    try:
+        return RetentionMode(text)
+    except ValueError as error:
+        raise S3Error("InvalidArgument", "Unknown object lock mode.") from error
+
+
+_FORMAT = 1
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
+ENABLED, SUSPENDED = "Enabled", "Suspended"
+_DAY_MS = 24 * 3600 * 1000
+_YEAR_DAYS = 365
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRecord:
+    """A bucket."""
+
+    created_ms: int
+    versioning: str = ""
+    """Empty: never enabled."""
+    lock: bool = False
+    default_mode: str = ""
+    default_days: int = 0
+    default_years: int = 0
+
+    def default_retention(self, now_ms: int) -> tuple[RetentionMode, int] | None:
+        """What a new version gets that names no retention itself: mode and Unix milliseconds."""
+        if not self.default_mode:
+            return None
+        days = self.default_days + self.default_years * _YEAR_DAYS
+        return RetentionMode(self.default_mode), now_ms + days * _DAY_MS
+
+
+def is_bucket_name(name: str) -> bool:
+    """By the rules of S3, as far as they are about form."""
+    return bool(_NAME.fullmatch(name)) and ".." not in name and not _ADDRESS.fullmatch(name)
+
+
+def encode_bucket_record(record: BucketRecord) -> bytes:
+    """See the module."""
+    return json.dumps({"format": _FORMAT, **asdict(record)}).encode()
+
+
+def decode_bucket_record(content: bytes) -> BucketRecord:
+    """Raises CorruptedDataError."""
+    try:
+        fields = json.loads(content)
+        if fields.pop("format") != _FORMAT:
+            raise ValueError("another format")
+        return BucketRecord(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptedDataError(f"not the record of a bucket: {content[:200]!r}") from error
 
 
 class Buckets:
@@ -57,15 +135,15 @@ class Buckets:
         return self._records
 
     def get(self, name: str) -> BucketRecord:
-        """Raises S3Failure (NoSuchBucket)."""
+        """Raises S3Error (NoSuchBucket)."""
         found = self._records.get(name)
         if found is None:
-            raise S3Failure("NoSuchBucket", "The specified bucket does not exist.")
+            raise S3Error("NoSuchBucket", "The specified bucket does not exist.")
         return found
 
     @asynccontextmanager
     async def writing(self, name: str) -> AsyncIterator[BucketRecord]:
-        """The bucket stays while the block lasts. Raises S3Failure."""
+        """The bucket stays while the block lasts. Raises S3Error."""
         record = self.get(name)
         self._writers[name] = self._writers.get(name, 0) + 1
         try:
@@ -76,14 +154,14 @@ class Buckets:
                 del self._writers[name]
 
     async def create(self, name: str, *, lock: bool) -> None:
-        """Raises S3Failure."""
+        """Raises S3Error."""
         if not is_bucket_name(name):
-            raise S3Failure("InvalidBucketName", "The specified bucket is not valid.")
+            raise S3Error("InvalidBucketName", "The specified bucket is not valid.")
         async with self._changing:
             if name in self._records:
-                raise S3Failure("BucketAlreadyOwnedByYou", "The bucket exists, and is yours.")
+                raise S3Error("BucketAlreadyOwnedByYou", "The bucket exists, and is yours.")
             if len(self._records) >= self._settings.buckets_max:
-                raise S3Failure("TooManyBuckets", "There are as many buckets as there can be.")
+                raise S3Error("TooManyBuckets", "There are as many buckets as there can be.")
             record = BucketRecord(
                 created_ms=self._wall_clock.now_ms(),
                 versioning="Enabled" if lock else "",
@@ -92,16 +170,16 @@ class Buckets:
             await self._store(name, record)
 
     async def change(self, name: str, **changes: str | int | bool) -> None:
-        """Other values of the record. Raises S3Failure."""
+        """Other values of the record. Raises S3Error."""
         async with self._changing:
             await self._store(name, replace(self.get(name), **changes))  # type: ignore[arg-type]  # by name
 
     async def delete(self, name: str) -> None:
-        """Raises S3Failure (BucketNotEmpty)."""
+        """Raises S3Error (BucketNotEmpty)."""
         async with self._changing:
             record = self.get(name)
             if name in self._writers:
-                raise S3Failure("BucketNotEmpty", "The bucket is being written to.")
+                raise S3Error("BucketNotEmpty", "The bucket is being written to.")
             # From here on nobody can begin to write; what is there already shows in the scan.
             del self._records[name]
             try:
@@ -114,7 +192,7 @@ class Buckets:
                 raise
             if not is_empty:
                 self._records[name] = record
-                raise S3Failure("BucketNotEmpty", "The bucket is not empty.")
+                raise S3Error("BucketNotEmpty", "The bucket is not empty.")
             # Gone from memory even if this fails or is given up: an empty bucket that comes back with the next start
             # harms nobody, objects in a bucket whose record is gone would be lost.
             await self._engine.delete(bucket_key(name))
@@ -122,3 +200,133 @@ class Buckets:
     async def _store(self, name: str, record: BucketRecord) -> None:
         await self._engine.put(bucket_key(name), [encode_bucket_record(record)])
         self._records[name] = record
+
+
+_YEARS_MAX, _DAYS_MAX = 100, 36_500
+
+
+class BucketHandlers:
+    """Lists, makes, changes and removes buckets."""
+
+    def __init__(
+        self,
+        *,
+        buckets: Buckets,
+        uploads: MultipartUploads,
+        bodies: BodyReader,
+        settings: EndpointSettings,
+    ) -> None:
+        self._buckets = buckets
+        self._uploads = uploads
+        self._bodies = bodies
+        self._settings = settings
+
+    async def list_buckets(self, call: Call) -> web.StreamResponse:
+        """In pages if the client asks for them; the token is the last name that it saw."""
+        prefix, after = call.query.get("prefix", ""), call.query.get("continuation-token", "")
+        region = call.query.get("bucket-region", "") or self._settings.region
+        found = [
+            (name, record)
+            for name, record in sorted(self._buckets.records.items())
+            if name.startswith(prefix) and name > after and region == self._settings.region
+        ]
+        shown = found[: max(1, requested_page_size(call, "max-buckets", len(found)))]
+        rows = [
+            branch("Bucket", leaf("Name", name), leaf("CreationDate", iso_date(record.created_ms)))
+            for name, record in shown
+        ]
+        facts = [leaf("Prefix", prefix)] if prefix else []
+        if len(shown) < len(found):
+            facts.append(leaf("ContinuationToken", shown[-1][0]))
+        return xml_response(
+            document("ListAllMyBucketsResult", OWNER, branch("Buckets", *rows), *facts)
+        )
+
+    async def create(self, call: Call) -> web.StreamResponse:
+        await self._document(call, "CreateBucketConfiguration", optional=True)
+        lock = call.flag("x-amz-bucket-object-lock-enabled")
+        await self._buckets.create(call.bucket, lock=lock)
+        return web.Response(headers={"Location": f"/{call.bucket}"})
+
+    async def head(self, call: Call) -> web.StreamResponse:
+        self._buckets.get(call.bucket)
+        return web.Response(headers={"x-amz-bucket-region": self._settings.region})
+
+    async def delete(self, call: Call) -> web.StreamResponse:
+        await self._buckets.delete(call.bucket)
+        for upload in self._uploads.with_prefix(objects_prefix(call.bucket)):
+            await self._uploads.abort(upload)
+        return web.Response(status=204)
+
+    async def location(self, call: Call) -> web.StreamResponse:
+        self._buckets.get(call.bucket)
+        region = "" if self._settings.region == "us-east-1" else self._settings.region
+        return xml_response(document("LocationConstraint", region))
+
+    # --- versioning ------------------------------------------------------------------------------
+
+    async def get_versioning(self, call: Call) -> web.StreamResponse:
+        status = self._buckets.get(call.bucket).versioning
+        facts = [leaf("Status", status)] if status else []
+        return xml_response(document("VersioningConfiguration", *facts))
+
+    async def put_versioning(self, call: Call) -> web.StreamResponse:
+        order = await self._document(call, "VersioningConfiguration")
+        record = self._buckets.get(call.bucket)
+        status = order.text_of("Status")
+        if status not in {ENABLED, SUSPENDED} or order.text_of("MfaDelete", "Disabled") == ENABLED:
+            raise S3Error("MalformedXML", "The versioning status is Enabled or Suspended.")
+        if record.lock and status == SUSPENDED:
+            raise S3Error("InvalidBucketState", "A bucket with object lock stays versioned.")
+        await self._buckets.change(call.bucket, versioning=status)
+        return web.Response()
+
+    # --- object lock -----------------------------------------------------------------------------
+
+    async def get_lock(self, call: Call) -> web.StreamResponse:
+        record = self._buckets.get(call.bucket)
+        if not record.lock:
+            raise S3Error(
+                "ObjectLockConfigurationNotFoundError",
+                "Object Lock configuration does not exist for this bucket",
+            )
+        facts = [leaf("ObjectLockEnabled", ENABLED)]
+        if record.default_mode:
+            days, years = record.default_days, record.default_years
+            length = leaf("Days", days) if days else leaf("Years", years)
+            retention = branch("DefaultRetention", leaf("Mode", record.default_mode), length)
+            facts.append(branch("Rule", retention))
+        return xml_response(document("ObjectLockConfiguration", *facts))
+
+    async def put_lock(self, call: Call) -> web.StreamResponse:
+        order = await self._document(call, "ObjectLockConfiguration")
+        record = self._buckets.get(call.bucket)
+        if order.text_of("ObjectLockEnabled", ENABLED) != ENABLED:
+            raise S3Error("MalformedXML", "Object lock cannot be anything but Enabled.")
+        if record.versioning != ENABLED:
+            raise S3Error("InvalidBucketState", "Object lock needs a versioned bucket.")
+        mode, days, years = "", 0, 0
+        rule = order.find("Rule")
+        retention = None if rule is None else rule.find("DefaultRetention")
+        if retention is not None:
+            mode = parse_mode(retention.text_of("Mode")).value
+            days, years = _count(retention, "Days"), _count(retention, "Years")
+            if bool(days) == bool(years) or days > _DAYS_MAX or years > _YEARS_MAX:
+                raise S3Error("MalformedXML", "A default retention has days or years.")
+        await self._buckets.change(
+            call.bucket, lock=True, default_mode=mode, default_days=days, default_years=years
+        )
+        return web.Response()
+
+    async def _document(self, call: Call, root: str, *, optional: bool = False) -> Element:
+        async with self._bodies.read(call, self._settings.document_bytes_max) as body:
+            if optional and not body.length:
+                return Element(root)
+            return parse(body.joined(), root)
+
+
+def _count(element: Element, name: str) -> int:
+    text = element.text_of(name, "0")
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise S3Error("MalformedXML", f"{name} has to be a number.")
+    return int(text)

@@ -1,49 +1,122 @@
-"""The endpoint put together: engine, buckets, uploads, verbs, server. Opened from the inside out, closed the other way.
+"""The endpoint as a process: start, say so, serve until SIGTERM or SIGINT, end.
+
+    stdout   one line: `ready http://HOST:PORT data=DIR ...`, and where the keys are if they are new
+    stderr   the log
+
+A second signal ends the process at once: what was acknowledged is safe either way.
+
+The endpoint put together: engine, buckets, uploads, verbs, server. Opened from the inside out, closed the other way.
 
 DIR/tier2         the engine's directory, which a segment store shares (one process at a time has it)
+
+A listening socket for the endpoint: aiohttp's low-level server, without its router and middleware.
+
+close() stops accepting, lets requests under way finish within `shutdown_seconds`, and drops what is left then. Changes
+that the engine has taken are made all the same.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
-from segmentstore.contracts.errors import StorageError
-from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.files import FileSystem
-from segmentstore.s3.authentication import Authenticator
-from segmentstore.s3.body_reader import BodyBudget, BodyReader
-from segmentstore.s3.bucket_verbs import BucketVerbs
-from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.credentials import Credentials
-from segmentstore.s3.dispatch import Dispatch
-from segmentstore.s3.listing import Listing
-from segmentstore.s3.listing_verbs import ListingVerbs
-from segmentstore.s3.lock_verbs import LockVerbs
-from segmentstore.s3.multipart_verbs import MultipartVerbs
-from segmentstore.s3.object_copying import ObjectCopying
-from segmentstore.s3.object_reading import ObjectReading
-from segmentstore.s3.object_writing import ObjectWriting
-from segmentstore.s3.routing import Routes
-from segmentstore.s3.server import S3Server
+from aiohttp import web
+
+from segmentstore.contracts.errors import InvalidRequestError, StorageError
+from segmentstore.runtime.clock import SystemWallClock, WallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import FileSystem, SystemFileSystem
+from segmentstore.runtime.process import (
+    freeze_long_lived_objects,
+    loop_factory,
+    stop_signals,
+    tune_for_serving,
+)
+from segmentstore.s3.authentication import FILE_NAME, Authenticator, Credentials, kept_credentials
+from segmentstore.s3.buckets import BucketHandlers, Buckets
+from segmentstore.s3.listing import Listing, ListingHandlers
+from segmentstore.s3.multipart import MultipartHandlers, UploadListingHandlers
+from segmentstore.s3.object_copying import ObjectCopyHandlers
+from segmentstore.s3.object_lock import ObjectLockHandlers
+from segmentstore.s3.object_reading import ObjectReadHandlers
+from segmentstore.s3.object_writing import ObjectWriteHandlers, VersionWriter
+from segmentstore.s3.request_body import BodyReader, MemoryBudget
+from segmentstore.s3.routing import Dispatch, Routes, routes
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.upload_listing import UploadListing
-from segmentstore.s3.verbs import routes
 from segmentstore.s3.version_scan import VersionScan
-from segmentstore.s3.versions import VersionWriter
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.opening import open_engine
 from tier2.volumes.settings import VolumeSettings
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def run_endpoint(
+    directory: Path,
+    *,
+    credentials: Credentials | None,
+    settings: EndpointSettings,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until a signal. Raises SegmentStoreError when it cannot start."""
+    if not __debug__:
+        raise InvalidRequestError(
+            "the endpoint does not run under python -O: its assertions are what stops it before it loses data"
+        )
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(directory, credentials, settings, announce))
+
+
+async def _serve(
+    directory: Path,
+    credentials: Credentials | None,
+    settings: EndpointSettings,
+    announce: Callable[[str], None],
+) -> None:
+    files, random = SystemFileSystem(), system_random()
+    stopping = stop_signals()
+    try:
+        files.make_directories(str(directory))
+        keys = "keys=environment"
+        if credentials is None:
+            credentials, are_new = kept_credentials(str(directory), random)
+            keys = f"{'new ' if are_new else ''}keys={directory / FILE_NAME}"
+    except OSError as error:
+        raise StorageError(f"the data directory cannot be used: {error}") from error
+    try:
+        endpoint = open_endpoint(
+            str(directory),
+            credentials=credentials,
+            files=files,
+            wall_clock=SystemWallClock(),
+            random=random,
+            settings=settings,
+            volume_settings=VolumeSettings(),
+        )
+        tune_for_serving()
+        async with endpoint as server:
+            freeze_long_lived_objects()
+            host, port = server.address
+            url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            announce(f"ready {url} data={directory} {keys}; use: aws --endpoint-url {url} s3 ls")
+            await stopping.wait()
+            _LOGGER.info("stopping")
+    except OSError as error:
+        raise StorageError(f"cannot serve: {error.strerror or error}") from error
+
 
 _ENGINE_THREADS = 8
 _BODY_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Rooms:
+class _Components:
     """What the verbs stand on."""
 
     engine: VolumeEngine
@@ -55,6 +128,53 @@ class _Rooms:
     random: Random
     settings: EndpointSettings
     piece_bytes: int
+
+
+class S3Server:
+    """start(), then `address`, then close()."""
+
+    def __init__(self, *, dispatch: Dispatch, settings: EndpointSettings) -> None:
+        self._dispatch = dispatch
+        self._settings = settings
+        self._runner: web.ServerRunner | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that are listened on; only between start() and close()."""
+        assert self._runner is not None, "the server is not started"
+        host, port = self._runner.addresses[0][:2]
+        return host, port
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the port is taken."""
+        assert self._runner is None, "the server is started already"
+        settings = self._settings
+        server = web.Server(
+            self._dispatch.handle,
+            access_log=None,
+            handler_cancellation=True,
+            # Bodies are kept as they come: Content-Encoding is a property of the object.
+            auto_decompress=False,
+            keepalive_timeout=75.0,
+            read_bufsize=settings.read_bytes,
+            max_line_size=settings.header_bytes_max,
+            max_field_size=settings.header_bytes_max,
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=settings.shutdown_seconds)
+        self._runner = runner
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, settings.host, settings.port, backlog=1024)
+            await site.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
 
 @asynccontextmanager
@@ -85,7 +205,7 @@ async def open_endpoint(
             random=random,
             settings=volume_settings,
         )
-        rooms = _Rooms(
+        components = _Components(
             engine=engine,
             scan=scan,
             buckets=Buckets(engine=engine, scan=scan, wall_clock=wall_clock, settings=settings),
@@ -96,14 +216,14 @@ async def open_endpoint(
             settings=settings,
             piece_bytes=volume_settings.piece_bytes,
         )
-        await rooms.buckets.start()
+        await components.buckets.start()
         dispatch = Dispatch(
             authenticator=Authenticator(
                 secrets={credentials.access_key: credentials.secret_key},
                 wall_clock=wall_clock,
                 settings=settings,
             ),
-            routes=_routes(rooms),
+            routes=_routes(components),
             random=Random(random.getrandbits(64)),
         )
         server = S3Server(dispatch=dispatch, settings=settings)
@@ -141,36 +261,36 @@ async def _open_volumes(
     return opened.engine, opened.uploads, scan
 
 
-def _routes(rooms: _Rooms) -> Routes:
-    settings, wall_clock, engine = rooms.settings, rooms.wall_clock, rooms.engine
-    buckets, uploads = rooms.buckets, rooms.uploads
+def _routes(components: _Components) -> Routes:
+    settings, wall_clock, engine = components.settings, components.wall_clock, components.engine
+    buckets, uploads = components.buckets, components.uploads
     budget = _budget(settings, settings.bodies_bytes_max)
     bodies = BodyReader(
         budget=budget,
-        executor=rooms.body_threads,
+        executor=components.body_threads,
         settings=settings,
-        piece_bytes=rooms.piece_bytes,
+        piece_bytes=components.piece_bytes,
     )
-    versions = VersionWriter(engine=engine, uploads=uploads, random=rooms.random)
+    versions = VersionWriter(engine=engine, uploads=uploads, random=components.random)
     answers = _budget(settings, settings.answers_bytes_max)
-    reading = ObjectReading(engine=engine, buckets=buckets, budget=answers, settings=settings)
-    copying = ObjectCopying(
+    reading = ObjectReadHandlers(engine=engine, buckets=buckets, budget=answers, settings=settings)
+    copying = ObjectCopyHandlers(
         engine=engine,
         versions=versions,
         buckets=buckets,
         budget=budget,
         wall_clock=wall_clock,
-        executor=rooms.body_threads,
+        executor=components.body_threads,
         settings=settings,
-        piece_bytes=rooms.piece_bytes,
+        piece_bytes=components.piece_bytes,
     )
     return routes(
-        buckets=BucketVerbs(buckets=buckets, uploads=uploads, bodies=bodies, settings=settings),
-        listing=ListingVerbs(
-            listing=Listing(engine=engine), scan=rooms.scan, buckets=buckets, settings=settings
+        buckets=BucketHandlers(buckets=buckets, uploads=uploads, bodies=bodies, settings=settings),
+        listing=ListingHandlers(
+            listing=Listing(engine=engine), scan=components.scan, buckets=buckets, settings=settings
         ),
         reading=reading,
-        writing=ObjectWriting(
+        writing=ObjectWriteHandlers(
             versions=versions,
             buckets=buckets,
             bodies=bodies,
@@ -178,7 +298,7 @@ def _routes(rooms: _Rooms) -> Routes:
             settings=settings,
         ),
         copying=copying,
-        locks=LockVerbs(
+        locks=ObjectLockHandlers(
             engine=engine,
             reading=reading,
             buckets=buckets,
@@ -186,7 +306,7 @@ def _routes(rooms: _Rooms) -> Routes:
             wall_clock=wall_clock,
             settings=settings,
         ),
-        multipart=MultipartVerbs(
+        multipart=MultipartHandlers(
             uploads=uploads,
             versions=versions,
             copying=copying,
@@ -196,9 +316,9 @@ def _routes(rooms: _Rooms) -> Routes:
             wall_clock=wall_clock,
             settings=settings,
         ),
-        uploads=UploadListing(uploads=uploads, buckets=buckets, settings=settings),
+        uploads=UploadListingHandlers(uploads=uploads, buckets=buckets, settings=settings),
     )
 
 
-def _budget(settings: EndpointSettings, bytes_max: int) -> BodyBudget:
-    return BodyBudget(bytes_max=bytes_max, wait_seconds_max=settings.body_wait_seconds_max)
+def _budget(settings: EndpointSettings, bytes_max: int) -> MemoryBudget:
+    return MemoryBudget(bytes_max=bytes_max, wait_seconds_max=settings.body_wait_seconds_max)

@@ -13,16 +13,11 @@ from aiohttp import web
 
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.runtime.clock import WallClock
-from segmentstore.s3.body_reader import BodyBudget
 from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.byte_ranges import parse_range, resolve_range
-from segmentstore.s3.call import Call
-from segmentstore.s3.checksum_plan import announced_algorithm
 from segmentstore.s3.checksums import ALGORITHMS, checksum_tag, checksum_text
-from segmentstore.s3.conditions import check_copy_source, write_condition
-from segmentstore.s3.failures import S3Failure
-from segmentstore.s3.instants import iso_date
-from segmentstore.s3.object_description import (
+from segmentstore.s3.errors import S3Error
+from segmentstore.s3.object_lock import requested_lock
+from segmentstore.s3.object_metadata import (
     ObjectDescription,
     checksum_type,
     checksums_of,
@@ -30,16 +25,21 @@ from segmentstore.s3.object_description import (
     description_of_request,
     version_text,
 )
-from segmentstore.s3.object_keys import object_key
-from segmentstore.s3.object_lock import lock_of_put
-from segmentstore.s3.request_target import checked_key, decode_text
-from segmentstore.s3.responses import xml_response
+from segmentstore.s3.object_writing import VersionWriter
+from segmentstore.s3.request import (
+    Call,
+    check_copy_source,
+    parse_range,
+    requested_algorithm,
+    resolve_range,
+    write_condition,
+)
+from segmentstore.s3.request_body import MemoryBudget
+from segmentstore.s3.request_target import checked_key, decode_text, object_key
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.versions import VersionWriter
-from segmentstore.s3.xml_writing import document, leaf
-from tier2.volumes.content import ContentDigest, digest
+from segmentstore.s3.xml_documents import document, iso_date, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_record import IndexRecord
+from tier2.volumes.objects import ContentDigest, IndexRecord, digest
 
 _SOURCE = "x-amz-copy-source"
 _Result = TypeVar("_Result")
@@ -55,7 +55,7 @@ class CopySource:
     record: IndexRecord
 
 
-class ObjectCopying:
+class ObjectCopyHandlers:
     """Copies within the endpoint."""
 
     def __init__(
@@ -64,7 +64,7 @@ class ObjectCopying:
         engine: VolumeEngine,
         versions: VersionWriter,
         buckets: Buckets,
-        budget: BodyBudget,
+        budget: MemoryBudget,
         wall_clock: WallClock,
         executor: Executor | None,
         settings: EndpointSettings,
@@ -82,7 +82,7 @@ class ObjectCopying:
 
     async def copy(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket) as bucket:
-            lock = lock_of_put(call, bucket, self._wall_clock)
+            lock = requested_lock(call, bucket, self._wall_clock)
             condition = write_condition(call)
             source = await self.source(call)
             description = self._description(call, source)
@@ -114,13 +114,13 @@ class ObjectCopying:
         return xml_response(result, headers=headers)
 
     async def source(self, call: Call) -> CopySource:
-        """Of x-amz-copy-source, with its conditions checked. Raises S3Failure."""
+        """Of x-amz-copy-source, with its conditions checked. Raises S3Error."""
         path, _, query = (call.header(_SOURCE) or "").partition("?versionId=")
         # Decoded as a whole and once: some clients encode the slash between bucket and key as well, and a key that is
         # decoded twice is another key.
         bucket, _, key = decode_text(path).removeprefix("/").partition("/")
         if not bucket or not key:
-            raise S3Failure("InvalidArgument", f"{_SOURCE} has to be BUCKET/KEY.")
+            raise S3Error("InvalidArgument", f"{_SOURCE} has to be BUCKET/KEY.")
         checked_key(key)
         self._buckets.get(bucket)
         version_id = unquote(query) or None
@@ -129,21 +129,21 @@ class ObjectCopying:
             record = await self._engine.head(object_key(bucket, key), version_id=engine_version)
         except ObjectNotFoundError:
             code = "NoSuchKey" if version_id is None else "NoSuchVersion"
-            raise S3Failure(code, "The source of the copy does not exist.") from None
+            raise S3Error(code, "The source of the copy does not exist.") from None
         if record.delete_marker:
-            raise S3Failure("InvalidRequest", "The source of a copy cannot be a delete marker.")
+            raise S3Error("InvalidRequest", "The source of a copy cannot be a delete marker.")
         check_copy_source(call, record)
         return CopySource(bucket, key, engine_version, record)
 
     async def read(self, source: CopySource, start: int, length: int) -> bytes:
-        """Bytes of the source. Raises S3Failure if it changed since it was found."""
+        """Bytes of the source. Raises S3Error if it changed since it was found."""
         # A version that has an id is copied whatever takes its place meanwhile.
         version_id = source.record.version_id or source.version_id
         found = await self._engine.get_range(
             object_key(source.bucket, source.key), start, length, version_id=version_id
         )
         if found.record.sequence != source.record.sequence:
-            raise S3Failure("OperationAborted", "The source was overwritten during the copy.")
+            raise S3Error("OperationAborted", "The source was overwritten during the copy.")
         return found.content
 
     async def digests_of_part(self, content: bytes, algorithm: str) -> tuple[str, str]:
@@ -160,8 +160,8 @@ class ObjectCopying:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def _checksums(self, call: Call, record: IndexRecord, content: bytes) -> dict[str, str]:
-        """Those of the source, or the one that is asked for. Raises S3Failure."""
-        algorithm = announced_algorithm(call)
+        """Those of the source, or the one that is asked for. Raises S3Error."""
+        algorithm = requested_algorithm(call)
         if not algorithm:
             return checksums_of(record)
         return {algorithm: await self.aside(partial(checksum_text, algorithm, [content]))}
@@ -174,7 +174,7 @@ class ObjectCopying:
         return await loop.run_in_executor(self._executor, digest, [content], self._piece_bytes)
 
     def range_of_part(self, call: Call, source: CopySource) -> tuple[int, int]:
-        """[start, end) of an UploadPartCopy. Raises S3Failure."""
+        """[start, end) of an UploadPartCopy. Raises S3Error."""
         text = call.header("x-amz-copy-source-range")
         size = source.record.size
         if text is None:
@@ -182,11 +182,11 @@ class ObjectCopying:
         else:
             asked = parse_range(text)
             if asked is None or None in asked:
-                raise S3Failure("InvalidArgument", "The range has to be bytes=FIRST-LAST.")
+                raise S3Error("InvalidArgument", "The range has to be bytes=FIRST-LAST.")
             first, last = asked
             if last is not None and last >= size:
                 # A read may end where the object ends. A part that is shorter than asked for makes another object.
-                raise S3Failure(
+                raise S3Error(
                     "InvalidArgument",
                     f"The range {text} is not in the source, which has {size} bytes.",
                 )
@@ -195,10 +195,10 @@ class ObjectCopying:
         return start, end
 
     def require_size(self, size: int) -> None:
-        """Raises S3Failure (EntityTooLarge)."""
+        """Raises S3Error (EntityTooLarge)."""
         limit = self._settings.object_bytes_max
         if size > limit:
-            raise S3Failure(
+            raise S3Error(
                 "EntityTooLarge",
                 f"At most {limit} bytes are copied in one request: use a multipart upload whose "
                 f"parts are copied from ranges of the source.",
@@ -214,14 +214,14 @@ class ObjectCopying:
     def _description(self, call: Call, source: CopySource) -> ObjectDescription:
         directive = call.header("x-amz-metadata-directive") or "COPY"
         if directive not in {"COPY", "REPLACE"}:
-            raise S3Failure("InvalidArgument", "Unknown metadata directive.")
+            raise S3Error("InvalidArgument", "Unknown metadata directive.")
         if directive == "REPLACE":
             return description_of_request(
                 call, metadata_bytes_max=self._settings.metadata_bytes_max
             )
         same = (source.bucket, source.key) == (call.bucket, call.target.key)
         if same and source.version_id is None:
-            raise S3Failure(
+            raise S3Error(
                 "InvalidRequest",
                 "This copy request is illegal because it is trying to copy an object to itself "
                 "without changing the object's metadata.",

@@ -16,34 +16,31 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from segmentstore.contracts.errors import ObjectNotFoundError, StorageError
-from segmentstore.s3.body_reader import BodyBudget
 from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.byte_ranges import parse_range, resolve_range
-from segmentstore.s3.call import Call
-from segmentstore.s3.conditions import check_read, etags
-from segmentstore.s3.failures import S3Failure, not_implemented
-from segmentstore.s3.instants import http_date
-from segmentstore.s3.object_description import object_headers, version_text
-from segmentstore.s3.object_keys import object_key
+from segmentstore.s3.errors import S3Error, not_implemented
+from segmentstore.s3.object_metadata import object_headers, version_text
+from segmentstore.s3.request import Call, check_read, etags, parse_range, resolve_range
+from segmentstore.s3.request_body import MemoryBudget
+from segmentstore.s3.request_target import object_key
 from segmentstore.s3.settings import EndpointSettings
+from segmentstore.s3.xml_documents import http_date
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.lookups import StoredObject
+from tier2.volumes.objects import IndexRecord, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def asked_version(query: Mapping[str, str]) -> str | None:
-    """The engine's name of the version that a query names, if it names one. Raises S3Failure."""
+def requested_version(query: Mapping[str, str]) -> str | None:
+    """The engine's name of the version that a query names, if it names one. Raises S3Error."""
     text = query.get("versionId")
     if text is None:
         return None
     if not text:
-        raise S3Failure("InvalidArgument", "Version id cannot be the empty string")
+        raise S3Error("InvalidArgument", "Version id cannot be the empty string")
     return "" if text == "null" else text
 
 
-class ObjectReading:
+class ObjectReadHandlers:
     """The verbs that show an object."""
 
     def __init__(
@@ -51,7 +48,7 @@ class ObjectReading:
         *,
         engine: VolumeEngine,
         buckets: Buckets,
-        budget: BodyBudget,
+        budget: MemoryBudget,
         settings: EndpointSettings,
     ) -> None:
         """`budget`: of what answers hold."""
@@ -101,10 +98,10 @@ class ObjectReading:
             return await self._stream(call, status, headers, first, start, end)
 
     async def find(self, call: Call) -> IndexRecord:
-        """The version that is asked for. Raises S3Failure."""
+        """The version that is asked for. Raises S3Error."""
         if "partNumber" in call.query:
             raise not_implemented("Reading an object by its parts")
-        version_id = asked_version(call.query)
+        version_id = requested_version(call.query)
         key = object_key(call.bucket, call.target.key)
         try:
             record = await self._engine.head(key, version_id=version_id)
@@ -116,10 +113,10 @@ class ObjectReading:
     async def _read(
         self, call: Call, start: int, length: int, *, found: IndexRecord | None = None
     ) -> StoredObject:
-        """`found`: the version that the answer is of, once that is known. Raises S3Failure if it went."""
+        """`found`: the version that the answer is of, once that is known. Raises S3Error if it went."""
         if "partNumber" in call.query:
             raise not_implemented("Reading an object by its parts")
-        version_id = asked_version(call.query)
+        version_id = requested_version(call.query)
         if found is not None and found.version_id:
             version_id = found.version_id
         key = object_key(call.bucket, call.target.key)
@@ -132,9 +129,9 @@ class ObjectReading:
             _require_same(found, read.record)
         return read
 
-    async def _missing(self, call: Call, key: bytes, version_id: str | None) -> S3Failure:
+    async def _missing(self, call: Call, key: bytes, version_id: str | None) -> S3Error:
         if version_id is not None:
-            return S3Failure("NoSuchVersion", "The specified version does not exist.")
+            return S3Error("NoSuchVersion", "The specified version does not exist.")
         headers = {}
         if self._buckets.get(call.bucket).versioning:
             # One row, not all versions: keys that are put and deleted again and again have thousands.
@@ -144,7 +141,7 @@ class ObjectReading:
                         "x-amz-delete-marker": "true",
                         "x-amz-version-id": version_text(found.record),
                     }
-        return S3Failure("NoSuchKey", "The specified key does not exist.", headers)
+        return S3Error("NoSuchKey", "The specified key does not exist.", headers)
 
     def _asked_range(self, call: Call, record: IndexRecord) -> tuple[int | None, int | None] | None:
         if_range = call.header("If-Range")
@@ -179,7 +176,7 @@ class ObjectReading:
                 position += len(window.content)
             async with asyncio.timeout(self._settings.window_seconds_max):
                 await response.write(window.content)
-        except* (S3Failure, StorageError, ConnectionError, TimeoutError) as group:
+        except* (S3Error, StorageError, ConnectionError, TimeoutError) as group:
             failures += group.exceptions
         if failures:
             # The status is out: a body that is too short is the one way left to say that it is not whole.
@@ -197,12 +194,12 @@ def _has_conditions(call: Call) -> bool:
 
 def _require_same(expected: IndexRecord, found: IndexRecord) -> None:
     if found.sequence != expected.sequence:
-        raise S3Failure("OperationAborted", "The object was overwritten while it was read.")
+        raise S3Error("OperationAborted", "The object was overwritten while it was read.")
 
 
 def _refuse_marker(record: IndexRecord) -> None:
     if record.delete_marker:
-        raise S3Failure(
+        raise S3Error(
             "MethodNotAllowed",
             "The version is a delete marker.",
             {"x-amz-delete-marker": "true", "x-amz-version-id": version_text(record)},

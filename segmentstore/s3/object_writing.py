@@ -1,34 +1,37 @@
-"""PutObject, DeleteObject and DeleteObjects."""
+"""PutObject, DeleteObject and DeleteObjects.
+
+New versions and delete markers, by the versioning of their bucket.
+
+    never enabled   one version without an id; a delete removes it
+    Enabled         every put and every marker has an id of its own; nothing is replaced
+    Suspended       puts and markers have the id "null" (the engine's empty id) and replace what has it
+
+All of it is judged by the engine at the commit, in one change each.
+"""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
 
 from aiohttp import web
 
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import ObjectChangedError, ObjectNotFoundError, SegmentStoreError
+from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
-from segmentstore.s3.body_reader import BodyReader
-from segmentstore.s3.bucket_record import BucketRecord
-from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.call import Call
-from segmentstore.s3.conditions import etags, write_condition
-from segmentstore.s3.failures import S3Failure, failure_of, not_implemented
-from segmentstore.s3.object_description import (
-    checksum_headers,
-    description_of_request,
-    version_text,
-)
-from segmentstore.s3.object_keys import object_key
-from segmentstore.s3.object_lock import bypasses_governance, lock_of_put
-from segmentstore.s3.object_reading import asked_version
-from segmentstore.s3.request_target import KEY_BYTES_MAX, check_key
-from segmentstore.s3.responses import xml_response
+from segmentstore.s3.buckets import ENABLED, BucketRecord, Buckets
+from segmentstore.s3.errors import S3Error, not_implemented, s3_error_of
+from segmentstore.s3.object_lock import RequestedLock, bypasses_governance, requested_lock
+from segmentstore.s3.object_metadata import checksum_headers, description_of_request, version_text
+from segmentstore.s3.object_reading import requested_version
+from segmentstore.s3.request import Call, etags, write_condition
+from segmentstore.s3.request_body import BodyReader
+from segmentstore.s3.request_target import KEY_BYTES_MAX, check_key, object_key
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.versions import VersionWriter
-from segmentstore.s3.xml_reading import Element, parse
-from segmentstore.s3.xml_writing import branch, document, leaf
-from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.mutations import ALWAYS, Condition
+from segmentstore.s3.xml_documents import Element, branch, document, leaf, parse, xml_response
+from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.multipart import MultipartUploads, Part, Upload
+from tier2.volumes.objects import ALWAYS, Condition, ContentDigest, Description, IndexRecord
 
 _UNKEPT_GUARDS = ("Size", "LastModifiedTime")
 
@@ -42,7 +45,113 @@ class _Deletion:
     """A guard that this endpoint does not have."""
 
 
-class ObjectWriting:
+class VersionWriter:
+    """Puts and deletes in the engine."""
+
+    def __init__(self, *, engine: VolumeEngine, uploads: MultipartUploads, random: Random) -> None:
+        """`random` makes version ids: system_random() in production."""
+        self._engine = engine
+        self._uploads = uploads
+        self._random = random
+
+    async def put(
+        self,
+        bucket: BucketRecord,
+        key: bytes,
+        content: Sequence[BufferView],
+        found: ContentDigest,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str],
+        etag: str,
+        lock: RequestedLock,
+        condition: Condition,
+    ) -> IndexRecord:
+        """`found` is the digest of the content.
+
+        Raises S3Error (NoSuchKey for If-Match without an object), and what the engine raises.
+        """
+
+        description = Description(
+            content_type=content_type,
+            metadata=metadata,
+            etag=etag,
+            version_id=self._id_of_put(bucket),
+            retention=lock.retention,
+            legal_hold=lock.legal_hold,
+        )
+        try:
+            return await self._engine.put_digested(
+                key, content, found, description, condition=condition
+            )
+        except ObjectChangedError:
+            await self._require_present(key)
+            raise
+
+    async def put_parts(
+        self,
+        bucket: BucketRecord,
+        upload: Upload,
+        parts: Sequence[Part],
+        *,
+        metadata: Mapping[str, str],
+        etag: str,
+        condition: Condition,
+    ) -> IndexRecord:
+        """The upload is completed, of these parts; a version of it has its id.
+
+        Raises as `put`, and what `MultipartUploads.complete` raises.
+        """
+        description = replace(
+            upload.record.description,
+            metadata=metadata,
+            etag=etag,
+            version_id=upload.upload_id if bucket.versioning == ENABLED else None,
+        )
+        try:
+            return await self._uploads.complete(upload, parts, description, condition=condition)
+        except ObjectChangedError:
+            await self._require_present(upload.record.key)
+            raise
+
+    async def delete(
+        self,
+        bucket: BucketRecord,
+        key: bytes,
+        *,
+        version_id: str | None,
+        condition: Condition,
+        bypass_governance: bool,
+    ) -> IndexRecord | None:
+        """The marker that was made, the version that was removed, or None if there was nothing."""
+        if version_id is not None or not bucket.versioning:
+            return await self._engine.delete(
+                key,
+                version_id=version_id,
+                condition=condition,
+                bypass_governance=bypass_governance,
+            )
+        return await self._engine.delete(
+            key,
+            marker_id=self._new_id() if bucket.versioning == ENABLED else _NULL,
+            condition=condition,
+            bypass_governance=bypass_governance,
+        )
+
+    async def _require_present(self, key: bytes) -> None:
+        try:
+            await self._engine.head(key)
+        except ObjectNotFoundError:
+            raise S3Error("NoSuchKey", "The specified key does not exist.") from None
+
+    def _id_of_put(self, bucket: BucketRecord) -> str | None:
+        return self._new_id() if bucket.versioning == ENABLED else None
+
+    def _new_id(self) -> str:
+        return self._random.randbytes(16).hex()
+
+
+class ObjectWriteHandlers:
     """The verbs that store and remove."""
 
     def __init__(
@@ -63,7 +172,7 @@ class ObjectWriting:
     async def put(self, call: Call) -> web.StreamResponse:
         settings = self._settings
         async with self._buckets.writing(call.bucket) as bucket:
-            lock = lock_of_put(call, bucket, self._wall_clock)
+            lock = requested_lock(call, bucket, self._wall_clock)
             condition = write_condition(call)
             description = description_of_request(
                 call, metadata_bytes_max=settings.metadata_bytes_max
@@ -89,7 +198,7 @@ class ObjectWriting:
         match_ = call.header("If-Match")
         deletion = _Deletion(
             key=call.target.key,
-            version_id=asked_version(call.query),
+            version_id=requested_version(call.query),
             condition=_condition(None if match_ is None else etags(match_)[0]),
         )
         async with self._buckets.writing(call.bucket) as bucket:
@@ -106,7 +215,7 @@ class ObjectWriting:
             order = parse(body.joined(), "Delete")
         deletions = [_deletion(element) for element in order.all("Object")]
         if not 0 < len(deletions) <= self._settings.deletions_max:
-            raise S3Failure(
+            raise S3Error(
                 "MalformedXML", f"A Delete names 1 to {self._settings.deletions_max} objects."
             )
         async with self._buckets.writing(call.bucket) as bucket:
@@ -127,8 +236,8 @@ class ObjectWriting:
             if deletion.unkept:
                 raise not_implemented(f"Deleting by {deletion.unkept}")
             record = await self._delete(call, bucket, deletion)
-        except (S3Failure, SegmentStoreError) as error:
-            failure = error if isinstance(error, S3Failure) else failure_of(error)
+        except (S3Error, SegmentStoreError) as error:
+            failure = error if isinstance(error, S3Error) else s3_error_of(error)
             facts = (leaf("Code", failure.code), leaf("Message", failure.message))
             return branch("Error", *named, *facts)
         if record is not None and record.delete_marker:
@@ -158,7 +267,7 @@ def _deletion(element: Element) -> _Deletion:
     key_element = element.find("Key")
     key = "" if key_element is None else key_element.text
     if not 0 < len(key.encode()) <= KEY_BYTES_MAX:
-        raise S3Failure("MalformedXML", f"A key has 1 to {KEY_BYTES_MAX} bytes.")
+        raise S3Error("MalformedXML", f"A key has 1 to {KEY_BYTES_MAX} bytes.")
     version = element.text_of("VersionId") or None
     return _Deletion(
         key=key,
@@ -166,3 +275,6 @@ def _deletion(element: Element) -> _Deletion:
         condition=_condition(element.text_of("ETag").strip('"') or None),
         unkept=next((name for name in _UNKEPT_GUARDS if element.text_of(name)), ""),
     )
+
+
+_NULL = ""

@@ -2,12 +2,24 @@
 
 Invariants: keys are UTF-8 of 1 to 1024 bytes without NUL; a key whose segments climb above its bucket is refused,
 although it could do no harm here, because other stores would take it for a path.
+
+Where things of the endpoint are in the engine.
+
+    s3/b/BUCKET          the record of a bucket                      bucket_record
+    s3/o/BUCKET/KEY      an object: its versions are the engine's
+
+Invariants: bucket names hold no slash, so keys of two buckets never mix; within a bucket the order of the engine is
+that of the keys' bytes, which is S3's; nothing of it begins as the keys of a segment store do (`tier2/`).
 """
 
 from dataclasses import dataclass
 from urllib.parse import unquote_plus, unquote_to_bytes
 
-from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.errors import S3Error
+
+NULL_VERSION = "null"
+"""What clients call the version without an id."""
+
 
 KEY_BYTES_MAX = 1024
 _PARAMETERS_MAX = 100
@@ -33,7 +45,7 @@ class RequestTarget:
 
 
 def parse_target(raw_path: str, raw_query: str) -> RequestTarget:
-    """Raises S3Failure (InvalidURI, KeyTooLongError)."""
+    """Raises S3Error (InvalidURI, KeyTooLongError)."""
     bucket, _, rest = raw_path.removeprefix("/").partition("/")
     parameters = _parameters(raw_query)
     query: dict[str, str] = {}
@@ -49,45 +61,66 @@ def parse_target(raw_path: str, raw_query: str) -> RequestTarget:
 
 
 def decode_key(encoded: str) -> str:
-    """A key as it stands in a path. Raises S3Failure."""
+    """A key as it stands in a path. Raises S3Error."""
     return checked_key(decode_text(encoded))
 
 
 def checked_key(key: str) -> str:
-    """A decoded key, if it can be one. Raises S3Failure."""
+    """A decoded key, if it can be one. Raises S3Error."""
     if len(key.encode()) > KEY_BYTES_MAX:
-        raise S3Failure("KeyTooLongError", f"A key has at most {KEY_BYTES_MAX} bytes.")
+        raise S3Error("KeyTooLongError", f"A key has at most {KEY_BYTES_MAX} bytes.")
     check_key(key)
     return key
 
 
 def check_key(key: str) -> None:
-    """Raises S3Failure."""
+    """Raises S3Error."""
     if "\0" in key:
-        raise S3Failure("InvalidURI", "A key cannot hold a zero byte.")
+        raise S3Error("InvalidURI", "A key cannot hold a zero byte.")
     depth = 0
     for segment in key.split("/"):
         depth += -1 if segment == ".." else segment not in {"", "."}
         if depth < 0:
-            raise S3Failure("InvalidURI", "A key cannot climb above its bucket.")
+            raise S3Error("InvalidURI", "A key cannot climb above its bucket.")
 
 
 def decode_text(encoded: str) -> str:
-    """Percent-decoded once, as UTF-8. Raises S3Failure."""
+    """Percent-decoded once, as UTF-8. Raises S3Error."""
     try:
         return unquote_to_bytes(encoded).decode()
     except UnicodeError as error:
-        raise S3Failure("InvalidURI", "The address of the request is not UTF-8.") from error
+        raise S3Error("InvalidURI", "The address of the request is not UTF-8.") from error
 
 
 def _parameters(raw_query: str) -> tuple[tuple[str, str], ...]:
     pairs = [pair for pair in raw_query.split("&") if pair]
     if len(pairs) > _PARAMETERS_MAX:
-        raise S3Failure("InvalidURI", "The query has too many parameters.")
+        raise S3Error("InvalidURI", "The query has too many parameters.")
     try:
         return tuple(
             (unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict"))
             for name, _, value in (pair.partition("=") for pair in pairs)
         )
     except UnicodeError as error:
-        raise S3Failure("InvalidURI", "The query of the request is not UTF-8.") from error
+        raise S3Error("InvalidURI", "The query of the request is not UTF-8.") from error
+
+
+BUCKETS = b"s3/b/"
+_OBJECTS = b"s3/o/"
+BEYOND = b"\xff"
+"""Behind every UTF-8 text that continues a prefix."""
+
+
+def bucket_key(bucket: str) -> bytes:
+    """Of a bucket's record."""
+    return BUCKETS + bucket.encode()
+
+
+def objects_prefix(bucket: str) -> bytes:
+    """What the keys of all objects of a bucket begin with."""
+    return _OBJECTS + bucket.encode() + b"/"
+
+
+def object_key(bucket: str, key: str) -> bytes:
+    """Of an object."""
+    return objects_prefix(bucket) + key.encode()

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from segmentstore.contracts.errors import StorageError
-from segmentstore.s3.object_description import NULL_VERSION
-from segmentstore.s3.object_keys import BEYOND, objects_prefix
-from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.index_rows import (
+from segmentstore.s3.request_target import BEYOND, NULL_VERSION, objects_prefix
+from tier2.volumes.index import (
     current_key,
     decode_object_row,
     decode_sequence,
@@ -25,6 +22,8 @@ from tier2.volumes.index_rows import (
     versions_end,
     versions_first,
 )
+from tier2.volumes.index_database import IndexDatabase
+from tier2.volumes.objects import IndexRecord
 
 _LOOKUPS_MAX = 8
 

@@ -14,9 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.columns import arrow_schema, parse_columns, spark_schema
-from segmentstore.spark.frozen_imports import freeze_imports
 from segmentstore.spark.options import SourceOptions, parse_options
+from segmentstore.spark.python_worker import freeze_imports
+from segmentstore.spark.schema import arrow_schema, parse_columns, spark_schema
 
 
 class SegmentStoreDataSource(DataSource):
@@ -42,7 +42,7 @@ class SegmentStoreDataSource(DataSource):
             from segmentstore.spark.metadata_tables import MetadataReader
 
             return MetadataReader(options)
-        from segmentstore.spark.batch_reader import BatchReader
+        from segmentstore.spark.scan.batch_reader import BatchReader
 
         return BatchReader(_of_schema(options, schema))
 
@@ -52,14 +52,14 @@ class SegmentStoreDataSource(DataSource):
         return SegmentStoreStreamReader(_of_schema(self._read_options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from segmentstore.spark.sink.batch_writer import make_batch_writer
+        from segmentstore.spark.sink.writer import make_batch_writer
 
         return make_batch_writer(self.options, schema, overwrite)
 
     def streamWriter(  # noqa: N802  # Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        from segmentstore.spark.sink.stream_writer import make_stream_writer
+        from segmentstore.spark.sink.writer import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)
 

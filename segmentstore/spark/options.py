@@ -5,24 +5,22 @@ Invariants:
 - Spark's keys come in any case; a key that is not known, a value that does not parse and a contradiction are refused
   with a sentence, before anything is opened.
 - What is not said has a default here, and only here.
+
+Values of options: words, numbers, sizes and times from what users write. All raise InvalidRequestError.
+
+A value that is not given is an empty text; the keys of `words` are lower case. Sizes mean what they mean everywhere in
+Spark: `64m`, `64mb` and `64MiB` are 64 * 2^20 bytes. (In settings and commands of the store itself `MB` is 10^6.)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
+from segmentstore.codec.quantities import SPARK_BYTES, SPARK_SECONDS, parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.columns import BYTES_COLUMNS, EVENT_COLUMNS, parse_columns
-from segmentstore.spark.option_values import (
-    bytes_value,
-    count_value,
-    flag_value,
-    seconds_value,
-    stream_value,
-    word_value,
-)
+from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS, parse_columns
 
 _MIB = 1 << 20
 _PARTITION_BYTES = 128 * _MIB
@@ -101,7 +99,7 @@ class SourceOptions:
     """One read. Sizes in bytes, times in Unix milliseconds, delays in seconds; an empty string is "not given"."""
 
     tier2: str = ""
-    """A place as in tier2/places.py: s3://BUCKET/PREFIX, a data directory, a file:// URL of one."""
+    """A place as in tier2/object_stores/places.py: s3://BUCKET/PREFIX, a data directory, a file:// URL of one."""
     endpoint: str = ""
     region: str = "us-east-1"
     controller: str = ""
@@ -239,3 +237,73 @@ def _instant(words: Mapping[str, str], name: str) -> int | None:
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def word_value(words: Mapping[str, str], name: str, kind: type[Word], default: Word) -> Word:
+    """One of some words."""
+    text = words.get(name.lower(), "")
+    try:
+        return kind(text.lower()) if text else default
+    except ValueError as error:
+        raise InvalidRequestError(f"{name} is one of {', '.join(kind)} given={text!r}") from error
+
+
+def flag_value(words: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """True or false."""
+    text = words.get(name.lower(), "").lower()
+    if text not in ("", "true", "false"):
+        raise InvalidRequestError(f"{name} is true or false given={text!r}")
+    return text == "true" if text else default
+
+
+def count_value(words: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
+    """A whole number of at least `least`."""
+    text = words.get(name.lower(), "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise InvalidRequestError(f"{name} is a whole number of at least {least} given={text!r}")
+    return int(text)
+
+
+def bytes_value(words: Mapping[str, str], name: str) -> int | None:
+    """A size in bytes."""
+    text = words.get(name.lower(), "")
+    if not text:
+        return None
+    try:
+        size = parse_bytes(text, SPARK_BYTES)
+    except ValueError:
+        size = 0
+    if not size:
+        raise InvalidRequestError(
+            f"{name} is a size such as 1048576 or 64m, where k, m, g and t are powers of 1024 given={text!r}"
+        )
+    return size
+
+
+def seconds_value(words: Mapping[str, str], name: str) -> float | None:
+    """A stretch of time in seconds."""
+    text = words.get(name.lower(), "")
+    if not text:
+        return None
+    try:
+        return parse_seconds(text.lower(), SPARK_SECONDS)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{name} is a time such as 30s, 15m (minutes) or 6h given={text!r}"
+        ) from error
+
+
+def stream_value(words: Mapping[str, str]) -> tuple[str, str]:
+    """Scope and stream, which may also stand together as `stream`; what is not given is empty."""
+    scope, stream = words.get("scope", ""), words.get("stream", "")
+    before, slash, after = stream.partition("/")
+    if not slash:
+        return scope, stream
+    if scope and scope != before:
+        raise InvalidRequestError(f"stream names another scope scope={scope!r} stream={stream!r}")
+    return before, after

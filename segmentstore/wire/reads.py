@@ -7,6 +7,15 @@
   (H58).
 - A client that does not take what it asked for makes its own reads wait, and nothing else.
 - Every answer carries the offset that was asked for: clients find their request by it.
+
+ReadSegment frames, read without going through the fields of a command.
+
+A reader that catches up sends thousands of them a second, and the general codec takes longer than the look into the
+cache. Whatever does not fit is left to the codec (None), which says what is wrong. The bytes are those of
+`codec/wire_protocol/reads.py`:
+
+    ReadSegment     text segment, int64 offset, int32 suggested length, text token, int64 request id
+    text            uint16 length, modified UTF-8
 """
 
 import asyncio
@@ -18,20 +27,15 @@ from contextlib import aclosing
 from typing import Final
 
 from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
-from segmentstore.codec.wire_protocol.modified_utf8 import encode_text
+from segmentstore.codec.wire_protocol.fields import decode_text, encode_text
 from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
 from segmentstore.codec.wire_protocol.refusals import ILLEGAL_ARGUMENT, ErrorMessage
-from segmentstore.contracts.errors import (
-    BadOffsetError,
-    SegmentStoreError,
-    TooManyWaitersError,
-)
+from segmentstore.contracts.errors import BadOffsetError, SegmentStoreError, TooManyWaitersError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import ReadResultEntryKind, Segment
-from segmentstore.wire.error_replies import is_stale, reply_to_error
-from segmentstore.wire.handle_pins import HandlePins
-from segmentstore.wire.outgoing import Outgoing
-from segmentstore.wire.request_tasks import RequestTasks
+from segmentstore.runtime.handle_cache import HandleCache
+from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.replies import SendBuffer, is_stale, reply_to_error
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
@@ -60,15 +64,15 @@ class ConnectionReads:
     def __init__(
         self,
         *,
-        pins: HandlePins[Segment],
-        outgoing: Outgoing,
-        tasks: RequestTasks,
+        pins: HandleCache[Segment],
+        outgoing: SendBuffer,
+        tasks: TaskSet,
         counters: WireCounters,
         settings: WireSettings,
         on_answered: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pins = pins
+        self._handles = pins
         self._outgoing = outgoing
         self._tasks = tasks
         self._counters = counters
@@ -76,7 +80,7 @@ class ConnectionReads:
         self._on_answered = on_answered
         self._deferred: deque[ReadSegment] = deque()
         """Wait for the client to take what it was sent."""
-        self._cold_line: deque[ReadSegment] = deque()
+        self._cold_queue: deque[ReadSegment] = deque()
         self._cold_count = 0
         self._next_number = 0
         self._waiting: dict[int, WaitingRead] = {}
@@ -94,7 +98,7 @@ class ConnectionReads:
     def is_full(self) -> bool:
         """No more reads now."""
         pending = (
-            len(self._waiting) + len(self._retrying) + len(self._deferred) + len(self._cold_line)
+            len(self._waiting) + len(self._retrying) + len(self._deferred) + len(self._cold_queue)
         )
         return pending + self._cold_count >= self._settings.reads_per_connection_max
 
@@ -134,7 +138,7 @@ class ConnectionReads:
                 read.future.cancel()
         self._retrying.clear()
         self._deferred.clear()
-        self._cold_line.clear()
+        self._cold_queue.clear()
 
     # --- in memory -------------------------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class ConnectionReads:
             self._look(command)
 
     def _look(self, command: ReadSegment) -> None:
-        pin = self._pins.lease_nowait(command.segment)
+        pin = self._handles.lease_nowait(command.segment)
         if pin is not None:
             try:
                 if self._look_in_memory(pin.handle, command):
@@ -154,10 +158,10 @@ class ConnectionReads:
                 if not is_stale(error):
                     self._refuse(command, error)
                     return
-                self._pins.forget(pin)
+                self._handles.forget(pin)
             finally:
-                self._pins.release(pin)
-        self._cold_line.append(command)
+                self._handles.release(pin)
+        self._cold_queue.append(command)
         self._start_cold()
 
     def _look_in_memory(self, segment: Segment, command: ReadSegment) -> bool:
@@ -216,21 +220,21 @@ class ConnectionReads:
     # --- from Tier 2 -----------------------------------------------------------------------------
 
     def _start_cold(self) -> None:
-        while self._cold_line and self._cold_count < self._settings.cold_reads_per_connection_max:
+        while self._cold_queue and self._cold_count < self._settings.cold_reads_per_connection_max:
             self._cold_count += 1
-            self._tasks.start(self._read_cold(self._cold_line.popleft()))
+            self._tasks.start(self._read_cold(self._cold_queue.popleft()))
 
     async def _read_cold(self, command: ReadSegment) -> None:
         try:
-            pin = await self._pins.lease(command.segment)
+            pin = await self._handles.lease(command.segment)
             try:
                 await self._read_opened(pin.handle, command)
             except SegmentStoreError as error:
                 if is_stale(error):
-                    self._pins.forget(pin)
+                    self._handles.forget(pin)
                 raise
             finally:
-                self._pins.release(pin)
+                self._handles.release(pin)
         except SegmentStoreError as error:
             self._refuse(command, error)
         finally:
@@ -292,3 +296,22 @@ def _take_expired(reads: dict[int, WaitingRead], now: float) -> list[WaitingRead
             break
         expired.append(reads.pop(number))
     return expired
+
+
+_TEXT_LENGTH: Final = struct.Struct(">H")
+_PLACE_AND_TOKEN_LENGTH: Final = struct.Struct(">qiH")
+
+
+def read_request(payload: bytes) -> ReadSegment | None:
+    """Of a ReadSegment. Raises ProtocolError if its name or its token is no text."""
+    try:
+        (name_bytes,) = _TEXT_LENGTH.unpack_from(payload)
+        name_end = _TEXT_LENGTH.size + name_bytes
+        offset, length, token_bytes = _PLACE_AND_TOKEN_LENGTH.unpack_from(payload, name_end)
+        token_at = name_end + _PLACE_AND_TOKEN_LENGTH.size
+        token_end = token_at + token_bytes
+        (request_id,) = _REQUEST_ID.unpack_from(payload, token_end)
+    except struct.error:
+        return None
+    name = decode_text(payload[_TEXT_LENGTH.size : name_end])
+    return ReadSegment(name, offset, length, decode_text(payload[token_at:token_end]), request_id)

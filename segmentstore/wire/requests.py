@@ -3,36 +3,47 @@
 - Every request is answered exactly once, with its own request id, by a reply or by the refusal that stands for the
   error. Answers come when they are ready, in any order: clients match them by request id.
 - What a request wants to store counts as un-acknowledged until it is answered.
+
+Delegation tokens: who may do what with a segment. Without a verifier every token is fine.
 """
 
 from collections.abc import Callable
-from typing import Final
+from enum import IntEnum
+from typing import Final, Protocol
 
-from segmentstore.codec.wire_protocol.administration import FlushToStorage
+from segmentstore.codec.wire_protocol import reads, refusals, tables
+from segmentstore.codec.wire_protocol.administration import FlushToStorage, ListStorageChunks
 from segmentstore.codec.wire_protocol.appends import CreateTransientSegment
 from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
 from segmentstore.codec.wire_protocol.segments import MergeSegments, MergeSegmentsBatch
-from segmentstore.codec.wire_protocol.tables import (
-    ReadTable,
-    RemoveTableKeys,
-    UpdateTableEntries,
-)
+from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
-from segmentstore.wire.error_replies import reply_to_error
-from segmentstore.wire.outgoing import Outgoing
-from segmentstore.wire.request_tasks import RequestTasks
+from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.replies import SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.statistics import WireCounters
-from segmentstore.wire.table_commands import TableCommands
-from segmentstore.wire.table_lookups import TableLookUps
-from segmentstore.wire.table_updates import GatheredUpdates
-from segmentstore.wire.tokens import READING_TYPES, TokenVerdict, TokenVerifier
+from segmentstore.wire.table_commands import TableCommands, TableLookupBatcher, TableUpdateBatcher
 
 _NO_REQUEST: Final = 0
 _READ_TABLE: Final = ReadTable.type
 _UPDATE_TABLE: Final = UpdateTableEntries.type
+
+
+class TokenVerdict(IntEnum):
+    """What a verifier found; a refusal is the error code that the client is told."""
+
+    UNSPECIFIED = refusals.UNSPECIFIED
+    REFUSED = refusals.TOKEN_CHECK_FAILED
+    EXPIRED = refusals.TOKEN_EXPIRED
+    ACCEPTED = 2
+
+
+class TokenVerifier(Protocol):
+    """Looks at a token; never waits."""
+
+    def __call__(self, token: str, segment: str, *, write: bool) -> TokenVerdict: ...
 
 
 class ConnectionRequests:
@@ -44,8 +55,8 @@ class ConnectionRequests:
         segment_commands: SegmentCommands,
         table_commands: TableCommands,
         verify_token: TokenVerifier | None,
-        outgoing: Outgoing,
-        tasks: RequestTasks,
+        outgoing: SendBuffer,
+        tasks: TaskSet,
         counters: WireCounters,
         charge: Callable[[int], None],
         discharge: Callable[[int], None],
@@ -58,10 +69,10 @@ class ConnectionRequests:
         self._counters = counters
         self._charge = charge
         self._discharge = discharge
-        self._look_ups = TableLookUps(
+        self._look_ups = TableLookupBatcher(
             pins=table_commands.pins, outgoing=outgoing, counters=counters
         )
-        self._updates = GatheredUpdates(
+        self._updates = TableUpdateBatcher(
             pins=table_commands.pins, answers=self, counters=counters, charge=charge
         )
 
@@ -73,7 +84,7 @@ class ConnectionRequests:
         self._counters.requests += 1
         self._charge(_stored_bytes(command))
         if not self._table_commands.begin(command, self):
-            self.start_over(command)
+            self.retry_in_task(command)
 
     def take_run(self, kind: int, view: memoryview, position: int, limit: int) -> tuple[int, int]:
         """Take the frames from `position` on that are of this kind and need no command.
@@ -127,7 +138,7 @@ class ConnectionRequests:
         self._discharge(_stored_bytes(command))
         self._outgoing.reply(self._refusal(command, error))
 
-    def start_over(self, command: Command) -> None:
+    def retry_in_task(self, command: Command) -> None:
         self._tasks.start(self._answer(command))
 
     async def _answer(self, command: Command) -> None:
@@ -172,3 +183,21 @@ def _stored_bytes(command: Command) -> int:
     if isinstance(command, RemoveTableKeys):
         return sum(len(key.key) for key in command.keys)
     return 0
+
+
+READING_TYPES: Final = frozenset(
+    command.type
+    for command in (
+        reads.ReadSegment,
+        reads.GetStreamSegmentInfo,
+        reads.GetSegmentAttribute,
+        reads.LocateOffset,
+        tables.GetTableSegmentInfo,
+        tables.ReadTable,
+        tables.ReadTableKeys,
+        tables.ReadTableEntries,
+        tables.ReadTableEntriesDelta,
+        ListStorageChunks,
+    )
+)
+"""Commands that need no more than the right to read."""

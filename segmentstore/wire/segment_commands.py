@@ -5,9 +5,17 @@ Errors are raised; the connection turns them into replies.
 - Sealing a sealed segment, and truncating at or below the start, are successes: clients repeat themselves.
 - A merge of a source that is gone succeeds if the target remembers it (H74). A *batch* counts every source that is
   gone as merged, as the protocol says: whoever sends one keeps its own record of what it merged.
+
+Finds where an event begins, from one that is known, by the headers of the events between.
+
+    event    int32 type (0), int32 length of what follows, the event
+
+A segment that holds something else ends the search with None: its bytes soon make no sense as headers.
 """
 
+import struct
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from itertools import groupby
 from random import Random
 from typing import Final, TypeAlias
@@ -65,8 +73,13 @@ from segmentstore.contracts.identifiers import (
     AttributeKey,
     is_core_attribute,
 )
-from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, SegmentApi
-from segmentstore.wire.event_search import EventNear, first_event_from
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    ReadResultEntryKind,
+    Segment,
+    SegmentApi,
+)
 
 ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "big"))
 """Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
@@ -75,6 +88,11 @@ TRANSIENT_MARK: Final = "#transient."
 
 ListChunks: TypeAlias = Callable[[str], Awaitable[Sequence[StorageChunk]]]
 FlushContainer: TypeAlias = Callable[[int], Awaitable[None]]
+
+
+EventNear: TypeAlias = Callable[[str, int], Awaitable[int | None]]
+"""An event's beginning near an offset: the first at or above it, or one below it with whole events between; None if
+nobody knows."""
 
 
 class SegmentCommands:
@@ -159,7 +177,7 @@ class SegmentCommands:
 
     async def _update_attribute(self, command: UpdateSegmentAttribute) -> Command:
         update = AttributeUpdate(
-            free_attribute(command.attribute_id),
+            client_attribute_key(command.attribute_id),
             _number_or_none(command.new_value),
             AttributeUpdateType.REPLACE_IF_EQUALS,
             _number_or_none(command.expected_value),
@@ -219,7 +237,7 @@ class SegmentCommands:
     async def _merge(self, command: MergeSegments) -> Command:
         updates = [
             AttributeUpdate(
-                free_attribute(change.attribute_id),
+                client_attribute_key(change.attribute_id),
                 _number_or_none(change.new_value),
                 AttributeUpdateType(change.update_type),
                 _number_or_none(change.old_value),
@@ -279,7 +297,7 @@ class SegmentCommands:
         return StorageChunksListed(command.request_id, chunks)
 
 
-def free_attribute(attribute_id: bytes) -> AttributeKey:
+def client_attribute_key(attribute_id: bytes) -> AttributeKey:
     """As a key that clients may write. Raises InvalidRequestError for one that the store itself relies on."""
     key = AttributeKey(attribute_id)
     if is_core_attribute(key):
@@ -298,3 +316,44 @@ def _policy(target_rate: int, scale_type: int) -> list[AttributeUpdate]:
 
 def _number_or_none(value: int) -> int | None:
     return None if value == NO_ATTRIBUTE_VALUE else value
+
+
+_HEADER: Final = struct.Struct(">ii")
+_PIECE_BYTES: Final = 64 << 10
+WALKED_BYTES_MAX: Final = 256 << 20
+"""How far an event is looked for."""
+
+
+async def first_event_from(segment: Segment, position: int, target: int) -> int | None:
+    """The first beginning of an event at or above `target`, counted on from `position`, where one begins.
+
+    None for bytes that are no events, and beyond WALKED_BYTES_MAX. Raises what reading raises.
+    """
+    if target - position > WALKED_BYTES_MAX:
+        return None
+    while position < target:
+        content = await _read(segment, position, _PIECE_BYTES)
+        at = 0
+        while position + at < target and len(content) - at >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(content, at)
+            if kind != 0 or length < 0:
+                return None
+            at += _HEADER.size + int(length)
+        if not at:
+            return None
+        position += at
+    return position if position <= segment.info().length else None
+
+
+async def _read(segment: Segment, offset: int, length: int) -> bytes:
+    """As many of the bytes as there are."""
+    content = segment.read_nowait(offset, length) or b""
+    if len(content) == length:
+        return content
+    parts: list[bytes] = []
+    async with aclosing(segment.read(offset, length)) as entries:
+        async for entry in entries:
+            if entry.kind in (ReadResultEntryKind.FUTURE, ReadResultEntryKind.END_OF_SEGMENT):
+                break
+            parts.append(await entry.content())
+    return b"".join(parts)

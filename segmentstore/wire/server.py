@@ -11,14 +11,18 @@ from random import Random
 
 from segmentstore.contracts.segments import Segment, SegmentApi
 from segmentstore.contracts.tables import Table, TableApi
+from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.wire.connection import ConnectionServices, WireConnection
-from segmentstore.wire.event_search import EventNear
-from segmentstore.wire.handle_pins import HandlePins
-from segmentstore.wire.segment_commands import FlushContainer, ListChunks, SegmentCommands
+from segmentstore.wire.requests import TokenVerifier
+from segmentstore.wire.segment_commands import (
+    EventNear,
+    FlushContainer,
+    ListChunks,
+    SegmentCommands,
+)
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters, WireStatistics
 from segmentstore.wire.table_commands import TableCommands
-from segmentstore.wire.tokens import TokenVerifier
 
 
 class WireServer:
@@ -41,12 +45,12 @@ class WireServer:
         `random` names transient segments."""
         self._settings = settings
         self._counters = WireCounters()
-        self._segment_pins: HandlePins[Segment] = HandlePins(
+        self._segment_handles: HandleCache[Segment] = HandleCache(
             open_handle=segments.open_segment,
             idle_max=settings.pins_idle_max,
             idle_seconds=settings.pin_idle_seconds,
         )
-        self._table_pins: HandlePins[Table] = HandlePins(
+        self._table_handles: HandleCache[Table] = HandleCache(
             open_handle=tables.open_table,
             idle_max=settings.pins_idle_max,
             idle_seconds=settings.pin_idle_seconds,
@@ -54,7 +58,7 @@ class WireServer:
         self._services = ConnectionServices(
             settings=settings,
             counters=self._counters,
-            segment_pins=self._segment_pins,
+            segment_handles=self._segment_handles,
             segment_commands=SegmentCommands(
                 segments=segments,
                 random=random,
@@ -62,7 +66,9 @@ class WireServer:
                 list_chunks=list_chunks,
                 event_near=event_near,
             ),
-            table_commands=TableCommands(tables=tables, pins=self._table_pins, settings=settings),
+            table_commands=TableCommands(
+                tables=tables, pins=self._table_handles, settings=settings
+            ),
             verify_token=verify_token,
             receive_memory=memoryview(bytearray(settings.receive_buffer_bytes)),
             opened=self._opened,
@@ -70,9 +76,9 @@ class WireServer:
         )
         # A dict, for its order.
         self._connections: dict[WireConnection, None] = {}
-        self._nobody_left = asyncio.Event()
+        self._all_closed = asyncio.Event()
         self._server: Server | None = None
-        self._upkeep: Task[None] | None = None
+        self._ticks: Task[None] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -88,7 +94,7 @@ class WireServer:
         self._server = await loop.create_server(
             lambda: WireConnection(services=self._services), host, port, backlog=1024
         )
-        self._upkeep = loop.create_task(self._keep_up())
+        self._ticks = loop.create_task(self._run_ticks())
 
     async def close(self) -> None:
         """Idempotent. Takes at most `drain_seconds`, for clients that do not take their last replies."""
@@ -101,16 +107,16 @@ class WireServer:
             connection.close()
         try:
             async with asyncio.timeout(self._settings.drain_seconds):
-                await self._wait_until_nobody_is_left()
+                await self._wait_until_all_closed()
         except TimeoutError:
             for connection in list(self._connections):
                 connection.abort()
-            await self._wait_until_nobody_is_left()
+            await self._wait_until_all_closed()
         for connection in connections:
             await connection.join()
-        await self._end_upkeep()
-        await self._segment_pins.close()
-        await self._table_pins.close()
+        await self._end_ticks()
+        await self._segment_handles.close()
+        await self._table_handles.close()
 
     def statistics(self) -> WireStatistics:
         """A snapshot. O(connections)."""
@@ -122,8 +128,8 @@ class WireServer:
             connections_failed=counters.connections_failed,
             unacked_bytes=sum(connection.unacked_bytes for connection in self._connections),
             waiting_reads=sum(connection.waiting_reads for connection in self._connections),
-            pinned_segments=len(self._segment_pins),
-            pinned_tables=len(self._table_pins),
+            pinned_segments=len(self._segment_handles),
+            pinned_tables=len(self._table_handles),
             appends=counters.appends,
             append_bytes=counters.append_bytes,
             acknowledgements=counters.acknowledgements,
@@ -136,8 +142,8 @@ class WireServer:
 
     def check(self) -> None:
         """O(connections, writers and pins)."""
-        self._segment_pins.check()
-        self._table_pins.check()
+        self._segment_handles.check()
+        self._table_handles.check()
         for connection in self._connections:
             connection.check()
 
@@ -149,29 +155,29 @@ class WireServer:
             return False
         self._counters.connections_accepted += 1
         self._connections[connection] = None
-        self._nobody_left.clear()
+        self._all_closed.clear()
         return True
 
     def _closed(self, connection: WireConnection) -> None:
         del self._connections[connection]
         if not self._connections:
-            self._nobody_left.set()
+            self._all_closed.set()
 
-    async def _wait_until_nobody_is_left(self) -> None:
+    async def _wait_until_all_closed(self) -> None:
         if self._connections:
-            await self._nobody_left.wait()
+            await self._all_closed.wait()
 
-    async def _keep_up(self) -> None:
+    async def _run_ticks(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             for connection in list(self._connections):
                 connection.tick(loop.time())
-            await self._segment_pins.release_idle(loop.time())
-            await self._table_pins.release_idle(loop.time())
+            await self._segment_handles.release_idle(loop.time())
+            await self._table_handles.release_idle(loop.time())
 
-    async def _end_upkeep(self) -> None:
-        task, self._upkeep = self._upkeep, None
+    async def _end_ticks(self) -> None:
+        task, self._ticks = self._ticks, None
         assert task is not None, "started without upkeep"
         task.cancel()
         with suppress(asyncio.CancelledError):

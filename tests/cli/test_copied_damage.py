@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from segmentstore.cli import backup_restore, tier2_bringing
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.recovery import restore as backup_restore
+from segmentstore.recovery import tier2_copy as tier2_bringing
 from tests.cli.command_line import CommandLine
-from tier2.storage.components import Components
-from tier2.storage.copying import CopyReport, copy_container
-from tier2.storage.object_names import ObjectKind
-from tier2.storage.root import Root
+from tier2.container_objects import ObjectKind
+from tier2.manifest.manifest import Manifest
+from tier2.offline.container_copy import CopyReport, copy_container
+from tier2.read.components import Components
 
 pytestmark = pytest.mark.integration
 
@@ -171,17 +172,17 @@ def test_h8_a_copy_of_what_goes_while_it_is_copied_is_no_success(
     """As behind the compaction of a store that runs, or the drop of the backup, once their grace is over."""
 
     async def goes_first(
-        root: Root, components: Components, *target: Any, **how: Any
+        manifest: Manifest, components: Components, *target: Any, **how: Any
     ) -> CopyReport:
         reading = components.objects.get_range
 
         async def gone(kind: ObjectKind, *where: Any) -> bytes:
-            if kind.name.lower().startswith(folder[:3]) and root.container_id == ContainerId(2):
+            if kind.name.lower().startswith(folder[:3]) and manifest.container_id == ContainerId(2):
                 raise ObjectNotFoundError("went meanwhile")
             return await reading(kind, *where)
 
         monkeypatch.setattr(components.objects, "get_range", gone)
-        return await copy_container(root, components, *target, **how)
+        return await copy_container(manifest, components, *target, **how)
 
     monkeypatch.setattr(tier2_bringing, "copy_container", goes_first)
     new = tmp_path / "new"

@@ -7,8 +7,7 @@ import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.http_client import HttpClient, ServerError
-from segmentstore.cli.load_plan import SegmentPlan, plan_load
-from segmentstore.cli.loader import LoadConflictError, Loader
+from segmentstore.cli.load import LoadConflictError, Loader, SegmentPlan, plan_load
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from tests.cli.command_line import CommandLine
@@ -137,7 +136,7 @@ def test_a_load_that_is_cut_off_by_kill_9_goes_on_without_loss_or_repeat(tmp_pat
                 piece_bytes=50_000,
                 segments_at_once=3,
                 seal=False,
-                give_up_seconds=0,
+                retry_seconds=0,
                 progress=progress,
             )
             results = await loader.load(plans)
@@ -178,7 +177,7 @@ def test_an_append_whose_answer_is_lost_is_stored_once(server: ServerProcess, tr
     async def load() -> bytes:
         async with ForgetfulClient(server.address) as client:
             loader = Loader(
-                client=client, piece_bytes=50_000, segments_at_once=1, seal=True, give_up_seconds=30
+                client=client, piece_bytes=50_000, segments_at_once=1, seal=True, retry_seconds=30
             )
             await loader.load(plans)
             assert client.appends > 20
@@ -205,7 +204,7 @@ def test_somebody_else_who_appends_during_the_load_is_noticed(
                 piece_bytes=50_000,
                 segments_at_once=1,
                 seal=False,
-                give_up_seconds=0,
+                retry_seconds=0,
                 progress=progress,
             )
             with pytest.raises(LoadConflictError):

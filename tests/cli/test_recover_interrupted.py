@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from segmentstore.cli import backup_restore, tier2_bringing, tier2_recovery
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.identifiers import Epoch
+from segmentstore.recovery import rebuild as tier2_recovery
+from segmentstore.recovery import restore as backup_restore
+from segmentstore.recovery import tier2_copy as tier2_bringing
 from tests.cli.command_line import CommandLine
 from tier1.file_log.log import FileDurableDataLog
 
@@ -110,7 +112,7 @@ def test_a_copy_whose_logs_were_not_begun_says_how_it_is_finished(
         raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(tier2_recovery.Tier2Recovery, "run", cut)
+        patched.setattr(tier2_recovery.DataDirectoryRebuild, "run", cut)
         with pytest.raises(Cut):
             cli(*command)
     again = cli(*command)
@@ -143,7 +145,7 @@ def test_h7_a_restore_that_was_cut_off_is_run_again_also_without_the_place_it_ca
         if cut_at == "copy":
             patched.setattr(tier2_bringing, "_finish_copy", lambda *_: [].pop())
         elif cut_at == "logs":
-            patched.setattr(tier2_recovery.Tier2Recovery, "run", cut)
+            patched.setattr(tier2_recovery.DataDirectoryRebuild, "run", cut)
         else:
             patched.setattr(backup_restore, "finish_restore", cut)
         with pytest.raises((Cut, IndexError)):

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from segmentstore.client.wire_connection import Endpoint
-from segmentstore.codec.wire_protocol import appends, reads, refusals, segments, session, tables
+from segmentstore.client.connection import Endpoint
+from segmentstore.codec.wire_protocol import appends, reads, refusals, segments, tables
+from segmentstore.codec.wire_protocol import command as session
 from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.frame_splitter import FrameSplitter
+from segmentstore.codec.wire_protocol.frames import FrameSplitter
 from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry
 
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.client.event_frames import EventParser, frame_event
-from segmentstore.client.stream_cut import StreamCut
+from segmentstore.client.event import EventParser, frame_event
+from segmentstore.client.stream_segments import StreamCut
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.connection import ConnectionPool
 from segmentstore.client.errors import (
     ClientError,
     OutcomeUnknownError,
@@ -14,10 +14,9 @@ from segmentstore.client.errors import (
     WriterFullError,
 )
 from segmentstore.client.event_writer import EventWriter, WriteTarget
-from segmentstore.client.key_space import SegmentRange, Successor
-from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_locator import FixedLocator
+from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
+from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.codec.stream_names import segment_name
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, SetupAppend
 from segmentstore.codec.wire_protocol.command import Command

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segmentstore.client.group_state import GroupState, StreamState, decode_group_state
-from segmentstore.client.key_space import SegmentRange, Successor
+from segmentstore.client.reader_group_state import GroupState, StreamState, decode_group_state
+from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.contracts.errors import CorruptedDataError
 
 STREAM = "s/t"

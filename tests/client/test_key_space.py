@@ -1,7 +1,7 @@
 import pytest
 
 from segmentstore.client.errors import ClientError
-from segmentstore.client.key_space import KeySpace, SegmentRange
+from segmentstore.client.stream_segments import KeySpace, SegmentRange
 
 HALVES = [SegmentRange(1, 0.5, 1.0), SegmentRange(0, 0.0, 0.5)]
 

@@ -2,10 +2,9 @@ from random import Random
 
 import pytest
 
-from segmentstore.client.connection_pool import ConnectionPool
-from segmentstore.client.large_event import append_large_event
-from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_locator import FixedLocator
+from segmentstore.client.connection import ConnectionPool
+from segmentstore.client.segment_appender import append_large_event
+from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.refusals import NoSuchSegment

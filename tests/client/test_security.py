@@ -16,12 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from segmentstore.client import ClientSettings, StreamConfig, Tls, connect
-from segmentstore.client.connection_pool import ConnectionPool
-from segmentstore.client.delegation_tokens import DelegationTokens
+from segmentstore.client.connection import ConnectionPool, Endpoint
 from segmentstore.client.errors import ClientError, RefusedError
-from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_locator import FixedLocator
-from segmentstore.client.wire_connection import Endpoint
+from segmentstore.client.segment_calls import DelegationTokens, FixedLocator, SegmentCalls
 from segmentstore.codec.wire_protocol.segments import (
     CreateSegment,
     SealSegment,
@@ -30,7 +27,7 @@ from segmentstore.codec.wire_protocol.segments import (
 )
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import system_random
-from segmentstore.wire.tokens import TokenVerdict
+from segmentstore.wire.requests import TokenVerdict
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 from tests.wire.node import running_node

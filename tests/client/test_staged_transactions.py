@@ -5,15 +5,14 @@ from random import Random
 
 import pytest
 
-from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.connection import ConnectionPool
 from segmentstore.client.controller import StreamName
 from segmentstore.client.errors import ClientError, TransactionClosedError
-from segmentstore.client.event_frames import frame_event
-from segmentstore.client.key_space import SegmentRange
-from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_locator import FixedLocator
+from segmentstore.client.event import frame_event
+from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
-from segmentstore.client.staged_transactions import Stage
+from segmentstore.client.stream_segments import SegmentRange
+from segmentstore.client.transaction import Stage
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
 from tests.client.fake_store import FakeStore

@@ -5,20 +5,19 @@ from random import Random
 
 import pytest
 
-from segmentstore.client.connection_pool import ConnectionPool
+from segmentstore.client.connection import ConnectionPool, Endpoint, open_connection
 from segmentstore.client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     OutcomeUnknownError,
     RefusedError,
     ServiceUnavailableError,
+    WrongHostError,
+    error_from_reply,
 )
-from segmentstore.client.refusals import WrongHostError, error_of
-from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.segment_locator import FixedLocator, RememberingLocator
+from segmentstore.client.segment_calls import FixedLocator, RememberingLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
-from segmentstore.client.wire_connection import Endpoint, open_connection
-from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.command import Command, Hello
 from segmentstore.codec.wire_protocol.reads import GetStreamSegmentInfo, StreamSegmentInfo
 from segmentstore.codec.wire_protocol.refusals import (
     AuthTokenCheckFailed,
@@ -30,7 +29,6 @@ from segmentstore.codec.wire_protocol.refusals import (
     SegmentIsTruncated,
     WrongHost,
 )
-from segmentstore.codec.wire_protocol.session import Hello
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     SegmentExistsError,
@@ -193,4 +191,4 @@ async def test_a_location_is_remembered_until_it_is_found_wrong() -> None:
     ],
 )
 def test_every_refusal_has_its_error(reply: Command, error: type[Exception]) -> None:
-    assert type(error_of(reply)) is error
+    assert type(error_from_reply(reply)) is error

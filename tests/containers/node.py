@@ -16,8 +16,8 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 STORE_ID = b"0123456789abcdef"
 FAST_FLUSH = replace(ContainerSettings().writer, flush_age_seconds=0.02, prompt_age_seconds=0.01)

@@ -18,8 +18,8 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.storage.faulty_store import FaultyStore
 from tier1.memory_log import MemoryDurableDataLog
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 CARING = StorageSettings(
     compaction_chunks_min=4,

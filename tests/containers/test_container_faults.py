@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from containers.container_settings import ContainerSettings
-from containers.log.checkpoint_policy import CheckpointPolicy, CheckpointSettings
+from containers.container_settings import CheckpointSettings, ContainerSettings
+from containers.log.checkpoints import CheckpointPolicy
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import (

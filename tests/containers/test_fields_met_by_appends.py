@@ -3,9 +3,9 @@
 import pytest
 
 from containers.cache.cache_entry import CacheEntry
+from containers.metadata.append_run import AppendRun
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
-from containers.segment_handle import SegmentHandle
+from containers.segments.segment_handle import SegmentHandle
 
 CACHE_LINE_BYTES = 64
 COLLECTOR_BYTES = 16

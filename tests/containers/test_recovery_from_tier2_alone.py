@@ -14,7 +14,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.storage.faulty_store import FaultyStore
 from tier1.memory_log import MemoryLogStore
-from tier2.storage.root import decode_root
+from tier2.manifest.manifest import decode_manifest
 
 WRITERS = [AttributeKey(bytes([number]) * 16) for number in range(1, 4)]
 EVENT_BYTES = 24
@@ -26,7 +26,7 @@ def event(writer: int, number: int) -> bytes:
 
 async def lose_tier1(tiers: MemoryTiers, store: FaultyStore) -> None:
     """A new log above everything that the root knows: what `recover --from-tier2` leaves behind."""
-    root = decode_root((await store.store.get("containers/0000/root")).content)
+    root = decode_manifest((await store.store.get("containers/0000/root")).content)
     tiers.log_store = MemoryLogStore(log_id=root.log_id, epoch=root.epoch)
 
 

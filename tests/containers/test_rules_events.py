@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from containers.container_settings import ContainerSettings
-from containers.operations.append_run import AppendRun
+from containers.metadata.append_run import AppendRun
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
@@ -15,8 +15,8 @@ from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from segmentstore.contracts.storage import StoredBlock
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 from tests.containers.test_segment_container import append, read_all
-from tier2.storage.reader import StoreReader
-from tier2.storage.settings import StorageSettings
+from tier2.settings import StorageSettings
+from tier2.store_reader import StoreReader
 
 MIB = 1 << 20
 EVENT = b"\0\0\0\0\0\0\0\x5c" + b"e" * 92

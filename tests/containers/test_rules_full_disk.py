@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from containers.container_settings import ContainerSettings
-from containers.log.checkpoint_policy import CheckpointSettings
+from containers.container_settings import CheckpointSettings, ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import LogFullError
 from segmentstore.contracts.identifiers import BufferView, LogAddress

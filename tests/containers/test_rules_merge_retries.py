@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from containers.metadata.merged_sources import merged_source_key
+from containers.attributes.attribute_updates import merged_source_key
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     SegmentNotFoundError,

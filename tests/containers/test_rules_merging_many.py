@@ -9,7 +9,7 @@ import pytest
 
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from containers.segment_merges import MERGED_TOGETHER_MAX
+from containers.segments.segment_handle import MERGED_TOGETHER_MAX
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DurableDataLogError,

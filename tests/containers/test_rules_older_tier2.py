@@ -17,14 +17,14 @@ from tests.containers.test_rules_random_lives import RandomLives
 from tests.containers.test_rules_recovery import PATIENT
 from tests.containers.test_segment_container import append
 from tier1.memory_log import MemoryDurableDataLog
-from tier2.storage.root import decode_root
+from tier2.manifest.manifest import decode_manifest
 
 KEY = AttributeKey(b"w" * 16)
 COUNT = AttributeUpdate(KEY, 1, AttributeUpdateType.ACCUMULATE)
 
 
 def changes_of(tiers: MemoryTiers) -> int:
-    return decode_root(tiers.object_store._objects["containers/0000/root"].content).changes
+    return decode_manifest(tiers.object_store._objects["containers/0000/root"].content).changes
 
 
 async def test_h31_what_a_recovery_in_little_memory_flushes_makes_no_old_root_young(

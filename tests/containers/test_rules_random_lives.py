@@ -13,8 +13,7 @@ import pytest
 
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheStorage
-from containers.container_settings import ContainerSettings
-from containers.log.checkpoint_policy import CheckpointSettings
+from containers.container_settings import CheckpointSettings, ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import (
     SegmentExistsError,
@@ -32,7 +31,7 @@ from tests.containers.node import FAST_FLUSH
 from tests.containers.random_lives import ContainerLives
 from tests.containers.test_segment_container import read_all
 from tier1.memory_log import MemoryDurableDataLog
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.tiered_storage import TieredStorage
 
 NAMES = ["a", "b", "c", "d", "e", "e#transaction." + "0" * 32]
 KEYS = [AttributeKey(b"short"), AttributeKey(b"w" * 16)]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from containers.attributes.attribute_updates import merged_source_key
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
-from containers.log.memory_log import ITEM_BYTES
-from containers.metadata.merged_sources import merged_source_key
+from containers.log.in_memory_log import ITEM_BYTES
 from segmentstore.contracts.errors import AppendTooLargeError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
@@ -51,7 +51,7 @@ async def test_h35_an_append_that_waits_for_room_is_not_passed_by_smaller_ones()
         ):
             await small.append(b"s" * 400_000)
             waiting = large.append(b"l" * 450_000)
-            while not container._processor._line.is_blocked:
+            while not container._processor._admission_queue.is_blocked:
                 await asyncio.sleep(0)
             behind = small.append(b"s")
             for _ in range(20):
@@ -102,7 +102,7 @@ async def test_h34_operations_without_bytes_slow_their_writers_down_while_tier_2
             # The storage writer has taken them from the log, and they count as before.
             while container._writer.statistics().pending_items < 100:
                 await asyncio.sleep(0.01)
-            container._housekeeping.look_at_writer()
+            container._housekeeping.refresh_writer_pressure()
             container._processor.refresh_throttle()
             assert container.health().throttle
             late = asyncio.ensure_future(
@@ -214,7 +214,7 @@ async def test_h37_a_container_whose_tier_2_is_down_leaves_another_its_part_of_t
             store.down = True
         async with greedy.open_segment("a") as segment, asyncio.timeout(30):
             appends = [segment.append(bytes(60_000)) for _ in range(200)]
-            while not greedy._processor._line.is_blocked:
+            while not greedy._processor._admission_queue.is_blocked:
                 await asyncio.sleep(0.01)
         part = cache.shares.guaranteed_bytes
         assert part == int(8 * MIB * 0.9) // 2 // 2

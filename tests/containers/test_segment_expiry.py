@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from containers.container_settings import ContainerSettings
+from containers.container_settings import ContainerSettings, ExpirySettings, RetentionRule
 from containers.segment_container import StreamSegmentContainer
-from containers.segment_expiry import ExpirySettings, RetentionRule
 from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.identifiers import EVENT_COUNT, SegmentId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from itertools import pairwise
 
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
     ScalingPolicy,
     StreamConfigurationRecord,
+    StreamState,
 )
-from segmentstore.codec.stream_records.stream_state_record import StreamState
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX, MetadataStore
-from segmentstore.controller.scopes.scopes import Scopes
-from segmentstore.controller.streams.epoch_transition import replaced_segments
+from segmentstore.controller.scopes import Scopes
+from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.repair import Repair
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.streams.scaling import replaced_segments
 from segmentstore.controller.streams.stream_cuts import lies_behind
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.streams import Streams

@@ -3,7 +3,7 @@
 from random import Random
 
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.runtime.clock import SystemWallClock

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import ContainerStoppedError, InvalidRequestError
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.errors import RetryLaterError
 from segmentstore.controller.settings import ControllerSettings

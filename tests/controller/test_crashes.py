@@ -10,9 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from segmentstore.codec.stream_records.stream_configuration_record import (
-    StreamConfigurationRecord,
-)
+from segmentstore.codec.controller_records.stream_records import StreamConfigurationRecord
 from segmentstore.controller.errors import (
     PreconditionError,
     ScopeExistsError,
@@ -20,7 +18,7 @@ from segmentstore.controller.errors import (
     StreamExistsError,
     StreamNotFoundError,
 )
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.settings import StreamSettings
 from tests.controller.cluster import Cluster
 from tests.controller.crashing_doors import ProcessDiedError
 

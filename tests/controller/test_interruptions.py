@@ -62,22 +62,22 @@ async def delete_scope(cluster: FeatureCluster) -> None:
 
 async def create_group(cluster: FeatureCluster) -> None:
     config = api.ReaderGroupConfiguration(scope="s", readerGroupName="g", readerGroupId="1")
-    await cluster.rooms.reader_groups.create(config)
+    await cluster.components.reader_groups.create(config)
 
 
 async def delete_group(cluster: FeatureCluster) -> None:
     info = api.ReaderGroupInfo(scope="s", readerGroup="g", readerGroupId="1")
-    await cluster.rooms.reader_groups.delete(info)
+    await cluster.components.reader_groups.delete(info)
 
 
 async def create_table(cluster: FeatureCluster) -> None:
     config = api.KeyValueTableConfig(scope="s", kvtName="t", partitionCount=2, primaryKeyLength=3)
-    await cluster.rooms.key_value_tables.create(config)
+    await cluster.components.key_value_tables.create(config)
 
 
 async def delete_table(cluster: FeatureCluster) -> None:
     info = api.KeyValueTableInfo(scope="s", kvtName="t")
-    await cluster.rooms.key_value_tables.delete(info)
+    await cluster.components.key_value_tables.delete(info)
 
 
 async def create_stream(cluster: FeatureCluster) -> None:
@@ -108,9 +108,9 @@ async def is_interrupted(before: Verb, verb: Verb, *, fail_at: int, failure: Fai
         async with asyncio.timeout(1):
             await verb(cluster)
     fails = cluster.plan.count >= fail_at
-    rooms = cluster.rooms
-    runs = (rooms.scopes.run, rooms.reader_groups.run, rooms.key_value_tables.run)
-    work = [asyncio.ensure_future(run()) for run in (*runs, rooms.streams.operations.run)]
+    components = cluster.components
+    runs = (components.scopes.run, components.reader_groups.run, components.key_value_tables.run)
+    work = [asyncio.ensure_future(run()) for run in (*runs, components.streams.operations.run)]
     await asyncio.sleep(60)
     for task in work:
         task.cancel()

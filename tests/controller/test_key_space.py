@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
+from segmentstore.codec.controller_records.stream_records import StreamSegment
 from segmentstore.controller.errors import PreconditionError
 from segmentstore.controller.streams.key_space import even_ranges, replacing_ranges
 

@@ -8,7 +8,7 @@ import pytest
 
 from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.controller.errors import RetryLaterError
-from segmentstore.controller.metadata.log_proof import LogProof
+from segmentstore.controller.metadata.ownership_proof import OwnershipProof
 from tests.controller.crashing_doors import CrashingTables, CrashPlan
 from tests.reference.memory_tables import MemoryTables
 
@@ -43,7 +43,7 @@ async def tables_with_one() -> MemoryTables:
 
 async def test_h24_who_reads_while_a_proof_is_under_way_needs_the_next_one() -> None:
     plan = SlowPlan()
-    proof = LogProof(tables=CrashingTables(await tables_with_one(), plan), name="t")
+    proof = OwnershipProof(tables=CrashingTables(await tables_with_one(), plan), name="t")
     first = asyncio.create_task(proof.wait())
     await some_turns()
     assert plan.count == 1
@@ -58,7 +58,7 @@ async def test_h24_who_reads_while_a_proof_is_under_way_needs_the_next_one() -> 
 
 async def test_a_proof_counts_from_its_submission_on() -> None:
     plan = SlowPlan()
-    proof = LogProof(tables=CrashingTables(await tables_with_one(), plan), name="t")
+    proof = OwnershipProof(tables=CrashingTables(await tables_with_one(), plan), name="t")
     loop = asyncio.get_running_loop()
     before = loop.time()
     first = asyncio.create_task(proof.wait())
@@ -72,14 +72,14 @@ async def test_a_proof_counts_from_its_submission_on() -> None:
 
 
 async def test_a_table_that_is_gone_proves_nothing() -> None:
-    proof = LogProof(tables=MemoryTables(), name="t")
+    proof = OwnershipProof(tables=MemoryTables(), name="t")
     with pytest.raises(RetryLaterError):
         await proof.wait()
 
 
 async def test_a_proof_leaves_one_empty_record_behind() -> None:
     tables = await tables_with_one()
-    proof = LogProof(tables=tables, name="t")
+    proof = OwnershipProof(tables=tables, name="t")
     for _ in range(3):
         await proof.wait()
     async with tables.open_table("t") as table:

@@ -4,16 +4,15 @@ from random import Random
 
 import pytest
 
-from segmentstore.codec.stream_records.name_index_records import IndexPage
+from segmentstore.codec.controller_records.scope_records import IndexPage
 from segmentstore.controller.errors import (
     IndexClosedError,
     IndexNotEmptyError,
     MetadataConflictError,
 )
-from segmentstore.controller.metadata.batch import Batch
+from segmentstore.controller.metadata.batch import Batch, RecordKey, Versioned
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.metadata.name_index import page_key, root_key
-from segmentstore.controller.metadata.record_key import RecordKey, Versioned
 from tests.reference.memory_tables import MemoryTables
 
 NOTE = RecordKey("note", IndexPage.decode)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.settings import StreamSettings
 from tests.controller.cluster import Cluster
 from tests.controller.crashing_doors import ProcessDiedError
 

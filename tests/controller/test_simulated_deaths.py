@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from tests.controller.cluster import Cluster, SteppingClock

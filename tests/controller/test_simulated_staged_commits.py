@@ -15,8 +15,7 @@ from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from tests.controller.test_simulated_deaths import World, patiently, scale_at_random
 from tests.controller.transactions.feature_cluster import FeatureCluster, events_in, framed
 from tests.sim.loop import SimLoop

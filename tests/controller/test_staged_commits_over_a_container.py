@@ -10,8 +10,8 @@ import pytest
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
+from segmentstore.codec.controller_records.stream_records import StreamConfigurationRecord
 from segmentstore.codec.stream_names import segment_name, transaction_segment
-from segmentstore.codec.stream_records.stream_configuration_record import StreamConfigurationRecord
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.controller.controller import Controller
@@ -38,7 +38,7 @@ async def started(
 
 
 async def staged(container: StreamSegmentContainer, controller: Controller, number: int) -> bytes:
-    begun = await controller.rooms.staged_commits.begin(
+    begun = await controller.components.staged_commits.begin(
         own_api.BeginStageRequest(scope="s", stream="a", lease_ms=60_000)
     )
     source = transaction_segment(NAME, int.from_bytes(begun.transaction_id, "big"))
@@ -58,16 +58,16 @@ def commit_of(stages: list[bytes]) -> own_api.CommitStagesRequest:
 async def test_a_decided_commit_is_finished_over_a_recovered_container(flushed: bool) -> None:
     tiers = MemoryTiers()
     async with started(tiers) as (container, controller):
-        await controller.rooms.scopes.create("s")
-        await controller.rooms.streams.creation.create("s", "a", StreamConfigurationRecord())
+        await controller.components.scopes.create("s")
+        await controller.components.streams.creation.create("s", "a", StreamConfigurationRecord())
         stages = [await staged(container, controller, number) for number in range(STAGES)]
         if flushed:
             await container.flush()
-        answer = await controller.rooms.staged_commits.commit(commit_of(stages))
+        answer = await controller.components.staged_commits.commit(commit_of(stages))
         assert not answer.duplicate
     async with started(tiers) as (container, controller):
         working = asyncio.create_task(controller.run())
-        commits = controller.rooms.staged_commits
+        commits = controller.components.staged_commits
         while not (answer := await commits.commit(commit_of(stages))).completed:
             await asyncio.sleep(0.001)
         assert answer.duplicate
@@ -79,17 +79,17 @@ async def test_a_decided_commit_is_finished_over_a_recovered_container(flushed: 
         assert events_in(await read_all(container, NAME)) == expected
         attributes = await container.attributes(NAME, [EVENT_COUNT])
         assert attributes[EVENT_COUNT] == len(expected)
-        assert (await controller.rooms.staged_commits.commit(commit_of(stages))).duplicate
+        assert (await controller.components.staged_commits.commit(commit_of(stages))).duplicate
         names = [each.name for each in await container.list_segments("s/a/")]
         assert names == [NAME]
 
 
 async def completed(controller: Controller, stages: list[bytes]) -> own_api.CommitStagesResponse:
     """The first answer to a commit that is asked for until it is completed."""
-    first = answer = await controller.rooms.staged_commits.commit(commit_of(stages))
+    first = answer = await controller.components.staged_commits.commit(commit_of(stages))
     while not answer.completed:
         await asyncio.sleep(0.001)
-        answer = await controller.rooms.staged_commits.commit(commit_of(stages))
+        answer = await controller.components.staged_commits.commit(commit_of(stages))
     return first
 
 
@@ -101,8 +101,8 @@ async def test_the_stages_of_a_commit_wait_for_the_log_together_and_so_do_those_
         writer=replace(FAST_FLUSH, flush_age_seconds=100.0, prompt_age_seconds=100.0)
     )
     async with started(tiers, settings=slow_flush) as (container, controller):
-        await controller.rooms.scopes.create("s")
-        await controller.rooms.streams.creation.create("s", "a", StreamConfigurationRecord())
+        await controller.components.scopes.create("s")
+        await controller.components.streams.creation.create("s", "a", StreamConfigurationRecord())
         working = asyncio.create_task(controller.run())
         stages = [await staged(container, controller, number) for number in range(MANY)]
         before = container.metrics()["frames_total"]
@@ -133,8 +133,8 @@ async def cut_short(tiers: MemoryTiers, *, written: int) -> tuple[list[bytes], b
     controller = make_controller(container)
     await controller.start()
     running_task = asyncio.ensure_future(container.run())
-    await controller.rooms.scopes.create("s")
-    await controller.rooms.streams.creation.create("s", "a", StreamConfigurationRecord())
+    await controller.components.scopes.create("s")
+    await controller.components.streams.creation.create("s", "a", StreamConfigurationRecord())
     stages = [await staged(container, controller, number) for number in range(STAGES)]
     working = asyncio.create_task(controller.run())
     log.successes = written

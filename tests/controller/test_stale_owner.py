@@ -17,9 +17,9 @@ from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
 from segmentstore.contracts.errors import ContainerStoppedError, ErrorKind, SegmentStoreError
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.metadata.log_proof import PAUSE_SECONDS
+from segmentstore.controller.metadata.ownership_proof import PAUSE_SECONDS
 from segmentstore.controller.settings import ControllerSettings
 from tests.controller.cluster import SteppingClock
 from tests.controller.crashing_doors import CrashingTables, CrashPlan

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
     ScalingPolicy,
     StreamConfigurationRecord,
 )
@@ -22,7 +22,7 @@ from segmentstore.controller.errors import (
     StreamSealedError,
     StreamSegmentNotFoundError,
 )
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.settings import StreamSettings
 from tests.controller.cluster import Cluster
 from tests.controller.crashing_doors import ProcessDiedError
 

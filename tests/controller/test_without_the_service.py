@@ -1,10 +1,12 @@
 """A reader that has only tables and the record formats finds a stream's segments, their order and its head (H78)."""
 
-from segmentstore.codec.stream_records import record_places
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.scope_record import ScopeRecord
-from segmentstore.codec.stream_records.stream_state_record import StreamStateRecord
-from segmentstore.codec.stream_records.truncation_record import TruncationRecord
+from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records.scope_records import ScopeRecord
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
+    StreamStateRecord,
+    TruncationRecord,
+)
 from tests.controller.cluster import Cluster
 from tests.reference.memory_tables import MemoryTables
 
@@ -29,15 +31,15 @@ async def test_h78_a_stream_is_found_without_the_service() -> None:
     tables = cluster.memory_tables
 
     scope = ScopeRecord.decode(
-        await value(tables, record_places.SCOPES_TABLE, record_places.scope("s"))
+        await value(tables, record_keys.SCOPES_TABLE, record_keys.scope("s"))
     )
-    table = record_places.scope_table("s", scope.incarnation)
-    state = StreamStateRecord.decode(await value(tables, table, record_places.state("a")))
+    table = record_keys.scope_table("s", scope.incarnation)
+    state = StreamStateRecord.decode(await value(tables, table, record_keys.state("a")))
     epochs = [
-        EpochRecord.decode(await value(tables, table, record_places.epoch("a", number)))
+        EpochRecord.decode(await value(tables, table, record_keys.epoch("a", number)))
         for number in range(state.last_epoch + 1)
     ]
-    truncation = TruncationRecord.decode(await value(tables, table, record_places.truncation("a")))
+    truncation = TruncationRecord.decode(await value(tables, table, record_keys.truncation("a")))
 
     assert [[segment.segment_id for segment in epoch.segments] for epoch in epochs] == [
         [0, 1],

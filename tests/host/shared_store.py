@@ -18,20 +18,19 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.controller_life import ControllerLife
-from segmentstore.host.segment_store import SegmentStore
-from segmentstore.host.table_store import TableStore
+from segmentstore.host.controller_supervisor import ControllerSupervisor
+from segmentstore.host.segment_store import SegmentStore, TableStore
 from segmentstore.runtime.clock import SystemWallClock
 from tests.host.scripted_assignments import ScriptedAssignments
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -74,7 +73,7 @@ class StoreProcess:
             locate=lambda segment: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
         )
-        self.life = ControllerLife(controller=self.controller, registry=self.registry)
+        self.life = ControllerSupervisor(controller=self.controller, registry=self.registry)
         self._manager = ContainerManager(
             host_id=HostId(name),
             assignments=self.assignments,

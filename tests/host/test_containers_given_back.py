@@ -14,14 +14,14 @@ from struct import pack
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.stream_records import StreamState
 from segmentstore.codec.stream_names import (
     segment_name,
     transaction_id_of,
     transaction_segment,
 )
-from segmentstore.codec.stream_records.stream_state_record import StreamState
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
-from segmentstore.controller.errors import LifeEndedError
+from segmentstore.controller.errors import ControllerRestartedError
 from tests.host.shared_store import SharedTiers, StoreProcess
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -151,7 +151,7 @@ def test_a_controller_knows_what_another_one_did_while_its_containers_were_away(
             await asyncio.sleep(AFTER_EVERY_LEASE_SECONDS)
             assert await state(first, held) == "ABORTED"
             assert (held.lowBits, "ABORTED") in await completed(first)
-            first.controller.rooms.transactions.decisions.check()
+            first.controller.components.transactions.decisions.check()
             assert not first.life.complaints()
 
     with caplog.at_level(logging.WARNING):
@@ -220,7 +220,7 @@ def test_an_operation_that_another_controller_left_half_done_is_finished_unasked
             )
             await first.take_over()
             await asyncio.sleep(1.0)
-            operations = first.controller.rooms.streams.operations
+            operations = first.controller.components.streams.operations
             history = await operations.history("s", "a")
             found = (await history.state()).state
             assert found is StreamState.ACTIVE
@@ -299,7 +299,7 @@ def test_a_call_under_way_is_refused_so_that_its_client_comes_back() -> None:
         process = StoreProcess(SharedTiers(), "only")
         async with process.working():
             await prepared(process)
-            operations = process.controller.rooms.streams.operations
+            operations = process.controller.components.streams.operations
             async with operations.exclusive("s", "a"):
                 # It waits for the stream, which nobody gives up.
                 waits = asyncio.create_task(
@@ -307,7 +307,7 @@ def test_a_call_under_way_is_refused_so_that_its_client_comes_back() -> None:
                 )
                 await asyncio.sleep(1.0)
                 process.assignments.assign()
-                with pytest.raises(LifeEndedError):
+                with pytest.raises(ControllerRestartedError):
                     await waits
             await process.until_it_has_nothing()
             [complaint] = process.life.complaints()

@@ -7,15 +7,15 @@ from random import Random
 import pytest
 
 from segmentstore.codec.container_hash import container_of
-from segmentstore.codec.stream_records.record_places import SCOPES_TABLE, scope_table
+from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE, scope_table
 from segmentstore.contracts.errors import ContainerNotFoundError, DataCorruptionError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.controller_life import ControllerLife
+from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.runtime.clock import SystemWallClock
 from tests.host.simple_container import SimpleContainer
 from tests.http.memory_segments import MemorySegments
@@ -59,7 +59,7 @@ class World:
             locate=lambda name: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
         )
-        self.life = ControllerLife(controller=self.controller, registry=self.registry)
+        self.life = ControllerSupervisor(controller=self.controller, registry=self.registry)
         self.running = loop.create_task(self.life.run())
 
     def works(self) -> bool:
@@ -113,9 +113,9 @@ def test_a_life_ends_with_a_container_of_its_tables_and_the_next_one_begins_with
         world = World(loop)
         container = world.begins(table)
         await world.life.wait_until_recovered()
-        await world.controller.rooms.scopes.create("s")
-        await world.controller.rooms.scopes.streams("s", after="", count=1)
-        rooms = world.controller.rooms
+        await world.controller.components.scopes.create("s")
+        await world.controller.components.scopes.streams("s", after="", count=1)
+        components = world.controller.components
         world.tables.broken = ContainerNotFoundError(container.container_id, "moved")
         world.ends(container)
         await asyncio.sleep(1.0)
@@ -128,8 +128,8 @@ def test_a_life_ends_with_a_container_of_its_tables_and_the_next_one_begins_with
             await asyncio.sleep(0.001)
         assert loop.time() - began < 0.01
         assert world.lives == 2
-        assert world.controller.rooms is not rooms
-        assert world.controller.rooms.clock_watch is rooms.clock_watch
+        assert world.controller.components is not components
+        assert world.controller.components.clock_watch is components.clock_watch
         await world.stop()
 
     run_simulation(1, main)
@@ -209,12 +209,12 @@ def test_work_that_breaks_again_and_again_is_begun_again_in_pauses_that_grow(
         build = world.controller._build
 
         def built(**rest: object) -> object:
-            rooms = build(**rest)  # type: ignore[arg-type]
-            rooms.auto_scale.run = run  # type: ignore[method-assign]
-            return rooms
+            components = build(**rest)  # type: ignore[arg-type]
+            components.auto_scale.run = run  # type: ignore[method-assign]
+            return components
 
         world.controller._build = built  # type: ignore[assignment]
-        world.controller.rooms.auto_scale.run = run  # type: ignore[method-assign]
+        world.controller.components.auto_scale.run = run  # type: ignore[method-assign]
         await asyncio.sleep(100.0)
         assert 20 < world.lives < 50
         broken = False

@@ -7,10 +7,10 @@ import pytest
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.host.late_object_store import LateObjectStore
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import ObjectStoreSuite
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.object_stores.lazy_object_store import LazyObjectStore
 
 
 def filesystem_store(root: Path) -> FilesystemObjectStore:
@@ -22,7 +22,7 @@ def filesystem_store(root: Path) -> FilesystemObjectStore:
 class TestLateObjectStore(ObjectStoreSuite):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-        store = LateObjectStore(filesystem_store(tmp_path / "objects"))
+        store = LazyObjectStore(filesystem_store(tmp_path / "objects"))
         yield store
         await store.close()
 
@@ -53,7 +53,7 @@ async def test_h41_calls_fail_until_the_store_can_be_started_and_work_from_then_
     tmp_path: Path,
 ) -> None:
     behind = away_store(tmp_path / "objects")
-    store = LateObjectStore(behind)
+    store = LazyObjectStore(behind)
     for _ in range(behind.failures):
         with pytest.raises(StorageError, match="not mounted"):
             await store.put("a", [b"x"])
@@ -65,12 +65,12 @@ async def test_h41_calls_fail_until_the_store_can_be_started_and_work_from_then_
 async def test_concurrent_first_calls_start_the_store_once(tmp_path: Path) -> None:
     behind = away_store(tmp_path / "objects")
     behind.failures = 0
-    store = LateObjectStore(behind)
+    store = LazyObjectStore(behind)
     await asyncio.gather(*(store.put(f"a{number}", [b"x"]) for number in range(10)))
     assert behind.starts == 1
     await store.close()
 
 
 async def test_closing_a_store_that_never_started_does_nothing(tmp_path: Path) -> None:
-    await LateObjectStore(filesystem_store(tmp_path / "objects")).close()
+    await LazyObjectStore(filesystem_store(tmp_path / "objects")).close()
     assert not (tmp_path / "objects").exists()

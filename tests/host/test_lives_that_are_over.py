@@ -12,7 +12,7 @@ import pytest
 from segmentstore.contracts.containers import ContainerFailure, ContainerState, HostId
 from segmentstore.contracts.errors import ContainerNotFoundError, StorageError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.runtime.to_the_end import to_the_end
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from tests.host.managed_host import start_host
 from tests.host.scripted_assignments import ScriptedAssignments
 from tests.host.simple_container import SimpleContainer
@@ -32,7 +32,7 @@ class SlowToEnd(SimpleContainer):
 
     async def start(self) -> None:
         with suppress(asyncio.CancelledError):
-            await to_the_end(super().start())
+            await finish_despite_cancellation(super().start())
 
     async def run(self) -> None:
         try:

@@ -1,7 +1,7 @@
 import pytest
 
-from containers.segment_expiry import RetentionRule
-from segmentstore.host.retention_rules import parse_retention_rules
+from containers.container_settings import RetentionRule
+from segmentstore.host.settings import parse_retention_rules
 
 
 def test_rules_are_read_in_their_order_with_age_size_or_both() -> None:

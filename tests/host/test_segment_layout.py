@@ -13,12 +13,12 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.host.segment_layout import SegmentLayout
+from segmentstore.host.segment_store import SegmentLayout
 from segmentstore.runtime.clock import SystemWallClock
 from tests.containers.node import FAST_FLUSH, STORE_ID, MemoryTiers
 from tier1.memory_log import MemoryDurableDataLog
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 NAME = "scope/stream/0.#epoch.0"
 

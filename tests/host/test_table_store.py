@@ -7,7 +7,7 @@ from segmentstore.contracts.errors import ContainerNotFoundError, InvalidRequest
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.tables import TableEntry
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.table_store import TableStore
+from segmentstore.host.segment_store import TableStore
 from tests.host.simple_container import SimpleContainer
 
 COUNT = 4

@@ -9,9 +9,8 @@ from random import Random
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi
-from segmentstore.http.application import build_application
-from segmentstore.http.node_health import NodeHealth
-from segmentstore.http.server import HttpServer
+from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.server import HttpServer, build_application
 from segmentstore.http.settings import HttpSettings
 
 START_MS = 1_800_000_000_000

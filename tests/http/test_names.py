@@ -1,7 +1,7 @@
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.http.names import is_reserved, name_of_path
+from segmentstore.http.requests import is_reserved, name_of_path
 
 
 @pytest.mark.parametrize(

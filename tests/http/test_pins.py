@@ -1,12 +1,12 @@
 import pytest
 
 from segmentstore.contracts.errors import SegmentNotFoundError
-from segmentstore.http.pins import SegmentPins
+from segmentstore.http.stream_directory import StreamHandleCache
 from tests.http.memory_segments import MemorySegments
 
 
-def pins_of(segments: MemorySegments, count_max: int = 2) -> SegmentPins:
-    return SegmentPins(segments=segments, count_max=count_max, idle_seconds=10.0)
+def pins_of(segments: MemorySegments, count_max: int = 2) -> StreamHandleCache:
+    return StreamHandleCache(segments=segments, count_max=count_max, idle_seconds=10.0)
 
 
 async def test_a_hot_segment_is_opened_once(segments: MemorySegments) -> None:

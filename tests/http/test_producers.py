@@ -1,7 +1,8 @@
 import pytest
 
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.http.producers import (
+from segmentstore.http.responses import Refusal
+from segmentstore.http.stream_append import (
     NUMBER_MAX,
     ProducerClaim,
     Verdict,
@@ -9,7 +10,6 @@ from segmentstore.http.producers import (
     producer_claim,
     refuse,
 )
-from segmentstore.http.refusals import Refusal
 from segmentstore.http.stream_attributes import (
     Closer,
     ForkOrigin,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from segmentstore.cli.http_client import HttpClient
-from segmentstore.http.attribute_text import bytes_of_text, text_of_bytes
+from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
 from tests.http.memory_segments import MemorySegments

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.stream_events import control_event, data_event, whole_characters_length
+from segmentstore.http.stream_read import control_event, data_event, whole_characters_length
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
 

@@ -4,7 +4,7 @@ import pytest
 from aiohttp import ClientSession
 
 from segmentstore.http.settings import HttpSettings
-from segmentstore.runtime.clock_watch import ClockWatch
+from segmentstore.runtime.clock import ClockWatch
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, TurnableClock, running_node
 

@@ -10,11 +10,11 @@ from aiohttp import ClientSession
 
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.http.application import build_application
-from segmentstore.http.node_health import NodeHealth
-from segmentstore.http.server import HttpServer
+from segmentstore.contracts.storage import ProposedImage
+from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.server import HttpServer, build_application
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.swap_verbs import SwapOwner
+from segmentstore.http.tier2_verbs import SwapOwner
 from tests.contracts.storage_publications import read_all
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, TurnableClock, healthy_container
@@ -25,8 +25,7 @@ from tests.tier2.storage.test_swap_proposals import chunks
 from tier2.format.chunk_encoder import encode_chunk
 from tier2.format.chunk_format import Compression
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.swap_proposals import ProposedImage
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.tiered_storage import TieredStorage
 
 SETTINGS = HttpSettings(port=0, swap_object_bytes_max=1 << 16)
 

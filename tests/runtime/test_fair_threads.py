@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from segmentstore.runtime.fair_threads import FairThreads, Lane
+from segmentstore.runtime.thread_pool import FairThreadPool, Lane
 
 BUSY = [f"busy{number}" for number in range(100)]
 QUIET = [f"quiet{number}" for number in range(3)]
@@ -29,7 +29,7 @@ async def run(lane: Lane, call: Callable[[], None]) -> None:
 
 
 async def test_h37_a_busy_lane_gets_one_turn_for_each_turn_of_the_others() -> None:
-    threads = FairThreads(thread_count=1, name="test")
+    threads = FairThreadPool(thread_count=1, name="test")
     busy, quiet, gate = threads.lane(), threads.lane(), Gate()
     started: list[str] = []
     jobs = [asyncio.ensure_future(run(busy, gate.wait))]
@@ -47,7 +47,7 @@ async def test_h37_a_busy_lane_gets_one_turn_for_each_turn_of_the_others() -> No
 
 
 async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
-    threads = FairThreads(thread_count=2, name="test")
+    threads = FairThreadPool(thread_count=2, name="test")
     gates = [Gate() for _ in range(6)]
     entered: list[int] = []
 
@@ -71,7 +71,7 @@ async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
 
 
 async def test_what_a_job_raises_reaches_its_submitter_and_frees_the_thread() -> None:
-    threads = FairThreads(thread_count=1, name="test")
+    threads = FairThreadPool(thread_count=1, name="test")
     lane = threads.lane()
 
     def broken() -> None:
@@ -85,7 +85,7 @@ async def test_what_a_job_raises_reaches_its_submitter_and_frees_the_thread() ->
 
 
 async def test_a_cancelled_job_that_has_not_started_never_starts() -> None:
-    threads = FairThreads(thread_count=1, name="test")
+    threads = FairThreadPool(thread_count=1, name="test")
     lane, gate = threads.lane(), Gate()
     started: list[str] = []
     first = asyncio.ensure_future(run(lane, gate.wait))
@@ -103,7 +103,7 @@ async def test_a_cancelled_job_that_has_not_started_never_starts() -> None:
 
 
 async def test_closing_cancels_what_waits() -> None:
-    threads = FairThreads(thread_count=1, name="test")
+    threads = FairThreadPool(thread_count=1, name="test")
     lane, gate = threads.lane(), Gate()
     first = asyncio.ensure_future(run(lane, gate.wait))
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
-from segmentstore.runtime.stack_report import report_stacks_on_signal, stack_lines
+from segmentstore.runtime.process import report_stacks_on_signal, stack_lines
 
 
 async def outer(gate: asyncio.Event) -> None:

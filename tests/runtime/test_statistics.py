@@ -3,7 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.runtime.statistics import LatencyHistogram
+from segmentstore.runtime.latency_histogram import LatencyHistogram
 
 
 @given(values=st.lists(st.floats(1e-6, 1000), min_size=1, max_size=200), share=st.floats(0.01, 1))

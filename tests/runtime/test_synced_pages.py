@@ -11,8 +11,7 @@ from random import Random
 import pytest
 
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.direct_write import PAGE_BYTES, SyncedPageWriter
-from segmentstore.runtime.files import SystemFile, SystemFileSystem
+from segmentstore.runtime.files import PAGE_BYTES, SyncedPageWriter, SystemFile, SystemFileSystem
 
 PAGES = 16
 
@@ -123,12 +122,12 @@ def test_pages_past_the_cache_and_bytes_through_it_are_one_file(
         else:
             length = (random.randrange(PAGES - page) + 1) * PAGE_BYTES
             content = random.randbytes(length)
-            file.write_past_cache(start, [content])
+            file.write_direct(start, [content])
         expected[start : start + length] = content
         at = random.randrange(len(expected))
         assert file.read_at(at, 9000) == expected[at : at + 9000]
     file.sync_data()
-    file.forget_cached()
+    file.drop_page_cache()
     assert file.read_at(0, len(expected) + 1) == expected
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from segmentstore.runtime.to_the_end import to_the_end
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 
 async def test_what_is_cancelled_meanwhile_is_told_when_the_work_has_ended() -> None:
@@ -14,7 +14,7 @@ async def test_what_is_cancelled_meanwhile_is_told_when_the_work_has_ended() -> 
         await go.wait()
         ended.append(True)
 
-    waiting = asyncio.ensure_future(to_the_end(work()))
+    waiting = asyncio.ensure_future(finish_despite_cancellation(work()))
     for _ in range(3):
         await asyncio.sleep(0)
         waiting.cancel()
@@ -32,9 +32,9 @@ async def test_results_and_errors_are_those_of_the_work() -> None:
         await asyncio.sleep(0)
         return 10 // number
 
-    assert await to_the_end(work(5)) == 2
+    assert await finish_despite_cancellation(work(5)) == 2
     with pytest.raises(ZeroDivisionError):
-        await to_the_end(work(0))
+        await finish_despite_cancellation(work(0))
 
 
 async def test_a_cancellation_is_told_also_when_the_work_fails() -> None:
@@ -44,7 +44,7 @@ async def test_a_cancellation_is_told_also_when_the_work_fails() -> None:
         await go.wait()
         raise ValueError
 
-    waiting = asyncio.ensure_future(to_the_end(work()))
+    waiting = asyncio.ensure_future(finish_despite_cancellation(work()))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.sleep(0)

@@ -11,8 +11,7 @@ from random import Random
 import pytest
 
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.direct_write import PAGE_BYTES, DirectWriter
-from segmentstore.runtime.files import SystemFile, SystemFileSystem
+from segmentstore.runtime.files import PAGE_BYTES, DirectWriter, SystemFile, SystemFileSystem
 
 CONTENT = Random(1).randbytes(5 << 20)
 
@@ -49,21 +48,21 @@ def test_any_stretch_reads_back_between_its_neighbours(tmp_path: Path, seed: int
     length = random.choice([0, 1, PAGE_BYTES, random.randrange(20_000), random.randrange(5 << 20)])
     stretch = CONTENT[-length:] if length else b""
     file.write_at(0, [before])
-    file.write_past_cache(len(before), cut(stretch, random))
+    file.write_direct(len(before), cut(stretch, random))
     file.write_at(len(before) + length, [b"after"])
-    file.write_past_cache(len(before) + length + 5, cut(CONTENT[:9000], random))
+    file.write_direct(len(before) + length + 5, cut(CONTENT[:9000], random))
     file.sync_data()
     whole = before + stretch + b"after" + CONTENT[:9000]
     assert file.size() == len(whole)
     assert file.read_at(0, len(whole) + 1) == whole
-    file.forget_cached()
+    file.drop_page_cache()
     assert file.read_at(0, len(whole) + 1) == whole
     file.close()
 
 
 def test_the_file_writes_through_the_cache_again_afterwards(tmp_path: Path) -> None:
     file = new_file(tmp_path)
-    file.write_past_cache(0, [CONTENT])
+    file.write_direct(0, [CONTENT])
     descriptor = file.release()
     assert not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
     os.close(descriptor)
@@ -74,7 +73,7 @@ def test_a_file_system_without_direct_writes_is_asked_once(tmp_path: Path) -> No
     file = new_file(tmp_path)
     writer = file.direct = RefusedWriter()
     for start in (0, len(CONTENT)):
-        file.write_past_cache(start, [CONTENT])
+        file.write_direct(start, [CONTENT])
     assert file.read_at(0, 3 * len(CONTENT)) == 2 * CONTENT
     assert writer.calls == 1
     file.close()
@@ -85,5 +84,5 @@ def test_an_error_of_the_disk_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"")
     file = SystemFile(os.open(path, os.O_RDONLY))
     with pytest.raises(OSError, match="Bad file descriptor"):
-        file.write_past_cache(0, [CONTENT])
+        file.write_direct(0, [CONTENT])
     file.close()

@@ -17,7 +17,7 @@ from botocore.config import Config
 
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.s3.credentials import Credentials
+from segmentstore.s3.authentication import Credentials
 from segmentstore.s3.endpoint import open_endpoint
 from segmentstore.s3.settings import EndpointSettings
 from tier2.volumes.settings import VolumeSettings

@@ -11,8 +11,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from segmentstore.s3.authentication import Authenticated
-from segmentstore.s3.signature_v4 import Scope, signing_key
+from segmentstore.s3.authentication import Authenticated, Scope, signing_key
 from tests.s3.conftest import KEYS
 
 

@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from segmentstore.s3.authentication import Authenticator
-from segmentstore.s3.failures import S3Failure
+from segmentstore.s3.authentication import (
+    Authenticator,
+    Scope,
+    canonical_request,
+    request_signature,
+    signing_key,
+)
+from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request_target import RequestTarget, parse_target
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.signature_v4 import Scope, canonical_request, request_signature, signing_key
 from tests.s3.conftest import KEYS, client_of
 from tests.s3.raw_request import send, signed_headers, timestamp_of
 from tests.s3.test_objects import code_of
@@ -66,7 +71,7 @@ def signed(
 def outcome(target: RequestTarget, headers: CIMultiDict[str], method: str = "GET") -> str:
     try:
         authenticator().authenticate(method, target, CIMultiDictProxy(headers))
-    except S3Failure as error:
+    except S3Error as error:
         return error.code
     return "ok"
 
@@ -215,5 +220,5 @@ def test_a_presigned_request_that_has_ended_is_refused() -> None:
         "X-Amz-Signature": "0" * 64,
     }
     target = parse_target("/b/k", "&".join(f"{name}={value}" for name, value in query.items()))
-    with pytest.raises(S3Failure, match="expired"):
+    with pytest.raises(S3Error, match="expired"):
         authenticator().authenticate("GET", target, CIMultiDictProxy(CIMultiDict({"Host": "h"})))

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.failures import S3Failure
-from segmentstore.s3.object_keys import object_key
+from segmentstore.s3.errors import S3Error
+from segmentstore.s3.request_target import object_key
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.version_scan import VersionScan
 from tests.s3.conftest import client_of, endpoint
 from tests.s3.raw_request import send, signed_headers
 from tests.s3.test_objects import body_of, code_of
 from tests.tier2.volumes.engines import SetClock, open_small
-from tier2.volumes.index_rows import current_key
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index import current_key
+from tier2.volumes.index_database import MemoryIndex
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +85,7 @@ async def test_a_put_that_was_given_up_is_not_left_in_a_bucket_that_is_gone(tmp_
         removal = asyncio.create_task(buckets.delete("bucket"))
         await asyncio.sleep(0.1)
         index.go_on.set()
-        with pytest.raises(S3Failure, match="BucketNotEmpty"):
+        with pytest.raises(S3Error, match="BucketNotEmpty"):
             await removal
         assert "bucket" in buckets.records
         assert (await opened.engine.get(object_key("bucket", "k"))).content == b"content"

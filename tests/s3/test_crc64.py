@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
-from segmentstore.s3 import crc64
+from segmentstore.s3 import checksums as crc64
 from segmentstore.s3.checksums import checksum_text
 from tests.s3.test_multipart import PART, begin, complete
 from tests.s3.test_objects import body_of, code_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from segmentstore.s3.xml_reading import parse
+from segmentstore.s3.xml_documents import parse
 from tests.s3.raw_request import send, send_bytes, signed_headers
 from tests.s3.test_objects import body_of, code_of
 

@@ -13,8 +13,7 @@ from segmentstore.s3.settings import EndpointSettings
 from tests.s3.conftest import client_of, endpoint
 from tests.s3.test_objects import code_of
 from tests.s3.test_versions import set_versioning, shown_versions
-from tier2.volumes.index_database import Row
-from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.index_database import LmdbIndex, Row
 
 pytestmark = pytest.mark.integration
 

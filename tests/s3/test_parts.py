@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.s3.body_reader import BodyBudget
-from segmentstore.s3.bucket_record import BucketRecord, decode_bucket_record, encode_bucket_record
-from segmentstore.s3.byte_ranges import parse_range, resolve_range
-from segmentstore.s3.failures import S3Failure
-from segmentstore.s3.instants import http_date, iso_date, parse_http_date, parse_iso_date
-from segmentstore.s3.xml_writing import document, leaf
+from segmentstore.s3.buckets import BucketRecord, decode_bucket_record, encode_bucket_record
+from segmentstore.s3.errors import S3Error
+from segmentstore.s3.request import parse_range, resolve_range
+from segmentstore.s3.request_body import MemoryBudget
+from segmentstore.s3.xml_documents import (
+    document,
+    http_date,
+    iso_date,
+    leaf,
+    parse_http_date,
+    parse_iso_date,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,7 @@ def test_what_is_no_range_is_ignored(text: str | None, expected: Any) -> None:
 def test_a_range_that_is_not_in_the_object_is_refused(
     asked: tuple[int | None, int | None], size: int
 ) -> None:
-    with pytest.raises(S3Failure, match="InvalidRange"):
+    with pytest.raises(S3Error, match="InvalidRange"):
         resolve_range(asked, size)
 
 
@@ -85,7 +91,7 @@ def test_a_document_holds_nothing_that_xml_cannot() -> None:
 
 
 async def test_bodies_get_their_room_in_the_order_of_asking() -> None:
-    budget = BodyBudget(bytes_max=10, wait_seconds_max=60)
+    budget = MemoryBudget(bytes_max=10, wait_seconds_max=60)
     order: list[str] = []
     first_may_end = asyncio.Event()
 
@@ -109,13 +115,13 @@ async def test_bodies_get_their_room_in_the_order_of_asking() -> None:
 
 
 async def test_who_waits_too_long_or_gives_up_takes_nothing() -> None:
-    budget = BodyBudget(bytes_max=10, wait_seconds_max=0)
+    budget = MemoryBudget(bytes_max=10, wait_seconds_max=0)
     async with budget.hold(10):
-        with pytest.raises(S3Failure, match="SlowDown"):
+        with pytest.raises(S3Error, match="SlowDown"):
             async with budget.hold(1):
                 pytest.fail("there is no room")
     assert budget.bytes_held == 0
-    patient = BodyBudget(bytes_max=10, wait_seconds_max=60)
+    patient = MemoryBudget(bytes_max=10, wait_seconds_max=60)
     async with patient.hold(10):
         waiting = asyncio.ensure_future(patient.hold(5).__aenter__())
         await asyncio.sleep(0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from segmentstore.s3.signature_v4 import (
+from segmentstore.s3.authentication import (
     Scope,
     canonical_request,
     chunk_signature,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from segmentstore.s3.authentication import chunk_signature, trailer_signature
 from segmentstore.s3.checksums import checksum_text
-from segmentstore.s3.signature_v4 import chunk_signature, trailer_signature
 from tests.s3.raw_request import Answer, seed_of, send, signed_headers
 from tests.s3.test_objects import body_of
 

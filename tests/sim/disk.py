@@ -180,7 +180,7 @@ class SimulatedFile:
         self._inode.settle(pages)
         self._disk.changed("sync", self._path)
 
-    def write_past_cache(self, offset: int, buffers: Sequence[BufferView]) -> None:
+    def write_direct(self, offset: int, buffers: Sequence[BufferView]) -> None:
         self.write_at(offset, buffers)
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -235,10 +235,10 @@ class SimulatedFile:
         self._inode.settle()
         self._disk.changed("sync", self._path)
 
-    def start_writing(self, start: int, length: int) -> None:
+    def start_writeback(self, start: int, length: int) -> None:
         """Nothing is certain by that; a power cut keeps any part of it as before."""
 
-    def forget_cached(self, start: int = 0, length: int = 0) -> None:
+    def drop_page_cache(self, start: int = 0, length: int = 0) -> None:
         """Clean pages read back as the platter has them: also those that a failed sync gave up."""
         self._mount.enter("forget_cached", self._path)
         inode = self._inode

@@ -13,7 +13,6 @@ from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import ObjectNotFoundError, StorageUnavailableError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.host.late_object_store import LateObjectStore
 from tests.sim.clock import SimulatedWallClock
 from tests.sim.disk import Mount, SimulatedDisk
 from tests.sim.loop import SimLoop
@@ -29,13 +28,14 @@ from tests.sim.object_store import MountedObjectStore, SimulatedObjectStore
 from tests.sim.settings import Swarm
 from tests.sim.troubles import Troubles
 from tests.sim.volumes import VolumeIndexes, volume_settings
+from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.log import FileDurableDataLog
-from tier1.file_log.rules import DurabilityRules
-from tier1.file_log.sync_pace import SyncPace
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
-from tier2.object_stores.volumes.late_volumes import LateVolumes
-from tier2.storage.reader import ContainerReader
-from tier2.storage.tiered_storage import TieredStorage
+from tier1.file_log.settings import DurabilityRules
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.object_stores.lazy_object_store import LazyObjectStore
+from tier2.object_stores.volumes import LateVolumes
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 
 _STORE_ID = b"the-store-of-sim"
 _TIER2_PATH = "/data/tier2"
@@ -53,7 +53,7 @@ class Process:
     log_threads: SimExecutor | None
     storage_threads: SimExecutor | None
     random: Random
-    pace: SyncPace | None
+    pace: InlineSyncPolicy | None
 
 
 class NodeMachine:
@@ -144,9 +144,9 @@ class NodeMachine:
                 settings=volume_settings(swarm),
                 open_index=self._volume_indexes.opener(mount),
             )
-            objects = LateObjectStore(volumes)
+            objects = LazyObjectStore(volumes)
         elif swarm.objects_in_files:
-            objects = LateObjectStore(
+            objects = LazyObjectStore(
                 FilesystemObjectStore(
                     _TIER2_PATH, files=mount, executor=storage_threads, random=random
                 )
@@ -164,7 +164,7 @@ class NodeMachine:
             storage_threads=storage_threads,
             random=random,
             # Where threads are scarce, lone frames are written on the loop.
-            pace=SyncPace(now=self._loop.time, fast_writes_min=2) if workers == 1 else None,
+            pace=InlineSyncPolicy(now=self._loop.time, fast_writes_min=2) if workers == 1 else None,
         )
 
     def killed(self, node: Node) -> None:
@@ -229,7 +229,7 @@ class NodeMachine:
             mount = self.disk.mount("auditor")
             random = Random(self._loop.random.getrandbits(64))
             files = FilesystemObjectStore(_TIER2_PATH, files=mount, executor=None, random=random)
-            self._auditor = (mount, LateObjectStore(files))
+            self._auditor = (mount, LazyObjectStore(files))
         return self._auditor[1]
 
     def check(self) -> None:

@@ -1,21 +1,23 @@
 """What a world's NodeSettings mean to the rooms of the real node."""
 
-from containers.attributes.attribute_memory import AttributeMemorySettings
 from containers.cache.cache_manager import CacheManagerSettings
-from containers.container_settings import ContainerSettings
-from containers.log.checkpoint_policy import CheckpointSettings
-from containers.log.frame_pipeline import FramePipelineSettings
-from containers.log.processor_settings import OperationProcessorSettings
-from containers.log.throttler import ThrottlerSettings
-from containers.reading.container_read_index import ReadIndexSettings
-from containers.reading.storage_fetch import StorageFetchSettings
-from containers.segment_mapper import SegmentMapperSettings
-from containers.tables.settings import TableSettings
-from containers.writer.settings import WriterSettings
+from containers.container_settings import (
+    AttributeMemorySettings,
+    CheckpointSettings,
+    ContainerSettings,
+    FramePipelineSettings,
+    OperationProcessorSettings,
+    ReadIndexSettings,
+    SegmentMapperSettings,
+    StorageFetchSettings,
+    TableSettings,
+    ThrottlerSettings,
+    WriterSettings,
+)
 from tests.sim.settings import NodeSettings
 from tier1.file_log.frames import PAGE_BYTES, frame_bytes
 from tier1.file_log.settings import FileLogSettings
-from tier2.storage.settings import StorageSettings
+from tier2.settings import StorageSettings
 
 CACHE_BYTES = 1 << 20
 """The smallest that a node takes; shares of it make it as small as a world wants."""
@@ -54,14 +56,14 @@ def storage_settings(node: NodeSettings) -> StorageSettings:
         pack_chunks_max=16,
         upload_count_max=2,
         put_attempts_max=2,
-        repack_living_share_max=0.5,
-        run_block_bytes=512,
-        run_part_bytes=4096,
-        run_tier_bytes=1024,
-        run_fanout=2,
-        run_count_max=8,
+        repack_live_share_max=0.5,
+        sst_block_bytes=512,
+        sst_part_bytes=4096,
+        sst_tier_bytes=1024,
+        sst_fanout=2,
+        sst_count_max=8,
         merge_read_bytes=1024,
-        run_cache_bytes=node.tier2_cache_bytes,
+        sst_cache_bytes=node.tier2_cache_bytes,
         record_cache_bytes=node.tier2_cache_bytes,
         chunk_index_cache_bytes=node.tier2_cache_bytes,
         whole_chunk_read_bytes_max=min(chunk, 1024),

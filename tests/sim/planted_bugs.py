@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import pytest
 
 from containers.cache.cache_entry import CacheEntry
-from containers.log.data_frame_builder import DataFrameBuilder
-from containers.log.truncation_markers import TruncationMarkers
+from containers.log.data_frame import DataFrameBuilder
+from containers.log.log_truncation import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import AttributeChanges, Operation
-from containers.reading.segment_read_index import SegmentReadIndex
-from containers.tables import batch
-from containers.tables.batch import RemovalBatch
+from containers.read_index.segment_read_index import SegmentReadIndex
+from containers.tables import table_batch as batch
+from containers.tables.table_batch import RemovalBatch
 from containers.tables.table_index import encode_place
-from containers.writer.ack_calculator import AckCalculator
-from containers.writer.publication_builder import PublicationBuilder
+from containers.writer.backlog import AckCalculator
+from containers.writer.publication import PublicationBuilder
 from containers.writer.segment_flush import SegmentFlush
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.errors import StorageError
@@ -29,10 +29,10 @@ from tests.tier1.file_log.planted import (
     ReplaysFormerLives,
     ServesTheUnsyncedTail,
 )
-from tier1.file_log.rules import DurabilityRules
-from tier2.volumes import plain_rows
-from tier2.volumes.index_rows import plain_row_sequence
-from tier2.volumes.tail_replay import TailReplay
+from tier1.file_log.settings import DurabilityRules
+from tier2.volumes import rebuild as plain_rows
+from tier2.volumes.index import plain_row_sequence
+from tier2.volumes.recovery import TailReplay
 from tier2.volumes.volume_files import OpenVolume
 
 

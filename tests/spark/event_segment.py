@@ -24,13 +24,13 @@ from segmentstore.contracts.storage import (
     SegmentRecord,
 )
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.spark.block_range import SegmentRange
-from segmentstore.spark.columns import EVENT_COLUMNS
-from segmentstore.spark.range_reading import RangeReading, ReadSettings
-from segmentstore.spark.tier2_view import Tier2View
+from segmentstore.spark.scan.partitions import SegmentRange
+from segmentstore.spark.scan.range_reader import RangeReader, ReadSettings
+from segmentstore.spark.schema import EVENT_COLUMNS
+from segmentstore.spark.tier2_access import Tier2Reader
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 NAME = "s/t/0.#epoch.0"
 SEGMENT_ID = SegmentId(1)
@@ -156,9 +156,9 @@ class EventSegment:
         async with aclosing(MemoryObjectStore.list(self.store, "containers/0000/chunks/")) as found:
             return [info.key async for info in found]
 
-    async def view(self) -> Tier2View:
+    async def view(self) -> Tier2Reader:
         """What a reader sees now; its requests are counted from here on."""
-        view = Tier2View(store=self.store, executor=None)
+        view = Tier2Reader(store=self.store, executor=None)
         await view.open()
         self.store.gets = self.store.listings = 0
         return view
@@ -205,21 +205,21 @@ async def event_segment(settings: StorageSettings = SETTINGS, name: str = NAME) 
 
 def reading(
     part: SegmentRange,
-    view: Tier2View,
+    view: Tier2Reader,
     *,
     columns: Sequence[str] = EVENT_COLUMNS,
     fail_on_data_loss: bool = True,
     executor: Executor | None = None,
-) -> RangeReading:
+) -> RangeReader:
     settings = ReadSettings(
         place=None,
         controller="",
         columns=tuple(columns),
         fail_on_data_loss=fail_on_data_loss,
     )
-    return RangeReading(part, settings=settings, view=view, served=None, executor=executor)
+    return RangeReader(part, settings=settings, view=view, served=None, executor=executor)
 
 
-async def rows_of(found: RangeReading) -> list[dict[str, object]]:
+async def rows_of(found: RangeReader) -> list[dict[str, object]]:
     async with aclosing(found.batches()) as batches:
         return [row async for batch in batches for row in batch.to_pylist()]

@@ -10,7 +10,7 @@ from typing import TypeVar
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.client import Store, connect
-from segmentstore.spark.tier2_view import Tier2Place, open_tier2_view
+from segmentstore.spark.tier2_access import Tier2Location, open_tier2_reader
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class LiveStore:
         self.server = server
         self.tier2 = tier2
         """The place of Tier 2, as readers name it."""
-        self._place = Tier2Place(
+        self._place = Tier2Location(
             place=tier2, endpoint=os.environ.get("SEGMENTSTORE_S3_ENDPOINT_URL", "")
         )
 
@@ -70,7 +70,7 @@ class LiveStore:
     async def _seen(self, lengths: Mapping[str, int]) -> None:
         """Wait until a reader beside the store sees it: volumes show what they hold up to a second late."""
         while True:
-            async with open_tier2_view(self._place, executor=None) as view:
+            async with open_tier2_reader(self._place, executor=None) as view:
                 found = {name: await view.find(name) for name in lengths}
             if all(
                 record is not None and record.length >= lengths[name]

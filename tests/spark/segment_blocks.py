@@ -5,8 +5,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from segmentstore.spark.block_range import BlockRange
-from segmentstore.spark.event_batches import Block, BlockFacts
+from segmentstore.spark.scan.block_reader import Block, BlockInfo
+from segmentstore.spark.scan.partitions import BlockRange
 
 
 def frame(event: bytes) -> bytes:
@@ -41,7 +41,7 @@ def cut_segment(
     for number, (start, end) in enumerate(itertools.pairwise(bounds)):
         begun = [(place, row) for row, place in enumerate(offsets) if start <= place < end]
         known = bool(begun) and number not in unknown
-        facts = BlockFacts(
+        facts = BlockInfo(
             offset=start,
             first_event_offset=begun[0][0] if known else None,
             event_number=first + begun[0][1] if known else None,

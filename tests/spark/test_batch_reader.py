@@ -6,11 +6,11 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.batch_reader import BatchReader
 from segmentstore.spark.data_source import SegmentStoreDataSource
-from segmentstore.spark.errors import DataLossError
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.pushed_bounds import PushedBounds
+from segmentstore.spark.scan.batch_reader import BatchReader
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.scan_planner import PushedBounds
 from tests.spark.segment_blocks import part_of
 
 OPTIONS = {"tier2": "/nowhere", "stream": "plant/readings"}

@@ -1,6 +1,6 @@
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from segmentstore.spark.columns import BYTES_COLUMNS, EVENT_COLUMNS, arrow_schema, spark_schema
+from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS, arrow_schema, spark_schema
 
 
 def test_arrow_and_spark_mean_the_same_types() -> None:

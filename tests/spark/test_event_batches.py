@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.spark.byte_batches import ByteBatches
-from segmentstore.spark.columns import BYTES_COLUMNS, EVENT_COLUMNS
-from segmentstore.spark.event_batches import Block, BlockFacts, EventBatches
+from segmentstore.spark.scan.arrow_batches import ByteBatchBuilder, EventBatchBuilder
+from segmentstore.spark.scan.block_reader import Block, BlockInfo
+from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS
 from tests.spark.segment_blocks import CutSegment, cut_segment, frame, part_of
 
 Rows = list[dict[str, object]]
@@ -23,7 +23,7 @@ SEGMENTS = st.builds(
 
 def rows_of(segment: CutSegment, start: int, end: int, *, at_once: int = 1) -> Rows:
     """The rows of one range, whose reading begins with the last block where an event begins at or before it."""
-    batches = EventBatches(part_of(start, end), EVENT_COLUMNS)
+    batches = EventBatchBuilder(part_of(start, end), EVENT_COLUMNS)
     begin = max(
         number
         for number, block in enumerate(segment.blocks)
@@ -68,7 +68,7 @@ def test_a_time_is_that_of_the_block_in_which_the_event_begins() -> None:
 
 def test_columns_of_one_value_are_as_long_as_each_batch() -> None:
     segment = cut_segment([b"%d" % number for number in range(10)], [18, 63, 72])
-    batches = EventBatches(part_of(0, segment.length), EVENT_COLUMNS)
+    batches = EventBatchBuilder(part_of(0, segment.length), EVENT_COLUMNS)
     sizes = []
     for block in segment.blocks:
         for batch in batches.add([block]):
@@ -83,7 +83,7 @@ def test_columns_of_one_value_are_as_long_as_each_batch() -> None:
 def test_an_event_without_its_end_is_no_event_yet() -> None:
     segment = cut_segment([b"whole", b"cut off"], [])
     (block,) = segment.blocks
-    batches = EventBatches(part_of(0, segment.length), EVENT_COLUMNS)
+    batches = EventBatchBuilder(part_of(0, segment.length), EVENT_COLUMNS)
     (batch,) = batches.add([Block(block.facts, block.content[:-1])])
     assert batch.column("value").to_pylist() == [b"whole"]
     assert batches.has_rest
@@ -99,23 +99,23 @@ def test_a_big_event_of_many_blocks_is_parsed_once_it_is_whole() -> None:
 
 def test_bytes_that_are_no_events_raise_and_say_where() -> None:
     content = frame(b"good") + struct.pack(">ii", 7, 1) + b"x"
-    batches = EventBatches(part_of(100, 200), EVENT_COLUMNS)
-    facts = BlockFacts(offset=100, first_event_offset=100, event_number=0, lowest_time_ms=0)
+    batches = EventBatchBuilder(part_of(100, 200), EVENT_COLUMNS)
+    facts = BlockInfo(offset=100, first_event_offset=100, event_number=0, lowest_time_ms=0)
     with pytest.raises(CorruptedDataError, match=r"no event begins here .*offset=112 type=7"):
         batches.add([Block(facts, content)])
 
 
 def test_a_block_whose_event_is_elsewhere_than_the_index_says_raises() -> None:
     segment = cut_segment([b"aaaa", b"bbbb", b"cccc"], [12])
-    wrong = BlockFacts(offset=12, first_event_offset=16, event_number=1, lowest_time_ms=0)
-    batches = EventBatches(part_of(0, 36), EVENT_COLUMNS)
+    wrong = BlockInfo(offset=12, first_event_offset=16, event_number=1, lowest_time_ms=0)
+    batches = EventBatchBuilder(part_of(0, 36), EVENT_COLUMNS)
     with pytest.raises(CorruptedDataError, match="expected=16 found=12"):
         batches.add([segment.blocks[0], Block(wrong, segment.blocks[1].content)])
 
 
 def test_only_the_columns_asked_for_are_made_in_their_order() -> None:
     segment = cut_segment([b"a", b"b"], [])
-    batches = EventBatches(part_of(0, segment.length), ("offset", "stream", "segment_id"))
+    batches = EventBatchBuilder(part_of(0, segment.length), ("offset", "stream", "segment_id"))
     (batch,) = batches.add(segment.blocks)
     assert batch.to_pylist() == [
         {"offset": 0, "stream": "t", "segment_id": 5},
@@ -125,7 +125,7 @@ def test_only_the_columns_asked_for_are_made_in_their_order() -> None:
 
 def test_what_was_truncated_is_left_out_and_reading_goes_on_behind_it() -> None:
     segment = cut_segment([b"aaaa", b"bbbb", b"cccc", b"dddd"], [12, 24, 36])
-    batches = EventBatches(part_of(0, 48), ("value",))
+    batches = EventBatchBuilder(part_of(0, 48), ("value",))
     batches.add(segment.blocks[:1])
     batches.skip_to(24)
     (batch,) = batches.add(segment.blocks[2:])
@@ -144,7 +144,7 @@ def test_bytes_come_back_whatever_the_blocks_and_the_ranges(
     bounds = sorted({0, *(cut for cut in blocks if cut < len(content)), len(content)})
     pieces = [
         Block(
-            BlockFacts(offset=start, first_event_offset=None, event_number=None, lowest_time_ms=0),
+            BlockInfo(offset=start, first_event_offset=None, event_number=None, lowest_time_ms=0),
             content[start:end],
         )
         for start, end in itertools.pairwise(bounds)
@@ -152,7 +152,7 @@ def test_bytes_come_back_whatever_the_blocks_and_the_ranges(
     ends = sorted({0, *(cut for cut in cuts if cut < len(content)), len(content)})
     found = bytearray()
     for start, end in itertools.pairwise(ends):
-        batches = ByteBatches(part_of(start, end, "bytes"), BYTES_COLUMNS)
+        batches = ByteBatchBuilder(part_of(start, end, "bytes"), BYTES_COLUMNS)
         for piece in (each for each in pieces if each.end_offset > start):
             for batch in batches.add([piece]):
                 (row,) = batch.to_pylist()

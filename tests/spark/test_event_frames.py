@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.spark.event_frames import EVENT_HEADER_BYTES, walk_events
+from segmentstore.spark.scan.event_parser import EVENT_HEADER_BYTES, find_events
 
 NUMBER_MAX = (1 << 31) - 1
 
@@ -37,7 +37,7 @@ def test_runs_of_one_length_and_others_are_found_up_to_the_one_that_is_cut_off(
     content, bounds = framed(runs)
     content = content[: max(0, len(content) - cut)]
     whole = [bound for bound in bounds if bound <= len(content)]
-    walked = walk_events(content, segment="a/b/0", offset=0)
+    walked = find_events(content, segment="a/b/0", offset=0)
     assert walked.starts.tolist() == whole[:-1]
     assert walked.ends.tolist() == whole[1:]
     assert walked.rest == whole[-1]
@@ -58,4 +58,4 @@ def test_what_is_no_event_is_refused_behind_a_run_of_any_length(
     content, bounds = framed([(20, before)])
     content += struct.pack(">ii", kind, length) + bytes(100)
     with pytest.raises(CorruptedDataError, match=f"offset={7 + bounds[-1]} type={kind} "):
-        walk_events(content, segment="a/b/0", offset=7)
+        find_events(content, segment="a/b/0", offset=7)

@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from segmentstore.spark.frozen_imports import freeze_imports
+from segmentstore.spark.python_worker import freeze_imports
 
 
 class Knot:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.java_build import build, jar_name, jvm_jar
+from segmentstore.spark.jvm.jar_build import build, jar_name, jvm_jar
 from tests.integration.java_libraries import missing
 
 pytestmark = pytest.mark.slow

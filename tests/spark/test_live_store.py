@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from segmentstore.client import ScalingPolicy, Store, StreamConfig
-from segmentstore.spark.batch_reader import BatchReader
-from segmentstore.spark.block_range import SegmentRange, TailRange
-from segmentstore.spark.loop_runner import LoopRunner
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.stream_map import StreamMap
-from segmentstore.spark.stream_source import open_stream_source
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.scan.batch_reader import BatchReader
+from segmentstore.spark.scan.partitions import SegmentRange, TailRange
+from segmentstore.spark.streams.segment_graph import StreamMetadata
+from segmentstore.spark.streams.stream_source import open_stream_source
 from tests.spark.live_store import LiveStore, live_store
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -23,7 +23,7 @@ STREAM = "plant/readings"
 
 READER = """
 import sys
-from segmentstore.spark.batch_reader import BatchReader
+from segmentstore.spark.scan.batch_reader import BatchReader
 from segmentstore.spark.options import parse_options
 
 reader = BatchReader(parse_options({"tier2": sys.argv[1], "stream": sys.argv[2]}))
@@ -51,12 +51,12 @@ async def split_and_merged(store: Store) -> Sequence[int]:
     return [*ids, *(each.segment_id for each in await stream.segments())]
 
 
-def map_of(live: LiveStore, controller: str = "") -> StreamMap:
+def map_of(live: LiveStore, controller: str = "") -> StreamMetadata:
     options = parse_options({"tier2": live.tier2, "stream": STREAM, "controller": controller})
 
-    async def look(runner: LoopRunner) -> StreamMap:
+    async def look(runner: LoopRunner) -> StreamMetadata:
         async with open_stream_source(options, executor=runner.executor) as source:
-            (found,) = await source.stream_maps()
+            (found,) = await source.selected_streams()
             found.check()
             return found
 

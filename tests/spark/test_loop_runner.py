@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from segmentstore.spark.loop_runner import InlineExecutor, LoopRunner
+from segmentstore.spark.python_worker import InlineExecutor, LoopRunner
 
 
 def test_one_loop_serves_all_calls() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.columns import BYTES_COLUMNS, EVENT_COLUMNS
 from segmentstore.spark.options import Content, ReadMode, parse_options
+from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS
 
 
 def test_keys_come_in_any_case_and_values_with_units() -> None:

@@ -6,12 +6,12 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
     SequenceNumber,
 )
-from segmentstore.spark.block_range import BlockPlace, SegmentRange
-from segmentstore.spark.placed_blocks import Found, PlacedBlocks
+from segmentstore.spark.jvm.block_locations import Found, ResolvedBlockCache
+from segmentstore.spark.scan.partitions import BlockLocation, SegmentRange
 from tests.spark.segment_blocks import part_of
-from tier2.storage.root import Root
+from tier2.manifest.manifest import Manifest
 
-ROOT = Root(
+ROOT = Manifest(
     store_id=b"s" * 16,
     log_id=b"log",
     container_id=ContainerId(0),
@@ -26,7 +26,7 @@ PART = part_of(0, 100)
 
 
 def found(blocks: int) -> Found:
-    block = BlockPlace(
+    block = BlockLocation(
         object_key="chunk",
         position=0,
         stored_length=10,
@@ -43,14 +43,14 @@ def found(blocks: int) -> Found:
 
 
 def test_what_was_found_is_found_again_below_the_same_root() -> None:
-    placed = PlacedBlocks()
+    placed = ResolvedBlockCache()
     blocks = found(3)
     placed.keep(ROOT, PART, blocks)
     assert placed.get(ROOT, PART) is blocks
 
 
 def test_another_version_store_or_attempt_is_asked_anew() -> None:
-    placed = PlacedBlocks()
+    placed = ResolvedBlockCache()
     placed.keep(ROOT, PART, found(1))
     for other in (
         replace(ROOT, version=8),
@@ -62,7 +62,7 @@ def test_another_version_store_or_attempt_is_asked_anew() -> None:
 
 
 def test_another_range_is_asked_anew_though_its_bounds_of_time_alone_differ() -> None:
-    placed = PlacedBlocks()
+    placed = ResolvedBlockCache()
     placed.keep(ROOT, PART, found(1))
     assert placed.get(ROOT, part_of(0, 99)) is None
     assert placed.get(ROOT, replace(PART, lowest_time_ms=5)) is None
@@ -80,7 +80,7 @@ def test_another_range_is_asked_anew_though_its_bounds_of_time_alone_differ() ->
 
 
 def test_what_was_not_asked_for_longest_goes_first_when_blocks_are_too_many() -> None:
-    placed = PlacedBlocks(blocks_max=10)
+    placed = ResolvedBlockCache(blocks_max=10)
     parts = [part_of(0, end) for end in (1, 2, 3)]
     for part in parts[:2]:
         placed.keep(ROOT, part, found(5))

@@ -14,11 +14,11 @@ import pytest
 
 from segmentstore.client import ScalingPolicy, Store, StreamConfig
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.block_range import SegmentRange
-from segmentstore.spark.errors import DataLossError
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.placed_blocks import PlacedBlocks
-from segmentstore.spark.plan_export import Question, answer, parse_question
+from segmentstore.spark.jvm.block_locations import ResolvedBlockCache
+from segmentstore.spark.jvm.planner_server import Question, answer, parse_question
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.partitions import SegmentRange
 from tests.spark.live_store import LiveStore, live_store
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -43,12 +43,16 @@ def fill(live: LiveStore) -> None:
 
 
 def ask(
-    verb: str, options: Mapping[str, str], *, placed: PlacedBlocks | None = None, **more: object
+    verb: str,
+    options: Mapping[str, str],
+    *,
+    placed: ResolvedBlockCache | None = None,
+    **more: object,
 ) -> dict[str, object]:
     with LoopRunner() as runner:
         question = {"verb": verb, "options": dict(options), **more}
         asked = parse_question(json.dumps(question).encode())
-        fields, _ = answer(asked, runner, PlacedBlocks() if placed is None else placed)
+        fields, _ = answer(asked, runner, ResolvedBlockCache() if placed is None else placed)
         found: dict[str, object] = json.loads(json.dumps(fields))
         return found
 
@@ -111,7 +115,7 @@ def test_what_was_placed_before_is_placed_anew_when_more_is_published(tmp_path: 
     with live_store(tmp_path) as live:
         fill(live)
         options = {"tier2": live.tier2, "stream": STREAM, "mode": "offline"}
-        placed = PlacedBlocks()
+        placed = ResolvedBlockCache()
         first = ask("plan", options, placed=placed)
         assert content_of(first) == framed()
         assert ask("plan", options, placed=placed) == first
@@ -199,14 +203,14 @@ def test_the_tail_comes_from_the_service(tmp_path: Path) -> None:
         part = SegmentRange("plant", "readings", 0, SEGMENT, 0, tail["start"], tail["end"])
         with LoopRunner() as runner:
             _, content = answer(
-                Question(verb="tail", options=options, range=part), runner, PlacedBlocks()
+                Question(verb="tail", options=options, range=part), runner, ResolvedBlockCache()
             )
         assert content == struct.pack(">ii", 0, 4) + b"late"
 
 
 def test_questions_are_answered_one_after_the_other_until_there_are_none(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "segmentstore.spark.plan_export"],
+        [sys.executable, "-m", "segmentstore.spark.jvm.planner_server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

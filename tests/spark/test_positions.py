@@ -4,16 +4,16 @@ import gzip
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.positions import Position
-from segmentstore.spark.stream_map import MappedSegment, StreamMap
+from segmentstore.spark.streams.offsets import Position
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 
 SECOND, THIRD, FOURTH = 1 << 32 | 2, 1 << 32 | 3, 2 << 32 | 4
 
 
 def segment(
     segment_id: int, *, successors: tuple[int, ...] = (), predecessors: tuple[int, ...] = ()
-) -> MappedSegment:
-    return MappedSegment(
+) -> StreamSegmentMetadata:
+    return StreamSegmentMetadata(
         segment_id=segment_id,
         name=f"s/t/{segment_id & 0xFFFFFFFF}.#epoch.{segment_id >> 32}",
         epoch=segment_id >> 32,
@@ -29,9 +29,9 @@ def segment(
     )
 
 
-def split_and_merged() -> StreamMap:
+def split_and_merged() -> StreamMetadata:
     """0 became 2 and 3; both of them, and 1, became 4."""
-    stream = StreamMap(
+    stream = StreamMetadata(
         scope="s",
         stream="t",
         segments=[

@@ -8,14 +8,12 @@ import pytest
 
 from containers.tables.table_index import encode_moved, encode_place, index_key
 from containers.tables.table_record import encode_copy, encode_removal, encode_update
+from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamSegment
 from segmentstore.codec.stream_names import segment_id_of
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SequenceNumber
 from segmentstore.contracts.storage import DataPiece, SegmentPublication
-from segmentstore.spark.published_streams import order_of
-from segmentstore.spark.published_table import PublishedTable
+from segmentstore.spark.streams.tier2_catalog import Tier2Table, order_of
 from tests.spark.event_segment import EventSegment, event_segment, publication
 
 TABLE = "_system/_tables/s/0"
@@ -47,7 +45,7 @@ class WrittenTable:
     def point(self, key: bytes, value: bytes) -> None:
         self._attributes[index_key(key)] = value
 
-    async def publish(self) -> PublishedTable:
+    async def publish(self) -> Tier2Table:
         segment = self._segment
         segment.record = replace(
             segment.record, length=len(self._content), sequence_number=SequenceNumber(1)
@@ -64,7 +62,7 @@ class WrittenTable:
         )
         container = await (await segment.view()).container(0)
         assert container is not None
-        return PublishedTable(container=container, name=TABLE)
+        return Tier2Table(container=container, name=TABLE)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from segmentstore.spark.pushed_bounds import NO_BOUNDS, PushedBounds, bounds_of
+from segmentstore.spark.scan.scan_planner import NO_BOUNDS, PushedBounds, bounds_of
 
 
 def test_filters_on_places_and_times_become_bounds() -> None:

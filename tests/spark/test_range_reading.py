@@ -9,10 +9,10 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import EVENT_COUNT
-from segmentstore.spark import range_reading
-from segmentstore.spark.block_range import BlockRange, SegmentRange
-from segmentstore.spark.errors import DataLossError
-from segmentstore.spark.range_reading import ReadSettings, read_range
+from segmentstore.spark.scan import range_reader as range_reading
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
+from segmentstore.spark.scan.range_reader import ReadSettings, read_range
 from tests.spark.event_segment import NAME, START_MS, event_segment, reading, rows_of
 
 

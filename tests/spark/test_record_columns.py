@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.spark.columns import EVENT_COLUMNS
-from segmentstore.spark.event_batches import EventBatches
-from segmentstore.spark.record_columns import find_records
+from segmentstore.spark.scan.arrow_batches import EventBatchBuilder
+from segmentstore.spark.scan.event_parser import find_records
+from segmentstore.spark.schema import EVENT_COLUMNS
 from tests.spark.segment_blocks import cut_segment, part_of
 from tier2.format.records import Record, encode_records
 
@@ -26,7 +26,7 @@ RECORDS = st.builds(
 @settings(max_examples=150, deadline=None)
 def test_records_come_back_as_the_codec_wrote_them(records: list[Record]) -> None:
     segment = cut_segment([encode_records([record]) for record in records], [])
-    batches = EventBatches(part_of(0, segment.length, "record"), EVENT_COLUMNS)
+    batches = EventBatchBuilder(part_of(0, segment.length, "record"), EVENT_COLUMNS)
     (batch,) = batches.add(segment.blocks)
     rows = batch.to_pylist()
     assert [row["key"] for row in rows] == [record.key for record in records]
@@ -59,6 +59,6 @@ def test_an_event_that_is_no_record_raises_and_never_reads_into_its_neighbour(no
 def test_a_record_that_is_cut_off_names_its_event() -> None:
     record = encode_records([Record(0, 1, b"key", b"value")])
     segment = cut_segment([record, record[:-3]], [])
-    batches = EventBatches(part_of(0, segment.length, "record"), EVENT_COLUMNS)
+    batches = EventBatchBuilder(part_of(0, segment.length, "record"), EVENT_COLUMNS)
     with pytest.raises(CorruptedDataError, match="does not hold a record"):
         batches.add(segment.blocks)

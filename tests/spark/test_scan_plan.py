@@ -5,12 +5,18 @@ from itertools import pairwise
 
 import pytest
 
-from segmentstore.spark.block_range import SegmentRange
-from segmentstore.spark.errors import DataLossError
 from segmentstore.spark.options import Content, SourceOptions, parse_options
-from segmentstore.spark.pushed_bounds import NO_BOUNDS, PushedBounds
-from segmentstore.spark.scan_plan import RangeMaker, cut_stretches, plan_scan, stretches_of
-from segmentstore.spark.stream_source import StreamSource, published_segment_map
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.partitions import SegmentRange
+from segmentstore.spark.scan.scan_planner import (
+    NO_BOUNDS,
+    PushedBounds,
+    RangeFactory,
+    plan_scan,
+    planned_ranges,
+    split_ranges,
+)
+from segmentstore.spark.streams.stream_source import StreamSource, tier2_segment_metadata
 from tests.spark.event_segment import (
     NAME,
     SETTINGS,
@@ -140,17 +146,17 @@ async def test_what_tier2_does_not_hold_yet_is_a_tail() -> None:
     segment = await event_segment()
     await segment.append([b"x" * 100] * 10)
     view = await segment.view()
-    stream = await published_segment_map(view, NAME)
+    stream = await tier2_segment_metadata(view, NAME)
     (published,) = stream.segments
     longer = replace(stream, segments=[replace(published, end_offset=published.end_offset + 50)])
-    stretches = stretches_of(
+    stretches = planned_ranges(
         longer,
         starts={0: 0},
         ends={0: published.end_offset + 50},
         fail_on_data_loss=True,
     )
-    maker = RangeMaker(scope="s", stream="t", content=Content.RAW)
-    parts = await cut_stretches(view, maker, stretches, target_bytes=1 << 20)
+    maker = RangeFactory(scope="s", stream="t", content=Content.RAW)
+    parts = await split_ranges(view, maker, stretches, target_bytes=1 << 20)
     assert [(type(part).__name__, part.start, part.end) for part in parts] == [
         ("BlockRange", 0, published.end_offset),
         ("TailRange", published.end_offset, published.end_offset + 50),

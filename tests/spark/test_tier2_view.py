@@ -3,11 +3,12 @@ from pathlib import Path
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark import stream_source, tier2_view
-from segmentstore.spark.loop_runner import LoopRunner
+from segmentstore.spark import tier2_access as tier2_view
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.stream_source import StreamSource
-from segmentstore.spark.tier2_view import Tier2Place, open_tier2_view
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.streams import stream_source
+from segmentstore.spark.streams.stream_source import StreamSource
+from segmentstore.spark.tier2_access import Tier2Location, open_tier2_reader
 from tests.spark.event_segment import NAME, event_segment
 
 
@@ -18,7 +19,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_place_without_tier2_is_refused_after_a_few_looks(tmp_path: Path) -> None:
     async def look() -> None:
-        async with open_tier2_view(Tier2Place(place=str(tmp_path)), executor=None):
+        async with open_tier2_reader(Tier2Location(place=str(tmp_path)), executor=None):
             raise AssertionError("opened")
 
     with (
@@ -74,5 +75,5 @@ async def test_a_stream_that_tier2_shows_a_moment_later_is_found(
         await refresh()
 
     monkeypatch.setattr(view, "refresh", late_refresh)
-    (stream,) = await source.stream_maps()
+    (stream,) = await source.selected_streams()
     assert (looks, stream.segments[0].end_offset) == (3, 9)

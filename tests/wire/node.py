@@ -21,11 +21,10 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
-from segmentstore.wire.event_search import EventNear
-from segmentstore.wire.segment_commands import FlushContainer, ListChunks
+from segmentstore.wire.requests import TokenVerifier
+from segmentstore.wire.segment_commands import EventNear, FlushContainer, ListChunks
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
-from segmentstore.wire.tokens import TokenVerifier
 from tests.containers.node import MemoryTiers, running
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.protocol_client import ProtocolClient

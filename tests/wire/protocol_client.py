@@ -6,9 +6,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, AppendSetup, SetupAppend
-from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.frame_splitter import FrameSplitter
-from segmentstore.codec.wire_protocol.session import Hello
+from segmentstore.codec.wire_protocol.command import Command, Hello
+from segmentstore.codec.wire_protocol.frames import FrameSplitter
 
 Reply = TypeVar("Reply", bound=Command)
 

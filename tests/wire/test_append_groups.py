@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from segmentstore.codec.wire_protocol.appends import AppendBlock, AppendBlockEnd, DataAppended
-from segmentstore.wire.append_group import AppendGroup
-from segmentstore.wire.append_unit import AppendUnit
+from segmentstore.wire.received_appends import AppendBatch, ReceivedAppend
 from tests.wire.conftest import OTHER, SEGMENT, WRITER
 from tests.wire.node import Node
 from tests.wire.protocol_client import ProtocolClient, event
@@ -14,8 +13,8 @@ from tests.wire.protocol_client import ProtocolClient, event
 
 def unit(
     number: int, data: bytes = event(b"x"), *, request_id: int = 1, offset: int | None = None
-) -> AppendUnit:
-    return AppendUnit(WRITER, data, 1, number, request_id, offset)
+) -> ReceivedAppend:
+    return ReceivedAppend(WRITER, data, 1, number, request_id, offset)
 
 
 def block(writer: bytes, number: int, data: bytes, *, request_id: int = 1) -> bytes:
@@ -24,8 +23,8 @@ def block(writer: bytes, number: int, data: bytes, *, request_id: int = 1) -> by
 
 
 def test_neighbours_are_joined_to_one_append_with_all_their_events() -> None:
-    group = AppendGroup(unit(3, event(b"a")))
-    assert group.add(AppendUnit(WRITER, event(b"b") + event(b"c"), 2, 5, 1))
+    group = AppendBatch(unit(3, event(b"a")))
+    assert group.add(ReceivedAppend(WRITER, event(b"b") + event(b"c"), 2, 5, 1))
     joined = group.joined()
     assert joined.data == event(b"a") + event(b"b") + event(b"c")
     assert (joined.event_count, joined.unit_count, joined.is_framed) == (3, 2, True)
@@ -34,7 +33,7 @@ def test_neighbours_are_joined_to_one_append_with_all_their_events() -> None:
 
 def test_a_lone_append_stays_as_it_is() -> None:
     lone = unit(3)
-    assert AppendGroup(lone).joined() is lone
+    assert AppendBatch(lone).joined() is lone
 
 
 @pytest.mark.parametrize(
@@ -48,18 +47,18 @@ def test_a_lone_append_stays_as_it_is() -> None:
     ],
     ids=["another request", "the same number", "a number before", "an offset", "too long"],
 )
-def test_what_has_to_be_told_by_itself_is_not_joined(stranger: AppendUnit) -> None:
-    assert not AppendGroup(unit(3)).add(stranger)
+def test_what_has_to_be_told_by_itself_is_not_joined(stranger: ReceivedAppend) -> None:
+    assert not AppendBatch(unit(3)).add(stranger)
 
 
 def test_nothing_is_joined_to_a_conditional_append() -> None:
-    assert not AppendGroup(unit(3, offset=0)).add(unit(4))
+    assert not AppendBatch(unit(3, offset=0)).add(unit(4))
 
 
 def test_h76_zeros_of_a_byte_stream_are_not_made_to_look_like_events_by_joining() -> None:
     zeros = bytes(20)
-    assert not AppendGroup(unit(3)).add(unit(4, zeros))
-    group = AppendGroup(unit(3, zeros))
+    assert not AppendBatch(unit(3)).add(unit(4, zeros))
+    group = AppendBatch(unit(3, zeros))
     assert group.add(unit(4, zeros))
     assert not group.joined().is_framed
 

@@ -8,17 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.wire_protocol.appends import AppendBlock, AppendBlockEnd, DataAppended
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER
-from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
-from segmentstore.codec.wire_protocol.session import Padding, PartialEvent
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER, Padding, PartialEvent
+from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.contracts.identifiers import EVENT_COUNT
-from segmentstore.wire.append_unit import (
-    AppendUnit,
+from segmentstore.wire.connection import ReceiveBuffer
+from segmentstore.wire.received_appends import (
+    ReceivedAppend,
     is_event_framed,
     read_append,
     read_whole_append,
 )
-from segmentstore.wire.receive_buffer import ReceiveBuffer
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import running_node
 from tests.wire.protocol_client import event
@@ -74,7 +73,7 @@ def packed(draw: st.DrawFn, *, last_number: int = 7) -> Packed:
     )
 
 
-def read(frames: bytes) -> AppendUnit:
+def read(frames: bytes) -> ReceivedAppend:
     """The only append in some frames."""
     spans: list[tuple[int, tuple[int, int]]] = []
     position = 0
@@ -191,7 +190,7 @@ def test_frames_are_found_however_the_bytes_arrive(
     stream = memoryview(b"".join(append.frames for append in appends))
     shared = memoryview(bytearray(96))
     buffer = ReceiveBuffer(shared=shared, capacity_min=64, capacity_busy=256)
-    units: list[AppendUnit] = []
+    units: list[ReceivedAppend] = []
     position = turn = 0
     while position < len(stream):
         free = buffer.free()
@@ -243,8 +242,8 @@ def test_the_short_reader_says_what_the_general_one_says_or_nothing(
     assert last is not None
     same = read_append(buffer.view, block=block, end=last[1:])
     assert end - 6 == last[2]
-    assert [getattr(unit, name) for name in AppendUnit.__slots__] == [
-        getattr(same, name) for name in AppendUnit.__slots__
+    assert [getattr(unit, name) for name in ReceivedAppend.__slots__] == [
+        getattr(same, name) for name in ReceivedAppend.__slots__
     ]
 
 

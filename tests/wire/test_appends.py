@@ -13,8 +13,8 @@ from segmentstore.codec.wire_protocol.appends import (
     InvalidEventNumber,
     SetupAppend,
 )
+from segmentstore.codec.wire_protocol.command import KeepAlive
 from segmentstore.codec.wire_protocol.refusals import ErrorMessage, NoSuchSegment, SegmentIsSealed
-from segmentstore.codec.wire_protocol.session import KeepAlive
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from tests.containers.node import MemoryTiers
 from tests.wire.conftest import OTHER, SEGMENT, WRITER

@@ -12,6 +12,7 @@ from segmentstore.codec.wire_protocol.appends import (
     DataAppended,
     SetupAppend,
 )
+from segmentstore.codec.wire_protocol.command import KeepAlive
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
     ReadSegment,
@@ -19,8 +20,7 @@ from segmentstore.codec.wire_protocol.reads import (
     StreamSegmentInfo,
 )
 from segmentstore.codec.wire_protocol.segments import SealSegment, SegmentSealed
-from segmentstore.codec.wire_protocol.session import KeepAlive
-from segmentstore.wire.request_tasks import RequestTasks
+from segmentstore.runtime.task_set import TaskSet
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient, event
@@ -32,7 +32,7 @@ def is_paused(node: Node) -> list[bool]:
     return [connection._paused for connection in node.server._connections]
 
 
-def tasks_of(node: Node) -> RequestTasks:
+def tasks_of(node: Node) -> TaskSet:
     (connection,) = node.server._connections
     return connection._tasks
 

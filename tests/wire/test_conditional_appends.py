@@ -9,7 +9,7 @@ from segmentstore.codec.wire_protocol.appends import (
     ConditionalCheckFailed,
     DataAppended,
 )
-from segmentstore.codec.wire_protocol.session import KeepAlive
+from segmentstore.codec.wire_protocol.command import KeepAlive
 from tests.wire.conftest import OTHER, SEGMENT, WRITER
 from tests.wire.node import Node
 from tests.wire.protocol_client import ProtocolClient, event

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from segmentstore.contracts.errors import SegmentNotFoundError
-from segmentstore.wire.handle_pins import HandlePins
+from segmentstore.runtime.handle_cache import HandleCache
 
 
 class Opened:
@@ -30,11 +30,11 @@ def opened() -> Opened:
 
 
 @pytest.fixture
-def pins(opened: Opened) -> HandlePins[str]:
-    return HandlePins(open_handle=opened.open, idle_max=2, idle_seconds=10.0)
+def pins(opened: Opened) -> HandleCache[str]:
+    return HandleCache(open_handle=opened.open, idle_max=2, idle_seconds=10.0)
 
 
-async def test_a_handle_is_opened_once_and_shared(pins: HandlePins[str], opened: Opened) -> None:
+async def test_a_handle_is_opened_once_and_shared(pins: HandleCache[str], opened: Opened) -> None:
     first = await pins.lease("a")
     assert first.handle == "A"
     assert pins.lease_nowait("a") is first
@@ -45,7 +45,7 @@ async def test_a_handle_is_opened_once_and_shared(pins: HandlePins[str], opened:
 
 
 async def test_an_idle_handle_is_closed_after_a_while_and_a_used_one_is_not(
-    pins: HandlePins[str], opened: Opened
+    pins: HandleCache[str], opened: Opened
 ) -> None:
     used, idle = await pins.lease("used"), await pins.lease("idle")
     pins.release(idle)
@@ -58,7 +58,7 @@ async def test_an_idle_handle_is_closed_after_a_while_and_a_used_one_is_not(
 
 
 async def test_of_too_many_idle_handles_the_longest_idle_goes(
-    pins: HandlePins[str], opened: Opened
+    pins: HandleCache[str], opened: Opened
 ) -> None:
     for pin in [await pins.lease(name) for name in "abc"]:
         pins.release(pin)
@@ -68,7 +68,7 @@ async def test_of_too_many_idle_handles_the_longest_idle_goes(
 
 
 async def test_a_forgotten_handle_is_closed_by_its_last_user(
-    pins: HandlePins[str], opened: Opened
+    pins: HandleCache[str], opened: Opened
 ) -> None:
     pin = await pins.lease("a")
     pins.forget(pin)
@@ -84,14 +84,14 @@ async def test_a_forgotten_handle_is_closed_by_its_last_user(
     pins.check()
 
 
-async def test_what_cannot_be_opened_leaves_nothing_behind(pins: HandlePins[str]) -> None:
+async def test_what_cannot_be_opened_leaves_nothing_behind(pins: HandleCache[str]) -> None:
     with pytest.raises(SegmentNotFoundError):
         await pins.lease("missing")
     assert len(pins) == 0
 
 
 async def test_closing_closes_what_nobody_uses_and_the_rest_when_it_is_released(
-    pins: HandlePins[str], opened: Opened
+    pins: HandleCache[str], opened: Opened
 ) -> None:
     used, idle = await pins.lease("used"), await pins.lease("idle")
     pins.release(idle)

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from segmentstore.codec.wire_protocol.session import KeepAlive
+from segmentstore.codec.wire_protocol.command import KeepAlive
 from segmentstore.runtime.process import loop_factory
-from segmentstore.wire.outgoing import Outgoing
+from segmentstore.wire.replies import SendBuffer
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
@@ -29,12 +29,12 @@ class Ending(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def conversation() -> AsyncIterator[tuple[Outgoing, socket.socket, asyncio.Transport]]:
+async def conversation() -> AsyncIterator[tuple[SendBuffer, socket.socket, asyncio.Transport]]:
     """What is said, where it is heard, and what carries it."""
     ours, theirs = socket.socketpair()
     transport, ending = await asyncio.get_running_loop().create_connection(Ending, sock=ours)
     theirs.setblocking(False)
-    outgoing = Outgoing(
+    outgoing = SendBuffer(
         transport=transport,
         settings=WireSettings(),
         counters=WireCounters(),

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.reads import ReadSegment
-from segmentstore.wire.read_frames import read_request
+from segmentstore.wire.reads import read_request
 
 HEADER_BYTES = 8
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from containers.container_settings import ContainerSettings
-from containers.reading.container_read_index import ReadIndexSettings
-from segmentstore.codec.wire_protocol.command import Command
+from containers.container_settings import ContainerSettings, ReadIndexSettings
+from segmentstore.codec.wire_protocol.command import Command, KeepAlive
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
     ReadSegment,
@@ -21,7 +20,6 @@ from segmentstore.codec.wire_protocol.refusals import (
     WrongHost,
 )
 from segmentstore.codec.wire_protocol.segments import SegmentTruncated, TruncateSegment
-from segmentstore.codec.wire_protocol.session import KeepAlive
 from tests.containers.node import MemoryTiers
 from tests.wire.conftest import SEGMENT
 from tests.wire.node import QUICK, Node, running_node

@@ -14,7 +14,7 @@ from segmentstore.codec.wire_protocol.administration import (
 from segmentstore.codec.wire_protocol.appends import (
     CreateTransientSegment,
 )
-from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.command import Command, KeepAlive
 from segmentstore.codec.wire_protocol.reads import (
     NO_ATTRIBUTE_VALUE,
     GetSegmentAttribute,
@@ -50,13 +50,12 @@ from segmentstore.codec.wire_protocol.segments import (
     TruncateSegment,
     UpdateSegmentPolicy,
 )
-from segmentstore.codec.wire_protocol.session import KeepAlive
 from segmentstore.contracts.identifiers import (
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
 )
+from segmentstore.wire.requests import TokenVerdict
 from segmentstore.wire.segment_commands import ROLLOVER_BYTES
-from segmentstore.wire.tokens import TokenVerdict
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import Node, running_node, running_server

@@ -12,13 +12,18 @@ from segmentstore.codec.wire_protocol.appends import (
     DataAppended,
     SetupAppend,
 )
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER, Command
+from segmentstore.codec.wire_protocol.command import (
+    FRAME_HEADER,
+    Command,
+    Hello,
+    KeepAlive,
+    Padding,
+)
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
     SegmentRead,
     StreamSegmentInfo,
 )
-from segmentstore.codec.wire_protocol.session import Hello, KeepAlive, Padding
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient, event

@@ -18,11 +18,11 @@ from segmentstore.codec.wire_protocol.refusals import (
     WrongHost,
 )
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
-from segmentstore.codec.wire_protocol.table_entries import IteratorArguments
 from segmentstore.codec.wire_protocol.tables import (
     CreateTableSegment,
     DeleteTableSegment,
     GetTableSegmentInfo,
+    IteratorArguments,
     ReadTable,
     ReadTableEntries,
     ReadTableEntriesDelta,

@@ -14,9 +14,9 @@ from segmentstore.codec.wire_protocol.tables import (
     UpdateTableEntries,
 )
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
-from segmentstore.wire.table_frames import (
+from segmentstore.wire.table_commands import (
     KEY_AT,
-    AlikeUpdates,
+    SameShapeUpdates,
     encode_single_read,
     encode_single_updates,
     read_named_table,
@@ -127,7 +127,7 @@ def test_the_answers_to_updates_are_written_as_the_codec_writes_them(
     assert encode_single_updates(ids, versions) == expected
 
 
-def alike_of(command: UpdateTableEntries, *, with_offset: bool) -> tuple[AlikeUpdates, bytes]:
+def alike_of(command: UpdateTableEntries, *, with_offset: bool) -> tuple[SameShapeUpdates, bytes]:
     """What those like it have in common, and the frame of it."""
     payload = payload_of(command)
     if not with_offset:
@@ -136,7 +136,7 @@ def alike_of(command: UpdateTableEntries, *, with_offset: bool) -> tuple[AlikeUp
     assert named is not None
     entry = read_single_update(payload, named.end)
     assert entry is not None
-    return AlikeUpdates(named, entry, payload), FRAME_HEADER.pack(
+    return SameShapeUpdates(named, entry, payload), FRAME_HEADER.pack(
         command.type, len(payload)
     ) + payload
 

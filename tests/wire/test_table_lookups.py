@@ -3,10 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.command import Command, KeepAlive
 from segmentstore.codec.wire_protocol.refusals import NoSuchSegment
 from segmentstore.codec.wire_protocol.segments import SegmentCreated
-from segmentstore.codec.wire_protocol.session import KeepAlive
 from segmentstore.codec.wire_protocol.tables import (
     CreateTableSegment,
     ReadTable,

@@ -58,7 +58,7 @@ _TABLE_ROW = struct.Struct("<QI")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 assert HEADER_BYTES == 116, f"the frame header is {HEADER_BYTES} bytes, the format says 116"
 
-LONE_ENTRY_BYTES_MAX = PAGE_BYTES - HEADER_BYTES - _TABLE_ROW.size
+SINGLE_PAGE_ENTRY_BYTES_MAX = PAGE_BYTES - HEADER_BYTES - _TABLE_ROW.size
 """An entry of this length still fits into a frame of one page."""
 
 _ZEROS = bytes(PAGE_BYTES)
@@ -180,7 +180,7 @@ def encode_frame(header: FrameHeader, entries: Sequence[FrameEntry]) -> list[Buf
     return body
 
 
-def encode_lone_entry(
+def encode_single_page(
     *,
     log_id: bytes,
     epoch: int,
@@ -199,7 +199,7 @@ def encode_lone_entry(
         (
             _TABLE_ROW.pack(address, length),
             *pieces,
-            _ZEROS[: LONE_ENTRY_BYTES_MAX - length],
+            _ZEROS[: SINGLE_PAGE_ENTRY_BYTES_MAX - length],
         )
     )
     _require_length(len(flat), PAGE_BYTES - HEADER_BYTES)

@@ -29,16 +29,13 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
 from segmentstore.runtime.files import FileSystem
 from tier1.file_log.blocking import BlockingSteps
-from tier1.file_log.directory import LogDirectory
-from tier1.file_log.identity import LogIdentity
-from tier1.file_log.journal import Journal
+from tier1.file_log.directory import LogDirectory, LogIdentity
+from tier1.file_log.frame_flush import InlineSyncPolicy
+from tier1.file_log.frame_writer import FrameWriter
+from tier1.file_log.journals import Journal, JournalPool
 from tier1.file_log.opening import LogOpening, OpenedLog
-from tier1.file_log.pool import JournalPool
-from tier1.file_log.rules import DurabilityRules
-from tier1.file_log.scan import FoundFrame, read_durable_frame
-from tier1.file_log.settings import FileLogSettings
-from tier1.file_log.sync_pace import SyncPace
-from tier1.file_log.writer import FrameWriter
+from tier1.file_log.recovery import FoundFrame, read_durable_frame
+from tier1.file_log.settings import DurabilityRules, FileLogSettings
 
 _READ_AHEAD_BYTES = 1 << 20
 
@@ -71,7 +68,7 @@ class FileDurableDataLog:
         settings: FileLogSettings | None = None,
         owner: str = "",
         epoch_floor: int = 0,
-        pace: SyncPace | None = None,
+        pace: InlineSyncPolicy | None = None,
         rules: DurabilityRules | None = None,
     ) -> None:
         """path: absolute, made if missing. owner: who we are, for the message that others get while we hold the log.

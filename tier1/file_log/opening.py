@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from segmentstore.contracts.errors import LogFullError
 from segmentstore.runtime.files import FileSystem
 from tier1.file_log.blocking import BlockingSteps
-from tier1.file_log.directory import LogDirectory
+from tier1.file_log.directory import LogDirectory, LogIdentity
 from tier1.file_log.frames import (
     PAGE_BYTES,
     FrameEntry,
@@ -25,19 +25,19 @@ from tier1.file_log.frames import (
     encode_frame,
     frame_bytes,
 )
-from tier1.file_log.identity import LogIdentity
-from tier1.file_log.journal import MARK_PAGES, Journal
-from tier1.file_log.pool import JournalPool, NoJournalSpaceError
-from tier1.file_log.recovery import RecoveredChain, RecoveryPlan, link_frames, plan_recovery
-from tier1.file_log.rules import DurabilityRules
-from tier1.file_log.scan import (
+from tier1.file_log.journals import MARK_PAGES, Journal, JournalPool, NoJournalSpaceError
+from tier1.file_log.recovery import (
     FoundFrame,
+    RecoveredChain,
+    RecoveryPlan,
     ScannedJournal,
+    link_frames,
+    plan_recovery,
     read_durable_frame,
     read_frame,
     scan_journal,
 )
-from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.settings import DurabilityRules, FileLogSettings
 
 _LOG = logging.getLogger(__name__)
 

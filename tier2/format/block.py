@@ -29,8 +29,7 @@ import zstandard
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, CHECKSUM_LAYOUT, Compression
-from tier2.format.chunk_index import BlockEntry
+from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, CHECKSUM_LAYOUT, BlockEntry, Compression
 
 ZSTD_LEVEL = 3
 

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.block import encode_block
-from tier2.format.chunk_footer import encode_footer
 from tier2.format.chunk_format import (
     BLOCK_BYTES_MAX,
     BLOCK_BYTES_TARGET,
     BLOCK_CHECKSUM_BYTES,
     HEADER_BYTES,
-    ChunkFlag,
-    Compression,
-)
-from tier2.format.chunk_header import ChunkHeader, encode_header
-from tier2.format.chunk_index import (
     BlockEntry,
+    ChunkFlag,
+    ChunkHeader,
     ChunkIndex,
+    Compression,
     EventInformation,
+    encode_footer,
+    encode_header,
     encode_index,
     joined_times,
 )

@@ -2,7 +2,7 @@
 
     choose a closed volume -> copy slice by slice (plain_copy; record_copy what is not plain)
     -> sync -> drop the cache, read back, verify
-    -> through the commit line: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
+    -> through the commit queue: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
 
 Invariants:
 
@@ -12,16 +12,25 @@ Invariants:
 - A tombstone goes only when no other volume can hold what it is there for (H70): a volume whose records were all made
   or copied after the tombstone cannot, nor can one with no number in [oldest, tombstone).
 - One volume after the other: what was decided about a tombstone holds for the volumes that are there then.
-- Appends and reads go on: copying is done beside them, and only pointing to the copies takes a turn in the line.
+- Appends and reads go on: copying is done beside them, and only pointing to the copies takes a turn in the queue.
 - Bytes per second are bounded, except on a full disk. Nothing runs while nothing changes.
 - While the loop is late it goes slower (tier2/background_pace.py), unless garbage is most of what there is.
+
+Which volumes are worth compacting, and which tombstones some volume still needs.
+
+A volume is worth it when nothing of it is needed, when less than a set share of it is, or when it is one of many small
+ones. Tombstones count as needed as long as any other volume may hold what they are there for.
+
+Reads one index row and one header for each volume. Blocking; runs in an executor.
+
+When the compactor should look again: some time after a change, soon when the disk is full, otherwise never.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -29,20 +38,14 @@ from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File
 from tier2.background_pace import BackgroundPace
-from tier2.volumes.commit_line import CommitLine
-from tier2.volumes.compaction_alarm import CompactionAlarm
-from tier2.volumes.compaction_choice import Candidate, CompactionChoice
-from tier2.volumes.copy_batch import CopyBatch
-from tier2.volumes.disk_reserve import DiskReserve
-from tier2.volumes.group_commit import GroupCommit
+from tier2.volumes.compaction_copy import CopyBatch, PlainCopier, RecordCopier
+from tier2.volumes.group_commit import DiskReserve, GroupCommit
+from tier2.volumes.index import SEQUENCE_MAX, VolumeRow, decode_volume_row, volume_key
 from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_rows import decode_volume_row, volume_key
-from tier2.volumes.mutations import IndexSynced, VolumeRemoved
-from tier2.volumes.plain_copy import PlainCopier
-from tier2.volumes.record_copy import RecordCopier
+from tier2.volumes.mutations import SyncIndex, VolumeRemoved
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import OpenVolume, VolumeFiles
-from tier2.volumes.volume_scan import VolumeScan
+from tier2.volumes.volume_files import DamagedHeaderError, OpenVolume, VolumeFiles, VolumeScan
+from tier2.volumes.write_queue import WriteQueue
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -65,6 +68,50 @@ class CompactionSummary:
     """Volumes that should have gone and could not: they are damaged, or something of them is live after all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A closed volume that should go."""
+
+    number: int
+    secret: int
+    size: int
+    needed_bytes: int
+
+    @property
+    def needs_copying(self) -> bool:
+        return self.needed_bytes > 0
+
+
+class CompactionTrigger:
+    """Set by whoever changes something, awaited by the compactor."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def set(self, urgent: bool) -> None:
+        """Something changed; `urgent`: and the disk is full."""
+        self._changed.set()
+        if urgent:
+            self._hurry.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until something changes, and then for so long; or for a second when it is urgent."""
+        await self._changed.wait()
+        await self.pause(seconds)
+        self._changed.clear()
+        self._hurry.clear()
+
+    async def pause(self, seconds: float) -> None:
+        """Cut short when it is urgent."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._hurry.set)
+        try:
+            await asyncio.sleep(min(seconds, _URGENT_SECONDS))
+            await self._hurry.wait()
+        finally:
+            timer.cancel()
+
+
 class Compactor:
     """start(), close(); `compact()` whenever somebody wants it."""
 
@@ -75,22 +122,22 @@ class Compactor:
         volumes: VolumeFiles,
         commit: GroupCommit,
         reserve: DiskReserve,
-        line: CommitLine,
+        queue: WriteQueue,
         executor: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
-        alarm: CompactionAlarm,
+        alarm: CompactionTrigger,
     ) -> None:
         self._index = index
         self._volumes = volumes
         self._commit = commit
         self._reserve = reserve
-        self._line = line
+        self._queue = queue
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
         self._alarm = alarm
-        self._choice = CompactionChoice(index=index, volumes=volumes, settings=settings)
+        self._choice = CompactionPicker(index=index, volumes=volumes, settings=settings)
         self._pace = BackgroundPace(
             busy_share_min=settings.compaction_busy_share_min,
             busy_share_max=settings.compaction_busy_share_max,
@@ -124,7 +171,7 @@ class Compactor:
                     await self._step(self._reserve.lend)
                 if candidates:
                     # After they were chosen: nothing in them is newer than an index that a power cut leaves.
-                    await self._line.submit_all([IndexSynced()])
+                    await self._queue.submit_all([SyncIndex()])
                 self._pace.hurried = (
                     self._choice.garbage_share > self._settings.compaction_garbage_share_max
                 )
@@ -227,7 +274,7 @@ class Compactor:
         self._published_end = target.end
         try:
             for changes in batch.changes():
-                await self._line.submit_all(changes)
+                await self._queue.submit_all(changes)
                 await self._rest()
         except BaseException:
             self._choice.distrust(target.number)
@@ -235,13 +282,13 @@ class Compactor:
 
     async def _remove(self, candidate: Candidate, summary: CompactionSummary) -> None:
         number = candidate.number
-        await self._line.submit_all([IndexSynced()])
+        await self._queue.submit_all([SyncIndex()])
         if not await self._step(self._remove_if_dead, number):
             _LOGGER.error("volume=%d is not removed: something of it is live", number)
             self._choice.refuse(number)
             summary.kept.append(number)
             return
-        await self._line.submit_all([VolumeRemoved(number)])
+        await self._queue.submit_all([VolumeRemoved(number)])
         summary.removed.append(number)
         summary.bytes_removed += candidate.size
 
@@ -299,3 +346,129 @@ class Compactor:
         except asyncio.CancelledError:
             await asyncio.gather(step, return_exceptions=True)
             raise
+
+
+_UNKNOWN = VolumeRow(0, 0, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)
+"""Of a volume of which the index says nothing: it may hold any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Volume:
+    number: int
+    secret: int
+    size: int
+    sequence_first: int
+    row: VolumeRow
+
+    def may_hold(self, oldest: int, tombstone: int) -> bool:
+        """Whether a record from `oldest` on that the tombstone is there for may stand in it."""
+        return (
+            self.sequence_first <= tombstone
+            and self.row.sequence_lowest < tombstone
+            and self.row.sequence_highest >= oldest
+        )
+
+
+class CompactionPicker:
+    """Looks at all volumes; remembers those that cannot go."""
+
+    def __init__(
+        self, *, index: IndexDatabase, volumes: VolumeFiles, settings: VolumeSettings
+    ) -> None:
+        self._index = index
+        self._volumes = volumes
+        self._settings = settings
+        self.garbage_share = 0.0
+        """What the newest candidates would give back, of the bytes of all volumes."""
+        self._refused: set[int] = set()
+        self._distrusted: set[int] = set()
+
+    def refuse(self, number: int) -> None:
+        """Not again in this life."""
+        self._refused.add(number)
+
+    def distrust(self, number: int) -> None:
+        """It may hold copies of which the index does not know: numbers of any age, until the next start."""
+        self._distrusted.add(number)
+
+    def candidates(self, lent_bytes: int) -> list[Candidate]:
+        """Those with the least to copy first: on a full disk they make the room for the others. Raises OSError.
+
+        `lent_bytes` will be free beside what is free now.
+        """
+        volumes = self._look()
+        closed = [
+            volume
+            for volume in volumes
+            if volume.number not in self._volumes.written_now and volume.number not in self._refused
+        ]
+        needed = {volume.number: self._needed_bytes(volume, volumes) for volume in closed}
+        small_bytes = self._settings.volume_bytes_max * self._settings.compaction_small_share
+        small = [volume for volume in closed if volume.size < small_bytes]
+        joins_small = len(small) >= self._settings.compaction_small_count
+        chosen = [
+            Candidate(volume.number, volume.secret, volume.size, needed[volume.number])
+            for volume in closed
+            if needed[volume.number] == 0
+            or needed[volume.number] < volume.size * self._settings.compaction_live_share_max
+            or (joins_small and volume.size < small_bytes)
+        ]
+        chosen.sort(key=lambda one: (one.needed_bytes, one.number))
+        # Some is left for the index and for tombstones.
+        room = self._volumes.free_bytes() + lent_bytes - self._settings.reserve_bytes // 8
+        affordable = []
+        for one in chosen:
+            if one.needed_bytes and one.needed_bytes > room:
+                break
+            room += one.size - one.needed_bytes
+            affordable.append(one)
+        garbage = sum(one.size - one.needed_bytes for one in affordable)
+        self.garbage_share = garbage / max(sum(volume.size for volume in volumes), 1)
+        return affordable
+
+    def tombstone_rule(self, leaving: int) -> Callable[[int, int], bool]:
+        """Whether a tombstone of that number, there for records from `oldest` on, is needed when a volume leaves."""
+        others = [volume for volume in self._look() if volume.number != leaving]
+
+        def keeps(tombstone: int, oldest: int) -> bool:
+            return any(volume.may_hold(oldest, tombstone) for volume in others)
+
+        return keeps
+
+    def _needed_bytes(self, volume: _Volume, volumes: list[_Volume]) -> int:
+        row = volume.row
+        if not row.tombstone_bytes:
+            return row.live_bytes
+        needs_tombstones = any(
+            other.may_hold(row.tombstone_oldest, row.sequence_highest)
+            for other in volumes
+            if other.number != volume.number
+        )
+        return row.live_bytes + row.tombstone_bytes * needs_tombstones
+
+    def _look(self) -> list[_Volume]:
+        found: list[_Volume] = []
+        for number in self._volumes.numbers():
+            content = self._index.get(volume_key(number))
+            row = _UNKNOWN if content is None else decode_volume_row(content)
+            if number in self._distrusted:
+                row = replace(row, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)
+            try:
+                header = self._volumes.header(number)
+                size = self._volumes.size(number)
+            except FileNotFoundError:
+                continue
+            except DamagedHeaderError:
+                # Nobody knows what is in it: it stays, and so do all tombstones it may need.
+                self._refused.add(number)
+                found.append(_Volume(number, 0, 0, 0, _UNKNOWN))
+                continue
+            if header is None:
+                # Its creation was cut off: there is no record in it.
+                found.append(_Volume(number, 0, 0, SEQUENCE_MAX, row))
+                continue
+            found.append(_Volume(number, header.secret, size, header.sequence_first, row))
+        return found
+
+
+_URGENT_SECONDS = 1.0

@@ -22,37 +22,39 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
-from tier2.volumes.buffered_index import BufferedIndex
-from tier2.volumes.commit_line import CommitLine
 from tier2.volumes.compaction import CompactionSummary, Compactor
-from tier2.volumes.content import ContentDigest, digest, digest_by_name, digest_piece
-from tier2.volumes.description import (
-    Description,
+from tier2.volumes.index import BlobRow
+from tier2.volumes.index_database import BufferedIndex, IndexDatabase
+from tier2.volumes.mutations import (
+    ChangeLock,
+    Delete,
+    Put,
+    SmallPut,
+    UnhashedPut,
     check_date,
     check_key,
     check_texts,
     draft_of,
     is_plain,
 )
-from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_record import IndexRecord, RetentionMode
-from tier2.volumes.index_rows import (
-    BlobRow,
-)
-from tier2.volumes.lookup_line import LookupLine
-from tier2.volumes.lookups import ListedObject, Lookups, StoredObject, Wanted
-from tier2.volumes.mutations import (
+from tier2.volumes.objects import (
     ALWAYS,
-    ChangeLock,
     Condition,
-    Delete,
-    Put,
-    SmallPut,
-    Undigested,
+    ContentDigest,
+    Description,
+    IndexRecord,
+    ListedObject,
+    RetentionMode,
+    StoredObject,
+    digest,
+    digest_by_name,
+    digest_piece,
 )
+from tier2.volumes.reader import ObjectReader, ReadQueue, ReadRequest
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
 from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.write_queue import WriteQueue
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -60,7 +62,7 @@ _Result = TypeVar("_Result")
 _SMALL_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
 _HASH_IN_LINE_BYTES_MAX = 256 << 10
-"""Smaller contents are hashed faster than the disk syncs: those behind them in the line may wait for it."""
+"""Smaller contents are hashed faster than the disk syncs: those behind them in the queue may wait for it."""
 
 
 class VolumeEngine:
@@ -71,7 +73,7 @@ class VolumeEngine:
         *,
         index: BufferedIndex,
         volumes: VolumeFiles,
-        line: CommitLine,
+        queue: WriteQueue,
         compactor: Compactor | None,
         executor: Executor | None,
         readers: Executor | None,
@@ -81,9 +83,9 @@ class VolumeEngine:
         """`readers`: where objects are looked up and read; somebody waits for each of these."""
         self._index = index
         self._volumes = volumes
-        self._lookups = Lookups(index=index, volumes=volumes)
-        self._lookup_line = LookupLine(lookups=self._lookups, executor=readers)
-        self._line = line
+        self._lookups = ObjectReader(index=index, volumes=volumes)
+        self._lookup_line = ReadQueue(lookups=self._lookups, executor=readers)
+        self._queue = queue
         self._compactor = compactor
         self._executor = executor
         self._wall_clock = wall_clock
@@ -144,7 +146,7 @@ class VolumeEngine:
         if size <= _HASH_IN_LINE_BYTES_MAX:
             check_key(key)
             return await self._put(
-                Undigested(key, content, size, description, condition, bypass_governance, unique)
+                UnhashedPut(key, content, size, description, condition, bypass_governance, unique)
             )
         look = partial(digest_by_name, key) if unique else digest
         found = await self._run(look, content, self._settings.piece_bytes)
@@ -179,9 +181,9 @@ class VolumeEngine:
             Put(key, draft, content, condition, bypass_governance, stored, unique)
         )
 
-    def _put(self, put: Put | Undigested | SmallPut) -> "Awaitable[IndexRecord]":
-        """Joins the line at once, if there is room."""
-        made: Awaitable[IndexRecord | None] = self._line.submit_at_once(put) or self._line.submit(
+    def _put(self, put: Put | UnhashedPut | SmallPut) -> "Awaitable[IndexRecord]":
+        """Joins the queue at once, if there is room."""
+        made: Awaitable[IndexRecord | None] = self._queue.submit_at_once(put) or self._queue.submit(
             put
         )
         return cast("Awaitable[IndexRecord]", made)  # a put that was not refused has a record
@@ -203,7 +205,7 @@ class VolumeEngine:
         """
         check_key(key)
         check_texts(version_id or "", marker_id or "")
-        return await self._line.submit(
+        return await self._queue.submit(
             Delete(
                 key,
                 version_id=version_id,
@@ -228,7 +230,7 @@ class VolumeEngine:
         if retention is not None:
             check_date(retention[1])
         return _made(
-            await self._line.submit(
+            await self._queue.submit(
                 ChangeLock(key, version_id, retention, legal_hold, bypass_governance)
             )
         )
@@ -238,12 +240,12 @@ class VolumeEngine:
     async def head(self, key: bytes, *, version_id: str | None = None) -> IndexRecord:
         """Raises ObjectNotFoundError, also if the current version is a delete marker and none is named."""
         check_key(key)
-        return (await self._lookup_line.read(Wanted(key, version_id, 0, 0))).record
+        return (await self._lookup_line.read(ReadRequest(key, version_id, 0, 0))).record
 
     async def get(self, key: bytes, *, version_id: str | None = None) -> StoredObject:
         """The whole object, checked. Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
         check_key(key)
-        return await self._lookup_line.read(Wanted(key, version_id))
+        return await self._lookup_line.read(ReadRequest(key, version_id))
 
     async def get_range(
         self,
@@ -261,7 +263,7 @@ class VolumeEngine:
         check_key(key)
         if start < 0 or length < 0:
             raise InvalidRequestError(f"bad range start={start} length={length}")
-        return await self._lookup_line.read(Wanted(key, version_id, start, length, checked))
+        return await self._lookup_line.read(ReadRequest(key, version_id, start, length, checked))
 
     async def list(
         self, prefix: bytes, *, start_after: bytes = b"", limit: int, markers: bool = False
@@ -300,11 +302,11 @@ class VolumeEngine:
         assert not report.problems, "\n".join(report.problems)
 
     async def close(self) -> None:
-        """Finish what is in line, close the volume and the index."""
+        """Finish what is in queue, close the volume and the index."""
         if self._compactor is not None:
             await self._compactor.close()
         try:
-            await self._line.close()
+            await self._queue.close()
             await self._run(self._index.sync)
         finally:
             await self._lookup_line.close()

@@ -1,55 +1,117 @@
-"""A group of changes made durable in one step: judged, appended, synced, indexed. The only writer of the index.
+"""A batch of changes made durable in one step: judged, appended, synced, indexed. The only writer of the index.
 
-    judge each mutation against the index and the group before it (group) -> records into the open volume, one vectored
+    judge each mutation against the index and the batch before it (batch) -> records into the open volume, one vectored
     write -> fdatasync -> one index transaction -> outcomes
 
 Invariants:
 
 - The index never says what the volume does not hold synced (H72); an outcome is given only after both.
-- A refusal judged against an earlier mutation of the same group is given with that mutation's own outcome.
+- A refusal judged against an earlier mutation of the same batch is given with that mutation's own outcome.
 - After a failed write or sync the volume is never written again (H48), and nothing else is committed before the records
-  of the failed group are durably cut off: no later rebuild finds what was never answered. Their numbers never return
+  of the failed batch are durably cut off: no later rebuild finds what was never answered. Their numbers never return
   (H33).
 - When the disk is full, the reserve is given up and only what frees space goes on, until the reserves are held.
 - After an error that is neither the disk's nor a refusal nothing is committed any more, in whichever attempt it came.
 
 Blocking; runs in an executor, one call at a time.
+
+A file of zeros that is given up when the disk is full (H52): one for the tombstones of deletes, another for the
+copies of compaction, so that deletes cannot take the room that it takes to make room.
+
+Invariant: it is made anew only when there is room for it twice over, so that service returns for longer than a moment.
+
+Blocking; made for an executor.
 """
 
-import errno
 import logging
 from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.errors import SegmentStoreError, StorageUnavailableError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.volumes.blob_record import seed_of
-from tier2.volumes.buffered_index import BufferedIndex
-from tier2.volumes.disk_reserve import DiskReserve
-from tier2.volumes.group import Group, Outcome
-from tier2.volumes.index_changes import IndexChanges
-from tier2.volumes.index_rows import (
+from segmentstore.runtime.files import FileSystem
+from tier2.volumes.index import (
     NEW_VOLUME_ROW,
     NEXT_SEQUENCE,
+    IndexChanges,
     VolumeRow,
     decode_volume_row,
     encode_sequence,
     encode_volume_row,
     volume_key,
 )
-from tier2.volumes.mutations import IndexSynced, Mutation, Put
-from tier2.volumes.new_objects import (
-    GroupPlace,
-    Prepared,
-    SealedGroup,
-    rows_asked_for,
-    seal_group,
-)
+from tier2.volumes.index_database import BufferedIndex
+from tier2.volumes.mutations import Mutation, Put, SyncIndex
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
+from tier2.volumes.volume_files import NO_SPACE, PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
+from tier2.volumes.volume_format import seed_of
+from tier2.volumes.write_batch import (
+    BatchPlace,
+    Outcome,
+    PreparedBatch,
+    SealedBatch,
+    WriteBatch,
+    rows_asked_for,
+    seal_batch,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+class DiskReserve:
+    """One per engine."""
+
+    def __init__(self, path: str, *, files: FileSystem, size: int) -> None:
+        self._path = path
+        self._directory = path.rsplit("/", 1)[0]
+        self._files = files
+        self._size = size
+        self.held = False
+        self._lent = False
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def lend(self) -> None:
+        """Give it up until `take_back`: until then it is not held again. Raises OSError."""
+        self._lent = True
+        self.give_up()
+
+    def take_back(self) -> None:
+        """It may be held again, when there is room."""
+        self._lent = False
+
+    def hold(self) -> bool:
+        """Make the file unless it is there; whether it is there now."""
+        if self.held or self._lent:
+            return self.held
+        try:
+            present = self._files.size(self._path) if self._files.exists(self._path) else 0
+            if present < self._size:
+                if self._files.free_bytes(self._directory) < 2 * self._size:
+                    return False
+                self._write()
+            self.held = True
+        except OSError:
+            # No room, or a disk that fails: the next write will say which.
+            self.give_up()
+        return self.held
+
+    def give_up(self) -> None:
+        """Its bytes are free. Raises OSError."""
+        self.held = False
+        if self._files.exists(self._path):
+            self._files.remove(self._path)
+            self._files.sync_directory(self._directory)
+
+    def _write(self) -> None:
+        file = self._files.open(self._path, create=True)
+        try:
+            for offset in range(0, self._size, len(_STEP)):
+                file.write_at(offset, [_STEP[: self._size - offset]])
+            file.sync_data()
+        finally:
+            file.close()
 
 
 class GroupCommit:
@@ -74,11 +136,11 @@ class GroupCommit:
         self._sequence_applied = sequence_next
         self._open: OpenVolume | None = None
         self._to_cut: tuple[int, int] | None = None
-        """A volume with records of a failed group, and where they begin."""
+        """A volume with records of a failed batch, and where they begin."""
         self._abandoned: list[int] = []
         self._broken: BaseException | None = None
-        self._next_place: GroupPlace | None = None
-        """Where the group behind the one that is written will begin, if nothing comes in between. For any thread."""
+        self._next_place: BatchPlace | None = None
+        """Where the batch behind the one that is written will begin, if nothing comes in between. For any thread."""
 
     @property
     def sequence_applied(self) -> int:
@@ -94,23 +156,23 @@ class GroupCommit:
         """Whether both are held: compaction's first, since it makes the room for the other."""
         return self._compaction_reserve.hold() and self._reserve.hold()
 
-    def prepare(self, puts: Sequence[Put], now_ms: int) -> Prepared:
-        """What can be done for their group before it is judged. In any thread, beside a group. Raises StorageError.
+    def prepare(self, puts: Sequence[Put], now_ms: int) -> PreparedBatch:
+        """What can be done for their batch before it is judged. In any thread, beside a batch. Raises StorageError.
 
         It is taken to be the next one: if it is not, or not these puts alone, its records are made anew.
         """
         wanted = rows_asked_for(puts)
-        rows = self._index.read_ahead(wanted)
+        rows = self._index.prefetch(wanted)
         place = self._next_place
         if place is None or not _are_new(puts) or not _are_unknown(wanted, rows.rows):
-            return Prepared(rows)
-        return Prepared(rows, seal_group(puts, place, now_ms))
+            return PreparedBatch(rows)
+        return PreparedBatch(rows, seal_batch(puts, place, now_ms))
 
     def commit(
         self,
         mutations: Sequence[Mutation],
         now_ms: int,
-        ahead: Sequence[Prepared | None],
+        ahead: Sequence[PreparedBatch | None],
     ) -> list[Outcome]:
         """One outcome per mutation: its record, None, or why it was refused.
 
@@ -121,7 +183,7 @@ class GroupCommit:
             raise StorageUnavailableError(
                 f"the volumes stopped: {self._broken}", state="index_failed"
             )
-        self._cut_failed_group()
+        self._cut_failed_batch()
         full = not self.hold_reserves()
         try:
             return self._attempt(mutations, now_ms, ahead, full=full)
@@ -129,11 +191,11 @@ class GroupCommit:
             if error.errno not in NO_SPACE or full:
                 raise
         self._reserve.give_up()
-        self._cut_failed_group()
+        self._cut_failed_batch()
         return self._attempt(mutations, now_ms, ahead, full=True)
 
     def flush_index(self) -> None:
-        """Other processes may read what was committed. If it fails, the next group meets the error."""
+        """Other processes may read what was committed. If it fails, the next batch meets the error."""
         try:
             self._index.flush()
         except (OSError, SegmentStoreError) as error:
@@ -149,7 +211,7 @@ class GroupCommit:
         self,
         mutations: Sequence[Mutation],
         now_ms: int,
-        ahead: Sequence[Prepared | None],
+        ahead: Sequence[PreparedBatch | None],
         *,
         full: bool,
     ) -> list[Outcome]:
@@ -168,65 +230,68 @@ class GroupCommit:
         self,
         mutations: Sequence[Mutation],
         now_ms: int,
-        ahead: Sequence[Prepared | None],
+        ahead: Sequence[PreparedBatch | None],
         *,
         full: bool,
     ) -> list[Outcome]:
         sealed = None if full else self._sealed(mutations, now_ms, ahead)
         if sealed is not None:
             return self._commit_sealed(sealed)
-        group = Group(
+        batch = WriteBatch(
             changes=IndexChanges(self._index),
             open_volume=lambda: self._volume(now_ms),
             sequence=self._sequence_next,
             now_ms=now_ms,
             full=full,
         )
-        first = group.sequence
-        self._look_ahead(group, mutations, ahead)
-        outcomes = [group.judge(mutation) for mutation in mutations]
-        if group.has_records:
+        first = batch.sequence
+        self._look_ahead(batch, mutations, ahead)
+        outcomes = [batch.judge(mutation) for mutation in mutations]
+        if batch.has_records:
             volume = self._opened()
-            encoded = group.encode(volume.secret)
-            self._write(encoded, group.length, group.unique_bytes, group.sequence)
-            group.changes.note_written(
-                volume.number, end=volume.end, lowest=first, highest=group.sequence - 1
+            encoded = batch.encode(volume.secret)
+            self._write(encoded, batch.length, batch.unique_bytes, batch.sequence)
+            batch.changes.note_written(
+                volume.number, end=volume.end, lowest=first, highest=batch.sequence - 1
             )
-            group.changes.put(NEXT_SEQUENCE, encode_sequence(group.sequence))
-        changes = group.changes.take()
+            batch.changes.put(NEXT_SEQUENCE, encode_sequence(batch.sequence))
+        changes = batch.changes.take()
         if changes:
             self._apply(changes)
         self._sequence_applied = self._sequence_next
-        if any(isinstance(mutation, IndexSynced) for mutation in mutations):
+        if any(isinstance(mutation, SyncIndex) for mutation in mutations):
             self._index.sync()
         return outcomes
 
     def _look_ahead(
-        self, group: Group, mutations: Sequence[Mutation], ahead: Sequence[Prepared | None]
+        self,
+        batch: WriteBatch,
+        mutations: Sequence[Mutation],
+        ahead: Sequence[PreparedBatch | None],
     ) -> None:
         unread: list[Mutation] = []
-        last: Prepared | None = None
+        last: PreparedBatch | None = None
         rows: Mapping[bytes, bytes | None] = {}
         for mutation, one in zip(mutations, ahead, strict=True):
             if one is not last:
                 last = one
-                rows = {} if one is None else self._index.still_true(one.rows)
-                group.changes.know(rows)
+                rows = {} if one is None else self._index.still_valid(one.rows)
+                batch.changes.know(rows)
             if not rows:
                 unread.append(mutation)
-        group.look_ahead(unread)
+        batch.prefetch(unread)
 
     # --- new objects -----------------------------------------------------------------------------
 
     def _sealed(
-        self, mutations: Sequence[Mutation], now_ms: int, ahead: Sequence[Prepared | None]
-    ) -> SealedGroup | None:
-        """The group, if all of it is new objects. Raises OSError."""
+        self, mutations: Sequence[Mutation], now_ms: int, ahead: Sequence[PreparedBatch | None]
+    ) -> SealedBatch | None:
+        """The batch, if all of it is new objects. Raises OSError."""
         prepared = _of_all(ahead)
         if prepared is not None and prepared.sealed is not None:
             sealed = prepared.sealed
             if len(sealed.records) == len(mutations) and self._is_next(sealed.place):
-                rows = self._index.still_true(prepared.rows)
+                rows = self._index.still_valid(prepared.rows)
                 if rows and not any(rows.values()):
                     return sealed
         puts = [one for one in mutations if type(one) is Put]
@@ -238,11 +303,11 @@ class GroupCommit:
             return None
         volume = self._volume(now_ms)
         seed = seed_of(volume.secret)
-        place = GroupPlace(volume.number, volume.end, seed, self._sequence_next)
-        return seal_group(puts, place, now_ms)
+        place = BatchPlace(volume.number, volume.end, seed, self._sequence_next)
+        return seal_batch(puts, place, now_ms)
 
-    def _is_next(self, place: GroupPlace) -> bool:
-        """Whether a group begins there now."""
+    def _is_next(self, place: BatchPlace) -> bool:
+        """Whether a batch begins there now."""
         volume = self._open
         return (
             volume is not None
@@ -250,7 +315,7 @@ class GroupCommit:
             and place == (volume.number, volume.end, seed_of(volume.secret), self._sequence_next)
         )
 
-    def _commit_sealed(self, sealed: SealedGroup) -> list[Outcome]:
+    def _commit_sealed(self, sealed: SealedBatch) -> list[Outcome]:
         number, _, _, first = sealed.place
         following = first + len(sealed.records)
         self._write(sealed.buffers, sealed.length, sealed.unique_bytes, following)
@@ -283,7 +348,7 @@ class GroupCommit:
         self._sequence_next = sequence_next
         start = volume.end
         self._to_cut = (volume.number, start)
-        self._next_place = GroupPlace(
+        self._next_place = BatchPlace(
             volume.number, start + length, seed_of(volume.secret), sequence_next
         )
         try:
@@ -301,7 +366,7 @@ class GroupCommit:
         try:
             self._index.apply(changes.items())
         except BaseException:
-            # Nothing of the group is visible: its records must not be found later either.
+            # Nothing of the batch is visible: its records must not be found later either.
             self._abandon()
             raise
         self._to_cut = None
@@ -313,7 +378,7 @@ class GroupCommit:
             opened.close()
             self._abandoned.append(opened.number)
 
-    def _cut_failed_group(self) -> None:
+    def _cut_failed_batch(self) -> None:
         if self._to_cut is not None:
             self._volumes.cut(*self._to_cut)
             self._to_cut = None
@@ -329,7 +394,7 @@ class GroupCommit:
         return self._open
 
 
-def _of_all(ahead: Sequence[Prepared | None]) -> Prepared | None:
+def _of_all(ahead: Sequence[PreparedBatch | None]) -> PreparedBatch | None:
     """If one is of all of them."""
     first = ahead[0] if ahead else None
     return first if all(one is first for one in ahead) else None
@@ -343,3 +408,6 @@ def _are_new(puts: Sequence[Put]) -> bool:
 def _are_unknown(wanted: Sequence[bytes], rows: Mapping[bytes, bytes | None]) -> bool:
     """Whether none of these rows is there, and each is wanted once."""
     return len(rows) == len(wanted) and not any(rows.values())
+
+
+_STEP = bytes(1 << 20)

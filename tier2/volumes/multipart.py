@@ -10,14 +10,46 @@ Invariants:
 - What an upload became is known as long as it is there under its key, by the id in its index record (upload_record).
 - Memory: an upload up to `multipart_memory_bytes_max` is put like other objects, a few at a time; a larger one is read
   slice by slice, for its digest and again into a volume of its own, and checked there by what was digested.
+
+An upload in parts: what is known of it from its beginning on, and the bytes of that, a JSON object of format 1.
+
+format, key (hexadecimal), begun_ms, content_type, metadata, retention ([mode, until_ms] or null), legal_hold, notes
+
+The object that it becomes says which upload it was: metadata[UPLOAD_ID] of its index record is durable by the same sync
+as the object is.
+
+Uploads on the disk.
+
+    DIR/temp/UPLOAD/upload.json    upload_record
+    DIR/temp/UPLOAD/part-...       part_files
+    DIR/temp/UPLOAD/*.new          a file that is being written
+
+Invariants:
+
+- A file has its name only when it is synced, and is told to nobody before its name is: what was acknowledged outlives
+  the process, and power cuts.
+- A removal takes the record first: one that was cut short is finished at the next start.
+
+Blocking; made for an executor, by several of its threads at once.
+
+Parts of uploads as files: their names say all about them.
+
+    part-NUMBER-LENGTH-MD5-CRC32-MILLISECONDS[-ALGORITHM-CHECKSUM]       numbers decimal, the rest hexadecimal
+
+Invariant: a file of that name was synced before it got it; its length and CRC32 are checked whenever it is read.
 """
 
 import asyncio
+import contextlib
+import errno
 import hashlib
+import json
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -33,20 +65,23 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
-from tier2.volumes.blob_record import RecordHeader, RecordKind, seed_of
-from tier2.volumes.content import ContentDigest, digest
-from tier2.volumes.description import Description, check_key, draft_of
+from segmentstore.runtime.files import FileSystem
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.group_commit import NO_SPACE
-from tier2.volumes.index_record import IndexRecord, encode_index_record
-from tier2.volumes.index_rows import BlobRow
-from tier2.volumes.mutations import ALWAYS, Condition
-from tier2.volumes.part_files import Part
-from tier2.volumes.record_copy import write_record
+from tier2.volumes.index import BlobRow
+from tier2.volumes.mutations import check_key, draft_of
+from tier2.volumes.objects import (
+    ALWAYS,
+    Condition,
+    ContentDigest,
+    Description,
+    IndexRecord,
+    RetentionMode,
+    UploadNotFoundError,
+    digest,
+)
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.upload_files import UploadFiles
-from tier2.volumes.upload_record import UPLOAD_ID, Upload, UploadRecord
-from tier2.volumes.volume_files import OpenVolume, VolumeFiles
+from tier2.volumes.volume_files import NO_SPACE, OpenVolume, VolumeFiles, write_record
+from tier2.volumes.volume_format import RecordHeader, RecordKind, encode_index_record, seed_of
 
 _LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
@@ -57,8 +92,160 @@ _JOINED_IN_MEMORY_MAX = 4
 """Uploads that are put like other objects at the same time."""
 
 
-class UploadNotFoundError(ObjectNotFoundError):
-    """It was never begun, or is completed, given up, or too old."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that is there."""
+
+    number: int
+    length: int
+    md5: str
+    """Of its bytes, in hexadecimal digits: its etag."""
+    crc32: int
+    stored_ms: int
+    checksum: tuple[str, str] | None = None
+    """Algorithm and value in Base64, if its sender gave one: it is right."""
+
+    def file_name(self) -> str:
+        name = f"part-{self.number:05d}-{self.length}-{self.md5}-{self.crc32:08x}-{self.stored_ms}"
+        if self.checksum is None:
+            return name
+        algorithm, value = self.checksum
+        return f"{name}-{algorithm}-{b64decode(value).hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRecord:
+    """What the object will be."""
+
+    key: bytes
+    begun_ms: int
+    description: Description
+    """Without etag and version id: those are given at the end."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What whoever began it wants to find again."""
+
+
+@dataclass(slots=True)
+class Upload:
+    """One that was begun, with the parts that are there."""
+
+    upload_id: str
+    record: UploadRecord
+    parts: dict[int, Part] = field(default_factory=dict)
+    completing: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
+    """For callers who wait for a completion under way, to see what came of it."""
+
+
+class UploadFiles:
+    """The directory of uploads. All calls raise OSError, FileNotFoundError of it if the upload is gone."""
+
+    def __init__(self, directory: str, *, files: FileSystem) -> None:
+        self._directory = directory
+        self._files = files
+
+    def load(self) -> list[Upload]:
+        """What was begun before, the oldest first; what was half-written is removed."""
+        files = self._files
+        uploads: list[Upload] = []
+        for name in files.list(self._directory):
+            path = f"{self._directory}/{name}"
+            if not _ID.fullmatch(name) or not files.is_directory(path):
+                continue
+            names = files.list(path)
+            if _RECORD not in names:
+                self.remove(name)
+                continue
+            try:
+                upload = Upload(name, decode_upload_record(self._read(f"{path}/{_RECORD}")))
+            except CorruptedDataError as error:
+                _LOGGER.error("an upload cannot go on, its files stay: %s path=%s", error, path)
+                continue
+            uploads.append(upload)
+            for file_name in names:
+                self._load_file(upload, file_name)
+        return sorted(uploads, key=lambda upload: (upload.record.begun_ms, upload.upload_id))
+
+    def create(self, upload: Upload) -> None:
+        """The record is there, durably."""
+        self._files.make_directories(self._path(upload.upload_id))
+        content = encode_upload_record(upload.record)
+        self._write(upload.upload_id, _RECORD + _NEW, [content], _RECORD)
+
+    def write_part(
+        self, upload_id: str, part: Part, content: Sequence[BufferView], *, temporary: str
+    ) -> None:
+        """The part is there, durably; `temporary` is a name that nobody else uses."""
+        try:
+            self._write(upload_id, temporary + _NEW, content, part.file_name())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._files.remove(f"{self._path(upload_id)}/{temporary}{_NEW}")
+            raise
+
+    def remove_part(self, upload_id: str, part: Part) -> None:
+        """If it is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(f"{self._path(upload_id)}/{part.file_name()}")
+
+    def remove(self, upload_id: str) -> None:
+        """It is completed, or given up."""
+        path = self._path(upload_id)
+        names = self._files.list(path)
+        for name in sorted(names, key=lambda name: name != _RECORD):
+            with contextlib.suppress(FileNotFoundError):  # a part that just got its name
+                self._files.remove(f"{path}/{name}")
+            if name == _RECORD:
+                self._files.sync_directory(path)
+        try:
+            self._files.remove_directory(path)
+        except OSError as error:
+            # A part that arrived meanwhile: the next start removes it, as no record is with it.
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+    def slices(self, upload_id: str, parts: Sequence[Part]) -> Iterator[bytes]:
+        """Their bytes, one behind the other, checked. Raises CorruptedDataError."""
+        for part in parts:
+            yield from part_slices(self._path(upload_id), part, self._files)
+
+    def _load_file(self, upload: Upload, file_name: str) -> None:
+        if file_name.endswith(_NEW):
+            self._files.remove(f"{self._path(upload.upload_id)}/{file_name}")
+            return
+        part = part_of_file_name(file_name)
+        if part is None:
+            return
+        former = upload.parts.get(part.number)
+        if former is None or part.stored_ms >= former.stored_ms:
+            upload.parts[part.number] = part
+        else:
+            former = part
+        if former is not None:
+            self.remove_part(upload.upload_id, former)
+
+    def _read(self, path: str) -> bytes:
+        file = self._files.open(path)
+        try:
+            return file.read_at(0, _RECORD_BYTES_MAX)
+        finally:
+            file.close()
+
+    def _write(
+        self, upload_id: str, temporary: str, content: Sequence[BufferView], name: str
+    ) -> None:
+        path = self._path(upload_id)
+        file = self._files.open(f"{path}/{temporary}", create=True)
+        try:
+            file.write_at(0, content)
+            file.sync_data()
+        finally:
+            file.close()
+        self._files.rename(f"{path}/{temporary}", f"{path}/{name}")
+        self._files.sync_directory(path)
+
+    def _path(self, upload_id: str) -> str:
+        return f"{self._directory}/{upload_id}"
 
 
 class MultipartUploads:
@@ -251,7 +438,7 @@ class MultipartUploads:
         description: Description,
         put: Callable[..., Coroutine[object, object, IndexRecord]],
     ) -> IndexRecord:
-        """Whoever gives it up waits for its end: the volume is neither left open, nor given up under a put in line."""
+        """Whoever gives it up waits for its end: the volume is neither left open, nor given up under a put in queue."""
         making = asyncio.create_task(
             self._make_volume(upload, parts, description, put), name="volumes: a large upload"
         )
@@ -279,7 +466,7 @@ class MultipartUploads:
         try:
             record = await put((), found, description, stored=stored)
         except asyncio.CancelledError:
-            # The loop ends. The put may still be in line: compaction must not have the volume before the next start.
+            # The loop ends. The put may still be in queue: compaction must not have the volume before the next start.
             volume.close()
             raise
         except BaseException:
@@ -378,3 +565,99 @@ def _part_of(
 
 def _gone(upload_id: str) -> UploadNotFoundError:
     return UploadNotFoundError(f"no such upload {upload_id=}")
+
+
+UPLOAD_ID = "upload_id"
+"""In the metadata of the object: for the engine's callers to know it again, not for their clients."""
+_FORMAT = 1
+
+
+def encode_upload_record(record: UploadRecord) -> bytes:
+    """See the module."""
+    description = record.description
+    retention = None
+    if description.retention is not None:
+        mode, until_ms = description.retention
+        retention = [mode.value, until_ms]
+    fields = {
+        "format": _FORMAT,
+        "key": record.key.hex(),
+        "begun_ms": record.begun_ms,
+        "content_type": description.content_type,
+        "metadata": dict(description.metadata),
+        "retention": retention,
+        "legal_hold": description.legal_hold,
+        "notes": dict(record.notes),
+    }
+    return json.dumps(fields).encode()
+
+
+def decode_upload_record(content: bytes) -> UploadRecord:
+    """Raises CorruptedDataError."""
+    try:
+        fields = json.loads(content)
+        if fields["format"] != _FORMAT:
+            raise ValueError("another format")
+        retention = fields["retention"]
+        if retention is not None:
+            mode, until_ms = retention
+            retention = (RetentionMode(mode), int(until_ms))
+        description = Description(
+            content_type=str(fields["content_type"]),
+            metadata=dict(fields["metadata"]),
+            retention=retention,
+            legal_hold=bool(fields["legal_hold"]),
+        )
+        key = bytes.fromhex(fields["key"])
+        return UploadRecord(key, int(fields["begun_ms"]), description, dict(fields["notes"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptedDataError(f"not the record of an upload: {content[:200]!r}") from error
+
+
+_RECORD = "upload.json"
+_NEW = ".new"
+_ID = re.compile(r"[0-9a-f]{32}")
+_RECORD_BYTES_MAX = 32 << 20
+
+
+_NAME = re.compile(
+    r"part-(\d{5})-(\d+)-([0-9a-f]{32})-([0-9a-f]{8})-(\d+)(?:-([a-z0-9]+)-([0-9a-f]+))?"
+)
+_SLICE_BYTES = 4 << 20
+
+
+def part_of_file_name(name: str) -> Part | None:
+    """None for other files."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    number, length, md5, crc32, stored_ms, algorithm, checksum = found.groups()
+    return Part(
+        number=int(number),
+        length=int(length),
+        md5=md5,
+        crc32=int(crc32, 16),
+        stored_ms=int(stored_ms),
+        checksum=(algorithm, b64encode(bytes.fromhex(checksum)).decode()) if algorithm else None,
+    )
+
+
+def part_slices(directory: str, part: Part, files: FileSystem) -> Iterator[bytes]:
+    """The bytes of a part; what is wrong with them is said behind the last slice.
+
+    Blocking. Raises CorruptedDataError, OSError.
+    """
+    path = f"{directory}/{part.file_name()}"
+    file = files.open(path)
+    try:
+        offset = crc32 = 0
+        while piece := file.read_at(offset, _SLICE_BYTES):
+            crc32 = crc32_of(piece, crc32)
+            offset += len(piece)
+            yield piece
+    finally:
+        file.close()
+    if offset != part.length:
+        raise CorruptedDataError(f"a part has another length than its name says path={path}")
+    if crc32 != part.crc32:
+        raise CorruptedDataError(f"a part fails its checksum path={path}")

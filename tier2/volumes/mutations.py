@@ -1,34 +1,35 @@
-"""What callers ask to be changed, as it waits for its group, and the conditions under which it may be.
+"""What callers ask to be changed, as it waits for its batch, and the conditions under which it may be.
 
-A mutation is judged in the writer's turn, against the index and the mutations before it in its group; nobody else
+A mutation is judged in the writer's turn, against the index and the mutations before it in its batch; nobody else
 changes the index in between, so a condition that holds when it is judged holds when it is applied.
+
+What callers say of an object besides its bytes; and the limits of keys, texts and dates.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.volumes.description import Description
-from tier2.volumes.index_record import IndexRecord, RetentionMode
-from tier2.volumes.index_rows import BlobRow, ObjectRow, RowMove
+from tier2.volumes.index import BlobRow, ObjectRow, RowMove
+from tier2.volumes.objects import (
+    ALWAYS,
+    Condition,
+    ContentDigest,
+    Description,
+    IndexRecord,
+    RetentionMode,
+)
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.volume_format import INDEX_RECORD_BYTES_MAX, KEY_BYTES_MAX, encode_index_record
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """Refused unless all that is given holds."""
+class DuplicateFound:
+    """The outcome of a put that is not made yet: the index has its bytes there, and nobody has looked."""
 
-    absent: bool = False
-    """No current version, or a delete marker."""
-    present: bool = False
-    """A current version that is no delete marker, whichever it is."""
-    etag: str | None = None
-    """Of the current version."""
-    sequence: int | None = None
-    """Of the current version: unlike the etag it never comes back."""
-
-
-ALWAYS = Condition()
+    place: BlobRow
 
 
 NewObject: TypeAlias = tuple[
@@ -39,7 +40,7 @@ index as well; and its buffers. All of it is measured before it is written: none
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedBytes:
+class CheckedDuplicate:
     """What was found where the index has bytes of the hash of a put."""
 
     place: BlobRow
@@ -66,8 +67,8 @@ class Put:
     unique: bool = False
     """Of somebody who keeps the newest bytes in memory too."""
     new: NewObject | None = None
-    """What its group needs of it if nothing is known of its key and bytes; None: it has to be judged (new_objects)."""
-    checked: CheckedBytes | None = None
+    """What its batch needs of it if nothing is known of its key and bytes; None: it has to be judged (new_objects)."""
+    checked: CheckedDuplicate | None = None
     """Its bytes are there already, and somebody has looked (found_bytes)."""
 
     @property
@@ -76,8 +77,8 @@ class Put:
 
 
 @dataclass(slots=True)
-class Undigested:
-    """A put whose bytes have still to be hashed: it becomes a `Put` before its group is made.
+class UnhashedPut:
+    """A put whose bytes have still to be hashed: it becomes a `Put` before its batch is made.
 
     Never changed once made; not frozen, as there.
     """
@@ -93,7 +94,7 @@ class Undigested:
 
 
 class SmallPut(NamedTuple):
-    """Of bytes, etag and type, and nothing else. Whoever makes its group hashes it: no thread is sooner reached."""
+    """Of bytes, etag and type, and nothing else. Whoever makes its batch hashes it: no thread is sooner reached."""
 
     key: bytes
     content: bytes
@@ -177,8 +178,8 @@ class VolumeRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexSynced:
-    """Not answered before the index survives a power cut, with everything before it in the line."""
+class SyncIndex:
+    """Not answered before the index survives a power cut, with everything before it in the queue."""
 
     size: int = 0
 
@@ -191,8 +192,92 @@ Mutation: TypeAlias = (
     | PlainRelocation
     | VolumeWritten
     | VolumeRemoved
-    | IndexSynced
+    | SyncIndex
 )
-FREES_SPACE = (Delete, Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, IndexSynced)
+FREES_SPACE = (Delete, Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, SyncIndex)
 """What goes on when the disk is full."""
-OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, IndexSynced)
+OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, SyncIndex)
+
+
+_VERSION_ID_BYTES_MAX = 1024
+_TEXTS_UNCHECKED = 4096
+"""Characters that always fit."""
+_DATE_MS_MAX = (1 << 63) - 1
+
+
+def draft_of(
+    found: ContentDigest, description: Description, *, now_ms: int, settings: VolumeSettings
+) -> IndexRecord:
+    """The record of a put before it has a number. Raises InvalidRequestError."""
+    mode: RetentionMode | None = None
+    until_ms = 0
+    if description.retention is not None:
+        mode, until_ms = description.retention
+        check_date(until_ms)
+    if description.version_id is not None:
+        if not description.version_id:
+            raise InvalidRequestError("a version id is not empty")
+        check_texts(description.version_id)
+    draft = IndexRecord(
+        # In the order of the fields: names cost a third more.
+        found.size,
+        0,
+        found.content_hash,
+        description.etag or found.content_hash[:16].hex(),
+        now_ms,
+        settings.piece_bytes,
+        found.pieces,
+        description.content_type,
+        dict(description.metadata),
+        description.version_id or "",
+        mode,
+        until_ms,
+        description.legal_hold,
+        versioned=description.version_id is not None,
+        inline=found.size <= settings.inline_bytes_max,
+    )
+    texts = draft.etag + draft.content_type
+    if draft.metadata:
+        texts += "".join(draft.metadata) + "".join(draft.metadata.values())
+    if not texts.isascii() or len(texts) > _TEXTS_UNCHECKED:
+        _check_length(draft)
+    return draft
+
+
+def is_plain(content_type: str, etag: str) -> bool:
+    """Whether there is nothing that `draft_of` could refuse in these."""
+    return (
+        len(content_type) + len(etag) <= _TEXTS_UNCHECKED
+        and content_type.isascii()
+        and etag.isascii()
+    )
+
+
+def _check_length(draft: IndexRecord) -> None:
+    try:
+        length = len(encode_index_record(draft))
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("a text of an object cannot be encoded") from error
+    if length > INDEX_RECORD_BYTES_MAX:
+        raise InvalidRequestError(f"the description of an object is too long bytes={length}")
+
+
+def check_key(key: bytes) -> None:
+    """Raises InvalidRequestError."""
+    if not 0 < len(key) <= KEY_BYTES_MAX or b"\0" in key:
+        raise InvalidRequestError(
+            f"an object key has 1 to {KEY_BYTES_MAX} bytes and no zero byte key={key[:100]!r}"
+        )
+
+
+def check_texts(*version_ids: str) -> None:
+    """Raises InvalidRequestError."""
+    for version_id in version_ids:
+        if not version_id.isascii() or len(version_id) > _VERSION_ID_BYTES_MAX:
+            raise InvalidRequestError(f"a bad version id length={len(version_id)}")
+
+
+def check_date(until_ms: int) -> None:
+    """Raises InvalidRequestError."""
+    if not 0 <= until_ms <= _DATE_MS_MAX:
+        raise InvalidRequestError(f"a bad date until_ms={until_ms}")

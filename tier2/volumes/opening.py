@@ -1,13 +1,22 @@
 """Opens an engine on a directory: one process at a time, index and volumes brought together.
 
     lock -> directories -> identity -> index -> tail replay, or rebuild if the index is missing or damaged
-    -> reserve -> commit line -> compactor -> sync of an index that was made anew
+    -> reserve -> commit queue -> compactor -> sync of an index that was made anew
 
 Invariants:
 
 - What is opened first is closed last; an error half-way closes what was opened.
 - Uploads of earlier processes go on; what was half-written of them is removed.
 - A damaged index is moved aside, never overwritten; an index whose rebuild was cut off is made again from nothing.
+
+Says that an index is being made anew, by a file beside its directory, until what was made is synced.
+
+    DIR/index.incomplete    there: the index counts for nothing, and the next start makes it anew
+
+An index that is loaded is not synced batch by batch, so after a power cut it may say anything: what tells that it
+counts for nothing cannot stand in it. It serves before it is synced, since the volumes say everything that it says.
+
+Invariants: the mark is durable before the first row is loaded, and goes only after the database was synced whole.
 """
 
 import asyncio
@@ -22,28 +31,85 @@ from typing import TypeAlias
 from segmentstore.contracts.errors import CorruptedDataError, StorageUnavailableError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File, FileSystem
-from tier2.volumes.buffered_index import BufferedIndex
-from tier2.volumes.commit_line import CommitLine
-from tier2.volumes.compaction import Compactor
-from tier2.volumes.compaction_alarm import CompactionAlarm
-from tier2.volumes.disk_reserve import DiskReserve
+from tier2.volumes.compaction import CompactionTrigger, Compactor
+from tier2.volumes.deduplication import DuplicateCheck
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.engine_directory import engine_identity
-from tier2.volumes.found_bytes import FoundBytesCheck
-from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_mark import IndexMark, IndexSettling
-from tier2.volumes.index_rows import NEXT_SEQUENCE
-from tier2.volumes.multipart import MultipartUploads
+from tier2.volumes.group_commit import DiskReserve, GroupCommit
+from tier2.volumes.index import NEXT_SEQUENCE
+from tier2.volumes.index_database import BufferedIndex, IndexDatabase
+from tier2.volumes.multipart import MultipartUploads, UploadFiles
 from tier2.volumes.rebuild import Rebuild
+from tier2.volumes.recovery import ReplaySummary, TailReplay
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.tail_replay import ReplaySummary, TailReplay
-from tier2.volumes.upload_files import UploadFiles
-from tier2.volumes.volume_files import DamagedHeaderError, ForeignVolumeError, VolumeFiles
+from tier2.volumes.volume_files import (
+    DamagedHeaderError,
+    ForeignVolumeError,
+    VolumeFiles,
+    engine_identity,
+)
+from tier2.volumes.write_queue import WriteQueue
 
 _LOGGER = logging.getLogger(__name__)
 _PAGE_ROWS = 2000
 _Opened: TypeAlias = tuple[File, IndexDatabase, VolumeFiles, ReplaySummary]
+
+
+class IncompleteIndexMark:
+    """Of one index; put and taken away by the process that writes it."""
+
+    def __init__(self, index_directory: str, *, files: FileSystem) -> None:
+        self._path = index_directory + _SUFFIX
+        self._parent = index_directory.rsplit("/", 1)[0]
+        self._files = files
+
+    @property
+    def is_there(self) -> bool:
+        """Blocking, as all of this class."""
+        return self._files.exists(self._path)
+
+    def put(self) -> None:
+        """Raises OSError."""
+        self._files.open(self._path, create=True).close()
+        self._files.sync_directory(self._parent)
+
+    def take_away(self) -> None:
+        """Raises OSError."""
+        self._files.remove(self._path)
+        self._files.sync_directory(self._parent)
+
+
+class RebuiltIndexSync:
+    """Syncs an index that was made anew while it serves: start(), close()."""
+
+    def __init__(
+        self, database: IndexDatabase, *, mark: IncompleteIndexMark, executor: Executor | None
+    ) -> None:
+        self._database = database
+        self._mark = mark
+        self._executor = executor
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        assert self._task is None, "the index is being settled already"
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._run(), name="volumes: sync of a new index")
+
+    async def close(self) -> None:
+        """Waits until it is synced: the database may be closed then. Idempotent."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._settle)
+        except (OSError, CorruptedDataError) as error:
+            _LOGGER.error("an index that was made anew cannot be synced: %s", error)
+
+    def _settle(self) -> None:
+        if self._mark.is_there:
+            self._database.sync()
+            self._mark.take_away()
 
 
 class OpenEngine:
@@ -56,7 +122,7 @@ class OpenEngine:
         uploads: MultipartUploads | None,
         lock: File | None,
         replay: ReplaySummary,
-        settling: IndexSettling | None = None,
+        settling: RebuiltIndexSync | None = None,
     ) -> None:
         """`uploads` is None where the engine is open for reading only."""
         self.engine = engine
@@ -113,10 +179,10 @@ async def open_engine(
         settings=settings,
         sequence_next=replay.sequence_next,
     )
-    alarm = CompactionAlarm()
-    line = CommitLine(
+    alarm = CompactionTrigger()
+    queue = WriteQueue(
         commit=commit,
-        check=FoundBytesCheck(volumes=volumes).check,
+        check=DuplicateCheck(volumes=volumes).check,
         executor=executor,
         readers=readers or executor,
         wall_clock=wall_clock,
@@ -128,7 +194,7 @@ async def open_engine(
         volumes=volumes,
         commit=commit,
         reserve=compaction_reserve,
-        line=line,
+        queue=queue,
         executor=executor,
         wall_clock=wall_clock,
         settings=settings,
@@ -137,7 +203,7 @@ async def open_engine(
     engine = VolumeEngine(
         index=index,
         volumes=volumes,
-        line=line,
+        queue=queue,
         compactor=compactor,
         executor=executor,
         readers=readers or executor,
@@ -161,10 +227,10 @@ async def open_engine(
         database.close()
         lock.close()
         raise
-    settling = IndexSettling(
-        database, mark=IndexMark(f"{directory}/index", files=files), executor=executor
+    settling = RebuiltIndexSync(
+        database, mark=IncompleteIndexMark(f"{directory}/index", files=files), executor=executor
     )
-    line.start()
+    queue.start()
     compactor.start()
     settling.start()
     # What earlier lives left may be worth a look.
@@ -218,9 +284,9 @@ async def open_engine_for_reading(
         index=index,
         volumes=volumes,
         # Never started: whatever is submitted is refused.
-        line=CommitLine(
+        queue=WriteQueue(
             commit=never,
-            check=FoundBytesCheck(volumes=volumes).check,
+            check=DuplicateCheck(volumes=volumes).check,
             executor=executor,
             readers=readers or executor,
             wall_clock=wall_clock,
@@ -295,7 +361,7 @@ def _open_index(
         with contextlib.suppress(DamagedHeaderError):
             volumes.header(number)
     index: IndexDatabase | None = None
-    mark = IndexMark(directory, files=files)
+    mark = IncompleteIndexMark(directory, files=files)
     if mark.is_there:
         # Nothing of it counts, and a power cut may have made anything of it.
         _empty(directory, files)
@@ -323,7 +389,7 @@ def _open_index(
 
 def _make_anew(
     directory: str,
-    mark: IndexMark,
+    mark: IncompleteIndexMark,
     open_index: Callable[[str], IndexDatabase],
     volumes: VolumeFiles,
     why: str,
@@ -375,3 +441,6 @@ def _empty(directory: str, files: FileSystem) -> None:
             files.remove_directory(path)
         else:
             files.remove(path)
+
+
+_SUFFIX = ".incomplete"

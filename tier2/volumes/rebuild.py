@@ -16,19 +16,50 @@ Invariants:
 - Memory: one batch of records, one of plain rows, and a row for each volume.
 
 A change of hold counts like a put: it carries the whole record.
+
+Many records at once, from a stretch of a volume that stands in memory: what makes a rebuild of small objects fast.
+
+A plain record is the put of an inline object without a version id. Its row is the record's own bytes behind four
+numbers, which are written over what stands there before them in memory: nothing of it is taken apart, or copied.
+All others are read by the scan, one by one. The walk over them is native where that was built (`native/record_walk.c`),
+and does the same.
+
+Invariants:
+
+- Whole groups only, from the start of one: what is taken cannot turn out to be torn later.
+- Every record that is taken has a good header and a good body, as in a scan. The first one that has not, or that the
+  stretch cuts off, ends the block in front of its group: the scan says what is wrong with it.
+
+The rows of plain records on their way into an index that is made anew: by the ten thousand, in key order.
+
+Invariants:
+
+- The row of the highest number of a key stays, in whatever order they come (H69); of two with one number either may.
+- Memory: `bytes_max` bytes that rows are made in (row_memory), and what Python needs for so many of them. Rows that
+  come in about the order of their keys use a part of it, again and again: memory that the system has to give first
+  costs as much as reading what it is filled with.
+
+Memory in which rows are made where they were read: a piece of a volume is read to here, and its rows are views.
+
+Invariant: nothing that lies here is a good row any more after `clear`; whoever keeps a row longer copies it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TypeAlias
 
-from tier2.volumes.blob_record import RecordKind
-from tier2.volumes.group_tail import GroupTail
-from tier2.volumes.index_database import IndexDatabase, Row
-from tier2.volumes.index_rows import (
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.runtime.native import native_module
+from tier2.volumes.index import (
     BLOB,
+    CURRENT,
     NEW_VOLUME_ROW,
     NEXT_SEQUENCE,
+    OBJECT_LAYOUT,
+    SEQUENCE_MAX,
     STAGED,
     BlobRow,
     ObjectRow,
@@ -43,16 +74,32 @@ from tier2.volumes.index_rows import (
     encode_sequence,
     encode_staged_row,
     encode_volume_row,
+    plain_row_sequence,
+    plain_row_volume_and_length,
     staged_key,
     version_id_key,
     version_key,
     volume_key,
 )
-from tier2.volumes.plain_rows import PlainRows
-from tier2.volumes.record_block import RecordBlock, RecordBlocks
-from tier2.volumes.tail_replay import ReplaySummary, blob_row_of, object_row_of
-from tier2.volumes.volume_files import DamagedHeaderError, VolumeFiles
-from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
+from tier2.volumes.index_database import IndexDatabase, NewRow, Row
+from tier2.volumes.recovery import BatchTail, ReplaySummary, blob_row_of, object_row_of
+from tier2.volumes.volume_files import (
+    DamagedHeaderError,
+    DamagedStretch,
+    ScannedRecord,
+    VolumeFiles,
+    VolumeScan,
+)
+from tier2.volumes.volume_format import (
+    ALIGNMENT,
+    INLINE_ONLY,
+    MARK,
+    RECORD_FRONT,
+    RECORD_HEADER_BYTES,
+    RECORD_LAYOUT,
+    RecordKind,
+    seed_of,
+)
 
 _BATCH_RECORDS = 10_000
 _BATCH_BYTES = 32 << 20
@@ -89,6 +136,24 @@ class _Batch:
     @property
     def is_full(self) -> bool:
         return len(self.records) >= _BATCH_RECORDS or self._bytes >= _BATCH_BYTES
+
+
+@dataclass(slots=True)
+class RecordBlock:
+    """What whole groups at the front of a scan hold."""
+
+    start: int
+    end: int
+    """Where the first of them begins in the volume, and the last one ends."""
+    groups: int = 0
+    plain: list[NewRow] = field(default_factory=list)
+    """Rows of the current version, as the index has them: views of that memory."""
+    plain_bytes: int = 0
+    """Length of their records."""
+    others: list[ScannedRecord] = field(default_factory=list)
+    sequence_lowest: int = SEQUENCE_MAX
+    """Of the plain ones."""
+    sequence_highest: int = 0
 
 
 class Rebuild:
@@ -147,7 +212,7 @@ class Rebuild:
             file.close()
 
     def _stage_records(self, number: int, size: int, scan: VolumeScan, secret: int) -> None:
-        tail = GroupTail(scan.offset)
+        tail = BatchTail(scan.offset)
         batch = _Batch()
         doubtful: list[ScannedRecord | DamagedStretch] = []
         items = iter(scan)
@@ -353,3 +418,303 @@ def _rows_of(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:
         if len(rows) < _PAGE_ROWS:
             return
         first = rows[-1][0] + b"\0"
+
+
+STRETCH_BYTES_MAX = 8 << 20
+"""What is read at once, at most."""
+_STRETCH_BYTES_MIN = 2 << 20
+"""And at first: so much stays near the processor until its rows are stored."""
+_CUT_OFF_SHARE = 4
+"""Where more than one in so many bytes is the front of a group that is cut off, a stretch is too short."""
+_RECORD_BYTES_MAX = 1 << 20
+"""A longer one is left to the scan, which reads it piece by piece."""
+_HEADER_CRC_FROM = 8
+_PLAIN_PUT = RecordKind.PUT.value
+
+
+Walked: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""Whole groups, where the last of them ends in the volume; and of what is in them: rows, others, bytes of the records
+of the rows, and the lowest and the highest number of these."""
+Walk: TypeAlias = Callable[[memoryview, int, int, int, list[NewRow], Callable[[int], bool]], Walked]
+"""Of a stretch, where that begins in the volume, the number and the seed of the volume: rows of plain records are put
+into the list, and the places of others in the volume are called with; where that returns False it ends."""
+
+
+class RecordBlocks:
+    """Takes them from the front of a scan."""
+
+    def __init__(
+        self,
+        scan: VolumeScan,
+        *,
+        volume: int,
+        secret: int,
+        memory_for: Callable[[int], memoryview],
+    ) -> None:
+        """Rows are made in what `memory_for` gives."""
+        self._scan = scan
+        self._volume = volume
+        self._seed = seed_of(secret)
+        self._memory_for = memory_for
+        self._walk = FASTEST_WALK
+        self._stretch = _STRETCH_BYTES_MIN
+
+    def take(self) -> RecordBlock | None:
+        """The whole groups that stand next, and the scan goes on behind them; None if it has to take the next one.
+
+        To be called where a group begins. Raises OSError.
+        """
+        if self._scan.next_length() > _RECORD_BYTES_MAX:
+            return None
+        while True:
+            block = self._next()
+            is_all = self._stretch >= min(STRETCH_BYTES_MAX, self._scan.bytes_left)
+            cut_off = self._stretch - (block.end - block.start)
+            if not is_all and cut_off * _CUT_OFF_SHARE > self._stretch:
+                self._stretch *= 2
+            if block.groups or is_all:
+                self._scan.pass_to(block.end)
+                return block if block.groups else None
+
+    def _next(self) -> RecordBlock:
+        scan, start = self._scan, self._scan.offset
+        content = scan.stretch_into(self._memory_for(min(self._stretch, scan.bytes_left)))
+        rows: list[NewRow] = []
+        others: list[ScannedRecord] = []
+
+        def take_other(offset: int) -> bool:
+            try:
+                others.append(scan.record_at(offset))
+            except CorruptedDataError:
+                return False
+            return True
+
+        groups, end, rows_kept, others_kept, plain_bytes, lowest, highest = self._walk(
+            content, start, self._volume, self._seed, rows, take_other
+        )
+        del rows[rows_kept:], others[others_kept:]
+        return RecordBlock(start, end, groups, rows, plain_bytes, others, lowest, highest)
+
+
+def walk_in_python(
+    content: memoryview,
+    start: int,
+    volume: int,
+    seed: int,
+    rows: list[NewRow],
+    take_other: Callable[[int], bool],
+) -> Walked:
+    """See Walk."""
+    # Everything that is looked up per record is a local name here: at 500,000 records a second each look counts.
+    header_of, front_of, write_row = (
+        RECORD_LAYOUT.unpack_from,
+        RECORD_FRONT.unpack_from,
+        OBJECT_LAYOUT.pack_into,
+    )
+    front_bytes, before_row = RECORD_FRONT.size, OBJECT_LAYOUT.size
+    position = row_bytes = others = groups = 0
+    lowest, highest = SEQUENCE_MAX, 0
+    size = len(content)
+    kept: Walked = 0, start, 0, 0, 0, lowest, highest
+    while position + RECORD_HEADER_BYTES <= size:
+        mark, header_crc, crc, key_length, blob_length, kind, left, length, sequence = header_of(
+            content, position
+        )
+        body = position + RECORD_HEADER_BYTES
+        if mark != MARK or header_crc != crc32_of(
+            content[position + _HEADER_CRC_FROM : body], seed
+        ):
+            break
+        front = body + key_length
+        end = front + length + blob_length
+        following = end + (position - end) % ALIGNMENT
+        if following > size:
+            break
+        plain = False
+        if kind == _PLAIN_PUT and length >= front_bytes:
+            flags, object_bytes, its_sequence, id_length = front_of(content, front)
+            plain = (
+                flags == INLINE_ONLY
+                and not id_length
+                and object_bytes == blob_length
+                and its_sequence == sequence
+            )
+        if plain:
+            if crc != crc32_of(content[body:end], seed):
+                break
+            key = CURRENT + content[body:front]
+            row = front - before_row
+            write_row(content, row, volume, start + position, end - position, length)
+            rows.append((key, content[row:end]))
+            row_bytes += end - position
+            if sequence < lowest:
+                lowest = sequence
+            if sequence > highest:
+                highest = sequence
+        elif take_other(start + position):
+            others += 1
+        else:
+            break
+        position = following
+        if not left:
+            groups += 1
+            kept = groups, start + position, len(rows), others, row_bytes, lowest, highest
+    return kept
+
+
+def native_walk() -> Walk | None:
+    """The same natively, where it was built and is not switched off."""
+    module = native_module("tier2.volumes.native.record_walk")
+    found: Walk | None = None if module is None else module.walk
+    return found
+
+
+FASTEST_WALK = native_walk() or walk_in_python
+
+
+_BATCH_ROWS = 2000
+"""The database uses the pages of so many for the next batch again."""
+_STEP_BYTES_MAX = 2 << 20
+"""After so much more it is looked whether the rows follow those that are stored."""
+_LOOKED_SHARE = 8
+"""At one row in so many."""
+_STRAYS_SHARE = 10
+"""One of these in so many need not."""
+
+Order: TypeAlias = Callable[[list[NewRow]], bool]
+"""Sorts rows by their keys, those of one key as they came; whether any key is there twice."""
+
+
+def native_order() -> Order | None:
+    """None where it was not built, or is switched off."""
+    module = native_module("tier2.volumes.native.row_order")
+    found: Order | None = None if module is None else module.order
+    return found
+
+
+def order_in_python(rows: list[NewRow]) -> bool:
+    """See Order."""
+    rows.sort(key=itemgetter(0))
+    return len({key for key, _ in rows}) < len(rows)
+
+
+_ORDER = native_order() or order_in_python
+
+
+class PlainRows:
+    """Collects, sorts, stores."""
+
+    def __init__(
+        self, *, index: IndexDatabase, bytes_max: int, superseded: Callable[[int, int], None]
+    ) -> None:
+        """`superseded` is told the volume and the length of the record of each row that does not stay."""
+        self._index = index
+        self._memory = RowMemory(bytes_max)
+        self._superseded = superseded
+        self._rows: list[NewRow] = []
+        self._highest_stored = b""
+        self._highest_looked_at = b""
+        """Of those that are not stored."""
+        self._step = min(_STEP_BYTES_MAX, bytes_max // 8)
+        self._look_at = self._step
+        self._seen = self._looked = self._strays = 0
+        """Rows that were seen, those of them that were looked at, and those of these that do not follow."""
+
+    def memory_for(self, length: int) -> memoryview:
+        """Where a piece of a volume is read to, to make rows in: good until the next call unless they are taken.
+
+        At most `bytes_max` bytes. Raises OSError.
+        """
+        used = self._memory.used
+        if not self._memory.has_room(length) or (used >= self._look_at and self._follow()):
+            self.store()
+        return self._memory.next(length)
+
+    def take(self, rows: list[NewRow], length: int) -> None:
+        """Each key any number of times; they lie in the first `length` bytes of the newest memory."""
+        self._rows += rows
+        self._memory.keep(length)
+
+    def store(self) -> None:
+        """Everything that was taken is in the index. Raises OSError."""
+        rows, self._rows = self._rows, []
+        repeated = _ORDER(rows)
+        if rows:
+            self._highest_stored = max(self._highest_stored, rows[-1][0])
+        if repeated:
+            rows = self._newest_of_each(rows)
+        for first in range(0, len(rows), _BATCH_ROWS):
+            self._store(rows[first : first + _BATCH_ROWS])
+        self._memory.clear()
+        self._highest_looked_at = b""
+        self._look_at = self._step
+        self._seen = self._looked = self._strays = 0
+
+    def _follow(self) -> bool:
+        """Nearly all rows come behind those that are stored: more of them would not be stored any better.
+
+        Where nothing is stored yet, behind those that came before them. Rows in no order at all are so collected
+        before the first of them are stored: an index that is filled in order takes half as long.
+        """
+        self._look_at += self._step
+        newest = [key for key, _ in self._rows[self._seen :: _LOOKED_SHARE]]
+        self._seen = len(self._rows)
+        highest = self._highest_stored or self._highest_looked_at
+        self._highest_looked_at = max([self._highest_looked_at, *newest])
+        if not highest:
+            return False
+        self._looked += len(newest)
+        self._strays += sum(key <= highest for key in newest)
+        return self._strays * _STRAYS_SHARE <= self._looked
+
+    def _store(self, rows: list[NewRow]) -> None:
+        newer: list[tuple[bytes, bytes | None]] = []
+        for key, row in self._index.add(rows):
+            stored = self._index.get(key)
+            assert stored is not None, f"a row is there and is not {key=!r}"
+            lost = row
+            if plain_row_sequence(row) > plain_row_sequence(stored):
+                newer.append((key, bytes(row)))
+                lost = stored
+            self._superseded(*plain_row_volume_and_length(lost))
+        if newer:
+            self._index.apply(newer)
+
+    def _newest_of_each(self, rows: list[NewRow]) -> list[NewRow]:
+        newest: dict[bytes, NewRow] = {}
+        for one in rows:
+            key = one[0]
+            before = newest.get(key)
+            if before is not None:
+                if plain_row_sequence(before[1]) >= plain_row_sequence(one[1]):
+                    one, before = before, one
+                self._superseded(*plain_row_volume_and_length(before[1]))
+            newest[key] = one
+        return list(newest.values())
+
+
+class RowMemory:
+    """`size` bytes; the system gives them when they are written for the first time."""
+
+    def __init__(self, size: int) -> None:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = memoryview(memory)
+        self.used = 0
+        """Bytes that are kept."""
+
+    def has_room(self, length: int) -> bool:
+        """Whether `next` may be asked for so many bytes."""
+        return self.used + length <= len(self._memory)
+
+    def next(self, length: int) -> memoryview:
+        """Writable, with anything in it; the next call gives the same unless `keep` is called."""
+        assert self.has_room(length), f"{self.used=} {length=} {len(self._memory)=}"
+        return self._memory[self.used : self.used + length]
+
+    def keep(self, length: int) -> None:
+        """So many bytes of what was given last stay until `clear`."""
+        self.used += length
+
+    def clear(self) -> None:
+        """No row is needed any more."""
+        self.used = 0

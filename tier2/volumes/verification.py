@@ -16,10 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from segmentstore.contracts.errors import CorruptedDataError
-from tier2.volumes.blob_record import RECORD_HEADER_BYTES, RecordKind, decode_record_header
-from tier2.volumes.index_database import IndexDatabase, Row
-from tier2.volumes.index_record import decode_index_record
-from tier2.volumes.index_rows import (
+from tier2.volumes.index import (
     BLOB,
     CURRENT,
     NEXT_SEQUENCE,
@@ -36,9 +33,15 @@ from tier2.volumes.index_rows import (
     version_id_key,
     version_key,
 )
-from tier2.volumes.volume_files import VolumeFiles
-from tier2.volumes.volume_header import VOLUME_HEADER_BYTES
-from tier2.volumes.volume_scan import DamagedStretch, VolumeScan
+from tier2.volumes.index_database import IndexDatabase, Row
+from tier2.volumes.volume_files import DamagedStretch, VolumeFiles, VolumeScan
+from tier2.volumes.volume_format import (
+    RECORD_HEADER_BYTES,
+    VOLUME_HEADER_BYTES,
+    RecordKind,
+    decode_index_record,
+    decode_record_header,
+)
 
 _PAGE_ROWS = 2000
 _PROBLEMS_MAX = 1000

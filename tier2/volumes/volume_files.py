@@ -10,42 +10,62 @@ Invariants:
   then goes on through the same pages, and pushes nobody else's out.
 
 Blocking; made for an executor, by several of its threads at once.
+
+The directory of an engine, and the id that its volumes carry.
+
+    DIR/identity    b"S4ENGINE", u8 version 1, 7 zero bytes, 16 bytes engine id, u32 CRC32; written once
+
+Invariants:
+
+- The identity is durable before the first volume; a directory with volumes and without an identity is refused, never
+  given a new one.
+
+Reads a volume record by record, from front to back, past whatever is damaged.
+
+Invariants:
+
+- Every record that is yielded has a good header and a good body; the blob is checked piece by piece, never held whole.
+- A good header with a bad body is skipped by its length and reported; a bad header is reported once, and the search for
+  the next good one goes on at multiples of 8 (H71).
+- What cannot be read is reported with its extent; nothing is passed over in silence.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from random import Random
 
-from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+)
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import File, FileSystem
-from tier2.volumes.volume_header import (
+from tier2.volumes.objects import IndexRecord
+from tier2.volumes.volume_format import (
+    ALIGNMENT,
+    MARK,
+    RECORD_HEADER_BYTES,
     VOLUME_HEADER_BYTES,
+    RecordHeader,
     VolumeHeader,
+    decode_index_record,
+    decode_record_header,
     decode_volume_header,
+    encode_record_header,
     encode_volume_header,
+    seed_of,
 )
 
-_PREFIX, _SUFFIX = "volume_", ".dat"
-_NUMBER_ATTEMPTS_MAX = 100
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+SLICE_BYTES = 4 << 20
+
+
 CACHED_BYTES_MAX = 256 << 20
 """As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
-PAST_CACHE_BYTES_MIN = 1 << 20
-"""So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
-EARLY_BYTES_MIN = 1 << 20
-"""Longer groups are written in pieces, and each begins to go to the disk at once."""
-_PIECE_BYTES_MIN = 512 << 10
-_PIECES_MAX = 8
-_FORGOTTEN_BYTES_MIN = 8 << 20
-"""What is asked of the system at once."""
-
-
-class ForeignVolumeError(CorruptedDataError):
-    """A good volume, of another store: nothing here is touched before a person has looked."""
-
-
-class DamagedHeaderError(CorruptedDataError):
-    """A volume that cannot be read from end to end: what the index knows of it still can."""
 
 
 class OpenVolume:
@@ -71,7 +91,7 @@ class OpenVolume:
     ) -> None:
         """Append and sync; `end` moves only when that has succeeded. Raises OSError: never write it again then."""
         if past_cache:
-            self.file.write_past_cache(self.end, buffers)
+            self.file.write_direct(self.end, buffers)
             self.file.sync_data()
         elif length < EARLY_BYTES_MIN:
             self.file.write_synced(self.end, buffers)
@@ -88,7 +108,7 @@ class OpenVolume:
             self.file.write_at(offset, piece)
             # Advice: the sync behind it is what counts.
             with suppress(OSError):
-                self.file.start_writing(offset, length)
+                self.file.start_writeback(offset, length)
             offset += length
 
     def write_unsynced(self, buffers: Sequence[BufferView], length: int) -> None:
@@ -106,11 +126,50 @@ class OpenVolume:
         self._forgotten_end = end
         # Advice: what is written and synced stays so, whatever becomes of it.
         with suppress(OSError):
-            self.file.forget_cached(start, end - start)
+            self.file.drop_page_cache(start, end - start)
 
     def close(self) -> None:
         self._forget_until(self.end)
         self.file.close()
+
+
+def write_record(
+    target: OpenVolume, header: RecordHeader, front: bytes, blob: list[bytes] | Iterator[bytes]
+) -> None:
+    """Append a record whose checksum is known already, unsynced; small ones in one write. Raises OSError."""
+    buffers: list[BufferView] = [encode_record_header(header, target.secret) + front]
+    waiting = len(buffers[0])
+    for piece in blob:
+        buffers.append(piece)
+        waiting += len(piece)
+        if waiting >= SLICE_BYTES:
+            target.write_unsynced(buffers, waiting)
+            buffers, waiting = [], 0
+    padding = header.total_length - RECORD_HEADER_BYTES - header.body_length
+    buffers.append(bytes(padding))
+    target.write_unsynced(buffers, waiting + padding)
+
+
+_PREFIX, _SUFFIX = "volume_", ".dat"
+_NUMBER_ATTEMPTS_MAX = 100
+
+
+PAST_CACHE_BYTES_MIN = 1 << 20
+"""So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
+EARLY_BYTES_MIN = 1 << 20
+"""Longer groups are written in pieces, and each begins to go to the disk at once."""
+_PIECE_BYTES_MIN = 512 << 10
+_PIECES_MAX = 8
+_FORGOTTEN_BYTES_MIN = 8 << 20
+"""What is asked of the system at once."""
+
+
+class ForeignVolumeError(CorruptedDataError):
+    """A good volume, of another store: nothing here is touched before a person has looked."""
+
+
+class DamagedHeaderError(CorruptedDataError):
+    """A volume that cannot be read from end to end: what the index knows of it still can."""
 
 
 def _pieces(
@@ -259,7 +318,7 @@ class VolumeFiles:
         try:
             file.sync_data()
             # Pages that a failed sync gave up count as clean: they read back, and no sync writes them any more.
-            file.forget_cached(start)
+            file.drop_page_cache(start)
         except BaseException:
             file.close()
             raise
@@ -290,3 +349,207 @@ class VolumeFiles:
 
     def path(self, number: int) -> str:
         return f"{self.directory}/{_PREFIX}{number:06d}{_SUFFIX}"
+
+
+_MAGIC = b"S4ENGINE\x01" + bytes(7)
+_IDENTITY_BYTES = 36
+
+
+def is_engine_directory(directory: str, files: FileSystem) -> bool:
+    """Whether volumes were opened here before."""
+    return files.exists(f"{directory}/identity") and files.is_directory(f"{directory}/volumes")
+
+
+def engine_identity(directory: str, files: FileSystem, random: Random) -> bytes:
+    """The engine's id; made and made durable if there is none yet. Raises CorruptedDataError."""
+    path = f"{directory}/identity"
+    if not files.exists(path):
+        if files.list(f"{directory}/volumes"):
+            raise CorruptedDataError(f"volumes without an identity directory={directory}")
+        _write_identity(directory, path, files, random)
+    file = files.open(path)
+    try:
+        content = file.read_at(0, _IDENTITY_BYTES + 1)
+    finally:
+        file.close()
+    body = content[:-4]
+    if (
+        len(content) != _IDENTITY_BYTES
+        or not body.startswith(_MAGIC)
+        or crc32_of(body) != int.from_bytes(content[-4:], "big")
+    ):
+        raise CorruptedDataError(f"the identity of the volumes is damaged path={path}")
+    return body[len(_MAGIC) :]
+
+
+def _write_identity(directory: str, path: str, files: FileSystem, random: Random) -> None:
+    temporary = f"{directory}/identity.new"
+    body = _MAGIC + random.randbytes(16)
+    file = files.open(temporary, create=True)
+    try:
+        file.write_at(0, [body + crc32_of(body).to_bytes(4, "big")])
+        file.sync_data()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.sync_directory(directory)
+
+
+_STEP_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRecord:
+    """A record that reads back whole."""
+
+    offset: int
+    """Of its first byte in the volume."""
+    header: RecordHeader
+    key: bytes
+    record: IndexRecord
+    inline: bytes | None = None
+    """The bytes of an object that is small enough to stand in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedStretch:
+    """Bytes that are no good record."""
+
+    offset: int
+    length: int
+    why: str
+    header: RecordHeader | None = field(default=None, compare=False, repr=False)
+    """Of a record whose body alone is bad."""
+
+
+class VolumeScan:
+    """One pass over a volume of `size` bytes from `offset`; blocking, made for an executor."""
+
+    def __init__(self, file: File, *, secret: int, size: int, offset: int) -> None:
+        self._file = file
+        self._secret = secret
+        self._seed = seed_of(secret)
+        self._size = size
+        self._offset = max(offset, VOLUME_HEADER_BYTES)
+        self._buffer: bytes | memoryview = b""
+        self._buffer_offset = 0
+
+    @property
+    def offset(self) -> int:
+        """Everything before it has been looked at."""
+        return self._offset
+
+    def __iter__(self) -> Iterator[ScannedRecord | DamagedStretch]:
+        while self._offset < self._size:
+            start = self._offset
+            try:
+                header = decode_record_header(self._read(start, RECORD_HEADER_BYTES), self._secret)
+            except CorruptedDataError as error:
+                self._offset = self._next_header(start + ALIGNMENT)
+                yield DamagedStretch(start, self._offset - start, str(error))
+                continue
+            if start + header.total_length > self._size:
+                # The header is good, so nobody wrote behind this record: the end was cut off.
+                self._offset = self._size
+                yield DamagedStretch(start, self._size - start, "record is cut off")
+                continue
+            self._offset = start + header.total_length
+            try:
+                yield self._body(start, header)
+            except CorruptedDataError as error:
+                yield DamagedStretch(start, header.total_length, str(error), header)
+
+    @property
+    def bytes_left(self) -> int:
+        """Of the volume, from here on."""
+        return self._size - self._offset
+
+    def next_length(self) -> int:
+        """Bytes of the record that begins here, as its header says, and 0 if there is no good header."""
+        start = self._offset - self._buffer_offset
+        if 0 <= start <= len(self._buffer) - RECORD_HEADER_BYTES:
+            content = self._buffer[start : start + RECORD_HEADER_BYTES]
+        else:
+            # No more than that: who asks may go on with a stretch.
+            content = self._file.read_at(self._offset, min(RECORD_HEADER_BYTES, self.bytes_left))
+        try:
+            return decode_record_header(content, self._secret).total_length
+        except CorruptedDataError:
+            return 0
+
+    def stretch_into(self, target: memoryview) -> memoryview:
+        """The next bytes, in memory of the caller: what is filled of it. The scan reads there until `pass_to`."""
+        filled = target[: self._file.read_into(self._offset, target)]
+        self._buffer, self._buffer_offset = filled, self._offset
+        return filled
+
+    def pass_to(self, offset: int) -> None:
+        """Everything before `offset` was looked at by the caller, and a stretch is its own again."""
+        assert self._offset <= offset <= self._size, f"{self._offset=} {offset=} {self._size=}"
+        self._offset = offset
+        self._buffer = b""
+
+    def record_at(self, start: int) -> ScannedRecord:
+        """The record that begins there, whole inside the volume. Raises CorruptedDataError."""
+        header = decode_record_header(self._read(start, RECORD_HEADER_BYTES), self._secret)
+        return self._body(start, header)
+
+    def _body(self, start: int, header: RecordHeader) -> ScannedRecord:
+        front_length = header.key_length + header.index_record_length
+        front = self._read(start + RECORD_HEADER_BYTES, front_length)
+        crc = crc32_of(front, self._seed)
+        inline = b""
+        position, end = start + header.blob_offset, start + RECORD_HEADER_BYTES + header.body_length
+        while position < end:
+            piece = self._read(position, min(_STEP_BYTES, end - position))
+            if not piece:
+                raise CorruptedDataError("the volume became shorter while it was read")
+            crc = crc32_of(piece, crc)
+            position += len(piece)
+            inline = piece
+        if crc != header.crc:
+            raise CorruptedDataError("record fails its checksum")
+        record = decode_index_record(memoryview(front)[header.key_length :])
+        if record.sequence > header.sequence:
+            raise CorruptedDataError(
+                f"record contradicts its header sequence={record.sequence} header={header.sequence}"
+            )
+        if record.inline and len(inline) != header.blob_length:
+            raise CorruptedDataError(f"an inline object is too long bytes={header.blob_length}")
+        key = front[: header.key_length]
+        return ScannedRecord(start, header, key, record, inline if record.inline else None)
+
+    def _next_header(self, offset: int) -> int:
+        """Where the next good header begins, or the end."""
+        while offset < self._size:
+            window = self._read(offset, _STEP_BYTES)
+            if not window:
+                break
+            found = window.find(MARK)
+            while found >= 0:
+                candidate = offset + found
+                if candidate % ALIGNMENT == 0 and self._is_header(candidate):
+                    return candidate
+                found = window.find(MARK, found + 1)
+            if len(window) < _STEP_BYTES:
+                break
+            offset += len(window) - len(MARK) + 1
+        return self._size
+
+    def _is_header(self, offset: int) -> bool:
+        try:
+            decode_record_header(self._read(offset, RECORD_HEADER_BYTES), self._secret)
+        except CorruptedDataError:
+            return False
+        return True
+
+    def _read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes, read ahead in steps."""
+        length = min(length, self._size - offset)
+        start = offset - self._buffer_offset
+        if start < 0 or start + length > len(self._buffer):
+            self._buffer = self._file.read_at(
+                offset, min(max(length, _STEP_BYTES), self._size - offset)
+            )
+            self._buffer_offset, start = offset, 0
+        return bytes(self._buffer[start : start + length])

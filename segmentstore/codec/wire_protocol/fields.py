@@ -11,6 +11,13 @@
 | Framed | a whole event: int32 0, int32 length, so many bytes; the value is what follows the two numbers |
 
 Every reader raises ProtocolError, and nothing else, for bytes that do not fit.
+
+The one error of this codec.
+
+Text as Java's DataOutput writes it, without the length in front.
+
+Differs from UTF-8 in two ways: NUL is C0 80, and a character above U+FFFF is written as its two surrogates of three
+bytes each. Decoding accepts plain UTF-8 as well, which other clients send.
 """
 
 import struct
@@ -18,8 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
-from segmentstore.codec.wire_protocol.modified_utf8 import decode_text, encode_text
-from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 
 Value = TypeVar("Value")
 
@@ -154,3 +160,36 @@ Rest: TypeAlias = Annotated[bytes, Field(bytes, lambda cursor: cursor.take(curso
 Framed: TypeAlias = Annotated[bytes, Field(_write_framed, _read_framed)]
 Texts: TypeAlias = Annotated[Sequence[str], list_of(TEXT, item_bytes_min=2)]
 Int64s: TypeAlias = Annotated[Sequence[int], list_of(INT64, item_bytes_min=8)]
+
+
+class ProtocolError(SegmentStoreError):
+    """Bytes that are no frame of the protocol, or a value that fits into none. The connection cannot go on."""
+
+    kind = ErrorKind.INVALID
+
+
+def encode_text(text: str) -> bytes:
+    """Raises ProtocolError for a lone surrogate."""
+    if text.isascii() and "\0" not in text:
+        return text.encode("ascii")
+    try:
+        units = text.encode("utf-16-be")
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"text is not encodable text={text[:40]!r}") from error
+    halves = (units[start : start + 2] for start in range(0, len(units), 2))
+    surrogates = "".join(chr(int.from_bytes(half, "big")) for half in halves)
+    return surrogates.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+
+
+def decode_text(content: bytes) -> str:
+    """Raises ProtocolError for bytes that are neither modified nor plain UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    try:
+        # C0 occurs in no well-formed UTF-8, so the pair cannot be part of another character.
+        text = content.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+    except UnicodeError as error:
+        raise ProtocolError(f"text is not UTF-8 bytes={content[:40].hex()}") from error

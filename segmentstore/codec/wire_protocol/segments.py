@@ -13,11 +13,11 @@ from segmentstore.codec.wire_protocol.fields import (
     Int8,
     Int32,
     Int64,
+    ProtocolError,
     Text,
     Texts,
     list_of,
 )
-from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)

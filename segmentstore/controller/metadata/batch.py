@@ -7,13 +7,17 @@ Invariants:
   is no change. Whether a thing exists is said by its record, which stands in the same batch.
 - A removal is written as an empty value, because a batch of a table sets values only; the empty values are taken out
   of the table afterwards, and read as absent until then.
+
+A key of a metadata table together with the type of the record behind it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from segmentstore.codec.stream_records.record_fields import Record
-from segmentstore.codec.stream_records.record_places import REMOVED
-from segmentstore.controller.metadata.record_key import RecordKey, RecordType, Versioned
+from segmentstore.codec.controller_records.record_fields import Record
+from segmentstore.codec.controller_records.record_keys import REMOVED
+from segmentstore.contracts.tables import NOT_EXISTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,31 @@ class RecordChange:
     key: bytes
     value: bytes
     expected_version: int
+
+
+RecordType = TypeVar("RecordType", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKey(Generic[RecordType]):
+    """Where a record stands in its table, and how its bytes are read."""
+
+    text: str
+    decode: Callable[[bytes], RecordType]
+
+    @property
+    def content(self) -> bytes:
+        return self.text.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[RecordType]):
+    """What stands under a key; hand `version` back to say "unchanged since"."""
+
+    record: RecordType | None = None
+    """None: there is none."""
+    version: int = NOT_EXISTS
+    """Also of an absent record: a removed one may have left a marker with a version of its own."""
 
 
 @dataclass(slots=True)

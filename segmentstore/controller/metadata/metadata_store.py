@@ -9,14 +9,14 @@ Invariants:
 - The table of a scope exists before the scope does, and goes before the name is free again.
 """
 
-from segmentstore.codec.stream_records import record_places
-from segmentstore.codec.stream_records.scope_record import ScopeRecord, ScopeState
+from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
 from segmentstore.contracts.errors import SegmentExistsError
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.errors import RetryLaterError, ScopeNotFoundError
+from segmentstore.controller.metadata.batch import RecordKey
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.metadata.record_key import RecordKey
-from segmentstore.controller.metadata.tables_read import note_read
+from segmentstore.controller.metadata.ownership_proof import note_read
 
 SCOPES_INDEX = "scopes"
 """In the table of scopes: every scope that exists."""
@@ -26,7 +26,7 @@ PENDING_INDEX = "pending"
 
 def scope_key(scope: str) -> RecordKey[ScopeRecord]:
     """Where the record of a scope stands, in the table of scopes."""
-    return RecordKey(record_places.scope(scope), ScopeRecord.decode)
+    return RecordKey(record_keys.scope(scope), ScopeRecord.decode)
 
 
 class MetadataStore:
@@ -34,7 +34,7 @@ class MetadataStore:
 
     def __init__(self, *, tables: TableApi) -> None:
         self._tables = tables
-        self._scopes = MetadataTable(tables=tables, name=record_places.SCOPES_TABLE)
+        self._scopes = MetadataTable(tables=tables, name=record_keys.SCOPES_TABLE)
         self._opened: dict[str, MetadataTable] = {}
 
     @property
@@ -44,7 +44,7 @@ class MetadataStore:
 
     async def start(self) -> None:
         """Create the table of scopes if this store never had a controller."""
-        await self._create(record_places.SCOPES_TABLE)
+        await self._create(record_keys.SCOPES_TABLE)
 
     def table_names(self) -> list[str]:
         """The tables that were asked for so far, of scopes that are not known to be gone."""
@@ -78,7 +78,7 @@ class MetadataStore:
 
     def table_of(self, scope: str, incarnation: int) -> MetadataTable:
         """The table of one incarnation of a scope, whether or not it exists."""
-        name = record_places.scope_table(scope, incarnation)
+        name = record_keys.scope_table(scope, incarnation)
         table = self._opened.get(scope)
         if table is None or table.name != name:
             table = self._opened[scope] = MetadataTable(tables=self._tables, name=name)
@@ -86,13 +86,13 @@ class MetadataStore:
 
     async def create_scope_table(self, scope: str, incarnation: int) -> None:
         """Creating it twice is fine."""
-        await self._create(record_places.scope_table(scope, incarnation))
+        await self._create(record_keys.scope_table(scope, incarnation))
 
     async def delete_scope_table(self, scope: str, incarnation: int) -> None:
         """Deleting it twice raises SegmentNotFoundError."""
         self._opened.pop(scope, None)
         await self._tables.delete_table(
-            record_places.scope_table(scope, incarnation), must_be_empty=False
+            record_keys.scope_table(scope, incarnation), must_be_empty=False
         )
 
     async def _create(self, name: str) -> None:

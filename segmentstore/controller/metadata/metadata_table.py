@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from segmentstore.codec.stream_records.name_index_records import IndexPage, IndexRoot
-from segmentstore.codec.stream_records.record_places import REMOVED
+from segmentstore.codec.controller_records.record_keys import REMOVED
+from segmentstore.codec.controller_records.scope_records import IndexPage, IndexRoot
 from segmentstore.contracts.errors import (
     SegmentStoreError,
     TableKeyNotFoundError,
@@ -36,8 +36,13 @@ from segmentstore.controller.errors import (
     RetryLaterError,
 )
 from segmentstore.controller.keyed_locks import KeyedLocks
-from segmentstore.controller.metadata.batch import Batch, RecordChange
-from segmentstore.controller.metadata.log_proof import LogProof
+from segmentstore.controller.metadata.batch import (
+    Batch,
+    RecordChange,
+    RecordKey,
+    RecordType,
+    Versioned,
+)
 from segmentstore.controller.metadata.name_index import (
     IndexChange,
     change_names,
@@ -46,9 +51,8 @@ from segmentstore.controller.metadata.name_index import (
     pages_of,
     root_key,
 )
-from segmentstore.controller.metadata.record_key import RecordKey, RecordType, Versioned
-from segmentstore.controller.metadata.tables_read import note_read, note_written
-from segmentstore.runtime.reported_elsewhere import reported_elsewhere
+from segmentstore.controller.metadata.ownership_proof import OwnershipProof, note_read, note_written
+from segmentstore.runtime.cancellation import retrieve_exception
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,7 +83,7 @@ class MetadataTable:
         self._index_locks = KeyedLocks(waiters_max=INDEX_WAITERS_MAX)
         self._abandoned: dict[Future[Sequence[int]], None] = {}
         """Batches on their way into the log whose callers have left."""
-        self.proof = LogProof(tables=tables, name=name)
+        self.proof = OwnershipProof(tables=tables, name=name)
 
     @property
     def name(self) -> str:
@@ -185,7 +189,7 @@ class MetadataTable:
 
     async def _submitted(self, batch: "Future[Sequence[int]]") -> Sequence[int]:
         # It takes place also if the caller leaves: then its refusal has nobody who would look.
-        batch.add_done_callback(reported_elsewhere)
+        batch.add_done_callback(retrieve_exception)
         try:
             return await asyncio.shield(batch)
         except asyncio.CancelledError:
@@ -199,7 +203,7 @@ class MetadataTable:
             return
         try:
             removal = table.remove(keys)
-            removal.add_done_callback(reported_elsewhere)
+            removal.add_done_callback(retrieve_exception)
             await asyncio.shield(removal)
         except SegmentStoreError as error:
             # The batch itself is durable. An empty value that stays reads as absent and is written over by the next.

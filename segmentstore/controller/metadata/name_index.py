@@ -14,21 +14,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from segmentstore.codec.stream_records import record_places
-from segmentstore.codec.stream_records.name_index_records import IndexPage, IndexRoot
-from segmentstore.controller.metadata.record_key import RecordKey
+from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records.scope_records import IndexPage, IndexRoot
+from segmentstore.controller.metadata.batch import RecordKey
 
 NAMES_PER_PAGE_MAX = 256
 
 
 def root_key(index: str) -> RecordKey[IndexRoot]:
     """Where the root of an index stands."""
-    return RecordKey(record_places.index_root(index), IndexRoot.decode)
+    return RecordKey(record_keys.index_root(index), IndexRoot.decode)
 
 
 def page_key(index: str, number: int) -> RecordKey[IndexPage]:
     """Where a page of an index stands."""
-    return RecordKey(record_places.index_page(index, number), IndexPage.decode)
+    return RecordKey(record_keys.index_page(index, number), IndexPage.decode)
 
 
 def page_of(root: IndexRoot, name: str) -> int | None:

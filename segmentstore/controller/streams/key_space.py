@@ -4,12 +4,20 @@ Invariant: the bounds of new ranges are made equal, bit for bit, to those of the
 Clients compute bounds in floating point; a gap of one unit in the last place would lose routing keys.
 """
 
+import itertools
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
+from segmentstore.codec.controller_records.stream_records import StreamSegment
 from segmentstore.controller.errors import PreconditionError
+
+
+def split_range(low: float, high: float, parts: int) -> list[tuple[float, float]]:
+    """Even parts whose outer bounds are exactly the given ones."""
+    bounds = [low + (high - low) * part / parts for part in range(parts)] + [high]
+    return list(itertools.pairwise(bounds))
+
 
 Range = tuple[float, float]
 """Lower bound inclusive, upper bound exclusive."""

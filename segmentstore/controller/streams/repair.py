@@ -20,10 +20,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from segmentstore.codec.controller_records.stream_records import (
+    StreamSegment,
+    StreamState,
+    StreamStateRecord,
+    TruncationRecord,
+)
 from segmentstore.codec.stream_names import TABLE_SUFFIX, SegmentName, parse_segment
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamState, StreamStateRecord
-from segmentstore.codec.stream_records.truncation_record import TruncationRecord
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.segments import SegmentApi, SegmentProperties
 from segmentstore.controller.errors import ScopeNotFoundError
@@ -34,8 +37,11 @@ from segmentstore.controller.metadata.metadata_store import (
     MetadataStore,
 )
 from segmentstore.controller.streams.stream_cuts import lies_behind
-from segmentstore.controller.streams.stream_history import StreamHistory
-from segmentstore.controller.streams.stream_keys import STREAMS_INDEX, truncation_key
+from segmentstore.controller.streams.stream_history import (
+    STREAMS_INDEX,
+    StreamHistory,
+    truncation_key,
+)
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 

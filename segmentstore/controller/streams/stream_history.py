@@ -4,37 +4,47 @@ Invariants:
 
 - Epochs are read one by one or in short stretches; nothing here grows with the age of a stream.
 - A stream that is being created or deleted does not exist for those who ask.
+
+The typed keys of a stream's records in the table of its scope (codec/stream_records/record_keys.py), and indexes.
+
+| index | names |
+|---|---|
+| `streams` | every stream that exists, internal ones too |
+| `pending` | streams with an unfinished operation |
+| `tags/<tag>` | streams with that tag |
+
+All streams with their configurations, page by page, for what looks at streams in the background.
+
+A scope that is being deleted is passed over, however long that takes: the others are looked at all the same.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
-from segmentstore.codec.stream_names import creation_epoch_of, segment_name
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.sealed_segment_record import SealedSegmentRecord
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
+    SealedSegmentRecord,
+    SegmentWithRange,
     StreamConfigurationRecord,
+    StreamSegment,
+    StreamState,
+    StreamStateRecord,
+    TruncationRecord,
 )
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamState, StreamStateRecord
+from segmentstore.codec.stream_names import creation_epoch_of, segment_name
 from segmentstore.controller.errors import (
     EpochNotFoundError,
+    RetryLaterError,
+    ScopeNotFoundError,
     StreamNotFoundError,
     StreamSegmentNotFoundError,
 )
+from segmentstore.controller.metadata.batch import RecordKey, Versioned
+from segmentstore.controller.metadata.metadata_store import SCOPES_INDEX, MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.metadata.record_key import Versioned
-from segmentstore.controller.streams.stream_keys import (
-    configuration_key,
-    epoch_key,
-    sealed_key,
-    state_key,
-    truncation_key,
-)
-
-EPOCHS_PER_READ = 32
-
-_INVISIBLE = (StreamState.CREATING, StreamState.DELETING)
 
 
 class StreamHistory:
@@ -133,3 +143,104 @@ class StreamHistory:
         if truncation is not None:
             return dict(truncation.head)
         return {segment.segment_id: 0 for segment in (await self.epoch(0)).segments}
+
+
+async def cut_with_ranges(
+    history: StreamHistory, offsets: dict[int, int]
+) -> dict[SegmentWithRange, int]:
+    """A cut with the ranges of its segments. Raises StreamSegmentNotFoundError."""
+    return {
+        SegmentWithRange(segment.segment_id, segment.low, segment.high): offsets[segment.segment_id]
+        for segment in await history.segments_of(offsets)
+    }
+
+
+EPOCHS_PER_READ = 32
+
+_INVISIBLE = (StreamState.CREATING, StreamState.DELETING)
+
+
+STREAMS_INDEX = "streams"
+
+DELETED_NUMBERS_KEY = RecordKey(record_keys.DELETED_NUMBERS, SegmentNumberRecord.decode)
+
+
+def state_key(stream: str) -> RecordKey[StreamStateRecord]:
+    """Life and counters."""
+    return RecordKey(record_keys.state(stream), StreamStateRecord.decode)
+
+
+def configuration_key(stream: str) -> RecordKey[StreamConfigurationRecord]:
+    """What the user asked for."""
+    return RecordKey(record_keys.configuration(stream), StreamConfigurationRecord.decode)
+
+
+def epoch_key(stream: str, epoch: int) -> RecordKey[EpochRecord]:
+    """One epoch."""
+    return RecordKey(record_keys.epoch(stream, epoch), EpochRecord.decode)
+
+
+def sealed_key(stream: str, segment_id: int) -> RecordKey[SealedSegmentRecord]:
+    """What replaced a segment."""
+    return RecordKey(record_keys.sealed(stream, segment_id), SealedSegmentRecord.decode)
+
+
+def truncation_key(stream: str) -> RecordKey[TruncationRecord]:
+    """The head."""
+    return RecordKey(record_keys.truncation(stream), TruncationRecord.decode)
+
+
+def deleted_number_key(stream: str) -> RecordKey[SegmentNumberRecord]:
+    """The next free number of a deleted stream."""
+    return RecordKey(record_keys.deleted_number(stream), SegmentNumberRecord.decode)
+
+
+def tag_index(tag: str) -> str:
+    """The index of streams with a tag."""
+    return f"tags/{tag}"
+
+
+_NAMES_PER_READ = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStream:
+    """A stream as it was a moment ago."""
+
+    scope: str
+    stream: str
+    configuration: StreamConfigurationRecord
+
+
+async def all_scopes(store: MetadataStore) -> AsyncGenerator[str, None]:
+    """Every scope, in order. Hold it in `aclosing`."""
+    after, more = "", True
+    while more:
+        page = await store.scopes.names(SCOPES_INDEX, after=after, count=_NAMES_PER_READ)
+        for scope in page.names:
+            yield scope
+            after = scope
+        more = page.more
+
+
+async def all_streams(store: MetadataStore) -> AsyncGenerator[ListedStream, None]:
+    """Every stream, internal ones too, in order. Hold it in `aclosing`."""
+    after_scope, more_scopes = "", True
+    while more_scopes:
+        scopes = await store.scopes.names(SCOPES_INDEX, after=after_scope, count=_NAMES_PER_READ)
+        for scope in scopes.names:
+            after, more = "", True
+            while more:
+                try:
+                    table = await store.scope_table(scope)
+                except (ScopeNotFoundError, RetryLaterError):
+                    break
+                page = await table.names(STREAMS_INDEX, after=after, count=_NAMES_PER_READ)
+                found = await table.read_many([configuration_key(name) for name in page.names])
+                for name, configuration in zip(page.names, found, strict=True):
+                    if configuration.record is not None:
+                        yield ListedStream(scope, name, configuration.record)
+                    after = name
+                more = page.more
+            after_scope = scope
+        more_scopes = scopes.more

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from segmentstore.codec.stream_records.stream_state_record import StreamState
+from segmentstore.codec.controller_records.stream_records import StreamState
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.keyed_locks import KeyedLocks
@@ -27,7 +27,7 @@ from segmentstore.controller.metadata.metadata_store import (
     SCOPES_INDEX,
     MetadataStore,
 )
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.stream_history import StreamHistory
 
 _LOG = logging.getLogger(__name__)

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from segmentstore.codec.stream_names import creation_epoch_of
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
     StreamConfigurationRecord,
+    StreamSegment,
+    StreamState,
+    StreamStateRecord,
 )
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamState, StreamStateRecord
+from segmentstore.codec.stream_names import creation_epoch_of
 from segmentstore.controller.errors import (
     EpochNotFoundError,
     PreconditionError,

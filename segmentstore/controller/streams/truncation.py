@@ -9,14 +9,16 @@ Invariants:
 from contextlib import aclosing
 from dataclasses import replace
 
+from segmentstore.codec.controller_records.stream_records import (
+    StreamSegment,
+    StreamState,
+    TruncationRecord,
+)
 from segmentstore.codec.stream_names import creation_epoch_of
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamState
-from segmentstore.codec.stream_records.truncation_record import TruncationRecord
 from segmentstore.controller.errors import PreconditionError, StreamSealedError
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.stream_cuts import (
     Cut,
     check_cover,
@@ -25,8 +27,7 @@ from segmentstore.controller.streams.stream_cuts import (
     normalised,
     reaches,
 )
-from segmentstore.controller.streams.stream_history import StreamHistory
-from segmentstore.controller.streams.stream_keys import state_key, truncation_key
+from segmentstore.controller.streams.stream_history import StreamHistory, state_key, truncation_key
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 

@@ -7,28 +7,38 @@ Invariants:
 - While a decision is being written the transaction is announced; whoever wants to decide it too waits for the outcome.
 - A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
 - Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
+
+Which transactions were not heard of for too long.
+
+Invariants:
+
+- A lease runs by the loop's clock, which neither jumps nor stands still while the process runs (H77). A controller
+  that starts grants every open transaction the longest lease that a ping may have asked for: pings are in memory only,
+  and it cannot know who tried to ping in between.
+- An owner that renews decides anew how long its lease is, also shorter than before.
 """
 
 import asyncio
 import dataclasses
+import heapq
 import logging
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.transaction_records import (
     NO_TIMESTAMP,
     TransactionRecord,
     TransactionState,
 )
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.errors import MetadataConflictError
-from segmentstore.controller.transactions.finisher import Finisher
-from segmentstore.controller.transactions.leases import Leases
-from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
-from segmentstore.controller.transactions.transaction_table import (
-    TransactionName,
-    TransactionTable,
+from segmentstore.controller.settings import TransactionSettings
+from segmentstore.controller.transactions.completion import TransactionCompleter
+from segmentstore.controller.transactions.transaction_states import (
+    StreamTransactions,
+    TransactionStates,
 )
+from segmentstore.controller.transactions.transaction_table import TransactionName, TransactionTable
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,14 +49,14 @@ class Decisions:
     def __init__(
         self,
         *,
-        book: TransactionBook,
+        book: TransactionStates,
         table: TransactionTable,
-        finisher: Finisher,
+        completer: TransactionCompleter,
         settings: TransactionSettings,
     ) -> None:
         self._book = book
         self._table = table
-        self._finisher = finisher
+        self._completer = completer
         self._settings = settings
         self._leases: Leases[TransactionName] = Leases()
         self._begun_at: dict[TransactionName, float] = {}
@@ -82,7 +92,7 @@ class Decisions:
             try:
                 await self._write(book, name, record, decided)
             except MetadataConflictError:
-                await self._finisher.adopt(book, transaction_id)
+                await self._completer.adopt(book, transaction_id)
 
     async def settled(self, name: TransactionName) -> TransactionRecord | None:
         """The record, when no decision of the transaction is under way or unknown; None if it is not known.
@@ -122,7 +132,7 @@ class Decisions:
     async def prove_lease(self, lease_ms: int) -> None:
         """Returns once no other controller ends what is open here before a lease that was granted just now is over.
 
-        One that takes over behind the last proof grants the longest lease from then on. Raises as LogProof.wait.
+        One that takes over behind the last proof grants the longest lease from then on. Raises as OwnershipProof.wait.
         """
         spare_seconds = (self._settings.lease_ms_max - lease_ms) / 1000
         await self._table.prove_since(asyncio.get_running_loop().time() - spare_seconds)
@@ -175,7 +185,9 @@ class Decisions:
                 name = book.name(transaction_id)
                 assert name in self._begun_at, f"an open transaction without a lease name={name}"
 
-    async def _settled(self, book: StreamBook, transaction_id: int) -> TransactionRecord | None:
+    async def _settled(
+        self, book: StreamTransactions, transaction_id: int
+    ) -> TransactionRecord | None:
         while True:
             record = book.find(transaction_id)
             if record is None or record.state is not TransactionState.OPEN:
@@ -184,13 +196,13 @@ class Decisions:
             if transaction_id in book.announced:
                 await self._book.wait_for_change()
             elif transaction_id in book.doubtful:
-                await self._finisher.adopt(book, transaction_id)
+                await self._completer.adopt(book, transaction_id)
             else:
                 return record
 
     async def _write(
         self,
-        book: StreamBook,
+        book: StreamTransactions,
         name: TransactionName,
         record: TransactionRecord,
         decided: TransactionRecord,
@@ -202,9 +214,67 @@ class Decisions:
             if not isinstance(error, MetadataConflictError):
                 # Also a caller that left: the table may still get to it.
                 book.doubt(name.transaction_id)
-            self._finisher.wake(book)
+            self._completer.wake(book)
             self._book.changed()
             raise
         self.end_lease(name)
         self._book.place(name, decided)
-        self._finisher.wake(book)
+        self._completer.wake(book)
+
+
+Name = TypeVar("Name")
+
+
+class Leases(Generic[Name]):
+    """Deadlines in loop time. Renewing is O(log n): the old deadline is skipped when its time comes."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[Name, tuple[float, int]] = {}
+        self._queue: list[tuple[float, int, Name]] = []
+        self._births = 0
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._deadlines
+
+    def grant(self, name: Name, *, deadline: float) -> None:
+        """Grant or renew."""
+        self._births += 1
+        self._deadlines[name] = (deadline, self._births)
+        heapq.heappush(self._queue, (deadline, self._births, name))
+        if len(self._queue) > 2 * len(self._deadlines) + 16:
+            self._rebuild()
+
+    def end(self, name: Name) -> None:
+        """The owner needs it no more; ending twice is fine."""
+        self._deadlines.pop(name, None)
+
+    def next_deadline(self) -> float | None:
+        """When the first lease runs out; None without leases."""
+        self._skip_stale()
+        return self._queue[0][0] if self._queue else None
+
+    def take_expired(self, now: float) -> list[Name]:
+        """Names whose lease ran out, earliest first; their leases are ended."""
+        expired: list[Name] = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            _, _, name = heapq.heappop(self._queue)
+            del self._deadlines[name]
+            expired.append(name)
+        return expired
+
+    def check(self) -> None:
+        """Every lease is in the queue under its present deadline; O(n)."""
+        queued = {(deadline, birth): name for deadline, birth, name in self._queue}
+        for name, place in self._deadlines.items():
+            assert queued.get(place) == name, f"lease is not queued name={name!r} place={place}"
+
+    def _skip_stale(self) -> None:
+        while self._queue and self._deadlines.get(self._queue[0][2]) != self._queue[0][:2]:
+            heapq.heappop(self._queue)
+
+    def _rebuild(self) -> None:
+        self._queue = [(*place, name) for name, place in self._deadlines.items()]
+        heapq.heapify(self._queue)

@@ -14,9 +14,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
+from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamSegment
 from segmentstore.codec.stream_names import number_of, segment_name, transaction_segment
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
 from segmentstore.contracts.errors import ErrorKind, SegmentNotFoundError, SegmentSealedError
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.controller.errors import ControllerError

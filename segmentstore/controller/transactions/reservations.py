@@ -12,26 +12,54 @@ Invariants:
 - Its record holds the longest lease, which is what a transaction has after a start; nobody with a longer one gets it.
 - It belongs to the epoch that was current when it was written down; once that is over it is given back.
 - What is given back, or may have been written and may not, is removed by the next pass, and never handed out.
+
+Ids that no two transactions share.
+
+    bits 96 .. 127   the stream's epoch
+    bits 64 ..  95   drawn once per controller start
+    bit       63     0: one of the clients reads the lower half as a signed number and would lose the epoch
+    bits  0 ..  62   counter, from a drawn number on
+
+Invariants:
+
+- Two ids of one controller differ by the counter, those of two controllers by 32 + 62 drawn bits.
 """
 
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
 
-from segmentstore.codec.stream_names import transaction_epoch_of
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_book import Reserved, StreamBook
-from segmentstore.controller.transactions.transaction_ids import TransactionIds
+from segmentstore.codec.stream_names import transaction_epoch_of
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.controller.settings import TransactionSettings
+from segmentstore.controller.transactions.transaction_states import Reserved, StreamTransactions
 from segmentstore.controller.transactions.transaction_table import (
     TransactionChange,
     TransactionName,
     TransactionTable,
 )
 from segmentstore.runtime.clock import WallClock
+
+
+class TransactionIds:
+    """Hands out ids."""
+
+    def __init__(self, *, random: Random) -> None:
+        self._incarnation = random.getrandbits(32)
+        self._next = random.getrandbits(_LOW_BITS - 1)
+
+    def take(self, *, epoch: int) -> int:
+        """A new id for a transaction of the epoch. Raises InvalidRequestError if the epoch does not fit."""
+        if not 0 <= epoch <= _EPOCH_MAX:
+            raise InvalidRequestError(f"epoch is out of range epoch={epoch}")
+        low = self._next & ((1 << _LOW_BITS) - 1)
+        self._next += 1
+        return epoch << 96 | self._incarnation << 64 | low
 
 
 class Reservations:
@@ -51,7 +79,7 @@ class Reservations:
         self._settings = settings
 
     async def take(
-        self, book: StreamBook, *, epoch: int, lease_ms: int
+        self, book: StreamTransactions, *, epoch: int, lease_ms: int
     ) -> tuple[int, TransactionRecord] | None:
         """One that is in the table, for a transaction that begins now; None if there is none.
 
@@ -78,7 +106,7 @@ class Reservations:
 
     @contextmanager
     def ahead(
-        self, book: StreamBook, epoch: int, *, count: int
+        self, book: StreamTransactions, epoch: int, *, count: int
     ) -> Iterator[Mapping[TransactionName, TransactionChange]]:
         """Up to `count` more, to be written inside with a batch of the stream. The caller holds the stream."""
         room = self._settings.reserved_per_stream_max - len(book.reserved)
@@ -99,7 +127,7 @@ class Reservations:
         now = asyncio.get_running_loop().time()
         book.reserved.update(dict.fromkeys(reserved, Reserved(record, now)))
 
-    def unwanted(self, book: StreamBook) -> list[int]:
+    def unwanted(self, book: StreamTransactions) -> list[int]:
         """What is to be removed from the table now, and handed out no more."""
         now = asyncio.get_running_loop().time()
         for transaction_id, reserved in list(book.reserved.items()):
@@ -108,8 +136,12 @@ class Reservations:
                 book.given_back[transaction_id] = None
         return list(book.given_back)
 
-    def all_of(self, book: StreamBook) -> list[int]:
+    def all_of(self, book: StreamTransactions) -> list[int]:
         """As `unwanted`, for a stream that goes: no transaction begins any more."""
         book.given_back.update(dict.fromkeys(book.reserved))
         book.reserved.clear()
         return list(book.given_back)
+
+
+_LOW_BITS = 63
+_EPOCH_MAX = (1 << 31) - 1

@@ -25,26 +25,26 @@ Invariants:
 import dataclasses
 from collections.abc import Mapping
 
-from segmentstore.codec.stream_names import segment_id_of
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamState
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
+    StreamSegment,
+    StreamState,
+)
+from segmentstore.codec.controller_records.transaction_records import (
     RollingPlanRecord,
     TransactionRecord,
     TransactionState,
 )
+from segmentstore.codec.stream_names import segment_id_of
 from segmentstore.controller.errors import MetadataConflictError
-from segmentstore.controller.metadata.batch import Batch
+from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
-from segmentstore.controller.metadata.record_key import RecordKey
-from segmentstore.controller.streams.epoch_transition import EpochTransition
-from segmentstore.controller.streams.stream_history import StreamHistory
-from segmentstore.controller.streams.stream_keys import epoch_key, state_key
+from segmentstore.controller.streams.scaling import EpochTransition
+from segmentstore.controller.streams.stream_history import StreamHistory, epoch_key, state_key
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 from segmentstore.controller.transactions.merges import Merged, Merges
-from segmentstore.controller.transactions.transaction_book import TransactionBook
+from segmentstore.controller.transactions.transaction_states import TransactionStates
 from segmentstore.controller.transactions.transaction_table import (
     TransactionName,
     TransactionTable,
@@ -64,7 +64,7 @@ class RollingCommit:
         merges: Merges,
         table: TransactionTable,
         wall_clock: WallClock,
-        book: TransactionBook,
+        book: TransactionStates,
     ) -> None:
         self._operations = operations
         self._transition = transition

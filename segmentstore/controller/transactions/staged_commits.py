@@ -2,7 +2,7 @@
 
     begin   a stage: a transaction whose lease lasts for as long as a job may take, and that nobody pings
     commit  one batch: the stages join a new transaction that is committing, and the application's fence moves
-            then the finisher: create the new transaction's segments, merge the stages into them in the order given,
+            then the completer: create the new transaction's segments, merge the stages into them in the order given,
             record that, and commit it like any other transaction
     replay  a commit whose version is not above the fence: nothing happens, and its open stages are aborted
 
@@ -22,24 +22,27 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from segmentstore.codec.controller_api import staged_commits_pb2 as api
-from segmentstore.codec.stream_names import transaction_epoch_of
-from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
-from segmentstore.codec.stream_records.stream_state_record import StreamState
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.stream_records import StreamState
+from segmentstore.codec.controller_records.transaction_records import (
+    CommitFenceRecord,
     TransactionRecord,
     TransactionState,
 )
+from segmentstore.codec.stream_names import transaction_epoch_of
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from segmentstore.controller.errors import (
     ControllerError,
     PreconditionError,
     StreamSealedError,
 )
+from segmentstore.controller.settings import TransactionSettings
 from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.decisions import Decisions
-from segmentstore.controller.transactions.finisher import Finisher
-from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_book import StreamBook, TransactionBook
+from segmentstore.controller.transactions.transaction_states import (
+    StreamTransactions,
+    TransactionStates,
+)
 from segmentstore.controller.transactions.transaction_table import (
     FenceName,
     TransactionChange,
@@ -80,16 +83,16 @@ class StagedCommits:
         transactions: Transactions,
         table: TransactionTable,
         operations: StreamOperations,
-        finisher: Finisher,
+        completer: TransactionCompleter,
         wall_clock: WallClock,
         settings: TransactionSettings,
     ) -> None:
         self._transactions = transactions
-        self._book: TransactionBook = transactions.book
+        self._book: TransactionStates = transactions.book
         self._decisions: Decisions = transactions.decisions
         self._table = table
         self._operations = operations
-        self._finisher = finisher
+        self._completer = completer
         self._wall_clock = wall_clock
         self._settings = settings
 
@@ -145,7 +148,7 @@ class StagedCommits:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _commit(self, book: StreamBook, commit: _Commit) -> api.CommitStagesResponse:
+    async def _commit(self, book: StreamTransactions, commit: _Commit) -> api.CommitStagesResponse:
         application = commit.fence.application_id
         if book.closed_count:
             raise StreamSealedError(book.scope, book.stream)
@@ -172,19 +175,19 @@ class StagedCommits:
             await self._abort_open(book, commit)
         return self._answer(book, commit, is_duplicate=is_duplicate)
 
-    async def _settle(self, book: StreamBook, commit: _Commit) -> None:
+    async def _settle(self, book: StreamTransactions, commit: _Commit) -> None:
         """Until what earlier calls did to these transactions is known."""
         while True:
             if any(stage in book.announced for stage in commit.stages):
                 await self._book.wait_for_change()
             elif book.doubtful:
                 for transaction_id in list(book.doubtful):
-                    await self._finisher.adopt(book, transaction_id)
+                    await self._completer.adopt(book, transaction_id)
             else:
                 return
 
     async def _decide(
-        self, book: StreamBook, commit: _Commit, fence: CommitFenceRecord | None
+        self, book: StreamTransactions, commit: _Commit, fence: CommitFenceRecord | None
     ) -> None:
         if fence is None and len(book.fences) >= self._settings.fences_per_stream_max:
             raise TooManyApplicationsError(
@@ -212,17 +215,17 @@ class StagedCommits:
                 # Also for a caller that left: the table may still get to it; and after a conflict the table knows more.
                 book.doubt(name.transaction_id)
             self._book.place_fence(commit.fence, moved)
-            self._finisher.wake(book)
+            self._completer.wake(book)
             self._book.changed()
             raise
         for name, (_, record) in changes.items():
             self._book.place(name, record)
             self._decisions.end_lease(name)
         self._book.place_fence(commit.fence, moved)
-        self._finisher.wake(book)
+        self._completer.wake(book)
 
     def _changes(
-        self, book: StreamBook, commit: _Commit
+        self, book: StreamTransactions, commit: _Commit
     ) -> dict[TransactionName, TransactionChange]:
         """The records of the decision; all of its transactions are announced."""
         now_ms = self._wall_clock.now_ms()
@@ -248,22 +251,22 @@ class StagedCommits:
                 )
         return changes
 
-    async def _abort_open(self, book: StreamBook, commit: _Commit) -> None:
+    async def _abort_open(self, book: StreamTransactions, commit: _Commit) -> None:
         """A replay's stages hold what the stream has already."""
         await self._decisions.abort_quietly(
             [book.name(stage) for stage in commit.stages if stage in book.open]
         )
 
-    async def _find_decided(self, book: StreamBook, commit: _Commit) -> None:
+    async def _find_decided(self, book: StreamTransactions, commit: _Commit) -> None:
         """The decision of a call that was given up may have reached the table after everybody had looked."""
         if _known(book, commit):
             return
         bits = _derived_bits(commit.fence, commit.version)
         for epoch in sorted({transaction_epoch_of(each) for each in (*book.open, *commit.stages)}):
-            await self._finisher.adopt(book, epoch << _EPOCH_SHIFT | bits)
+            await self._completer.adopt(book, epoch << _EPOCH_SHIFT | bits)
 
     def _answer(
-        self, book: StreamBook, commit: _Commit, *, is_duplicate: bool
+        self, book: StreamTransactions, commit: _Commit, *, is_duplicate: bool
     ) -> api.CommitStagesResponse:
         known = _known(book, commit)
         return api.CommitStagesResponse(
@@ -296,7 +299,7 @@ class StagedCommits:
         return FenceName(scope, stream, application_id)
 
 
-def _known(book: StreamBook, commit: _Commit) -> list[int]:
+def _known(book: StreamTransactions, commit: _Commit) -> list[int]:
     """The transactions that the version became, as far as they are remembered; oldest epoch first."""
     bits = _derived_bits(commit.fence, commit.version)
     return sorted(

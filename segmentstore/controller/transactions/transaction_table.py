@@ -19,18 +19,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
-from segmentstore.codec.stream_records.record_places import REMOVED
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.record_keys import REMOVED
+from segmentstore.codec.controller_records.transaction_records import (
+    CommitFenceRecord,
     TransactionRecord,
 )
 from segmentstore.contracts.errors import CorruptedDataError, SegmentExistsError
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.errors import MetadataConflictError
-from segmentstore.controller.metadata.batch import Batch
+from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.metadata.record_key import RecordKey
-from segmentstore.controller.metadata.tables_read import note_read
+from segmentstore.controller.metadata.ownership_proof import note_read
 
 TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
 
@@ -117,7 +116,7 @@ class TransactionTable:
     async def prove_since(self, moment: float) -> None:
         """Returns once the table is known to have been this process's own at that moment of the loop's clock, or later.
 
-        Raises what LogProof.wait raises.
+        Raises what OwnershipProof.wait raises.
         """
         await self._table.proof.wait_unless_since(moment)
 

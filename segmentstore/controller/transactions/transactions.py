@@ -1,7 +1,7 @@
 """The controller's verbs of transactions.
 
     create   record OPEN, then segments, then the answer (begins.py)
-    commit   record COMMITTING, then the answer; merging follows (finisher.py)
+    commit   record COMMITTING, then the answer; merging follows (completer.py)
     abort    record ABORTING, then the answer; deleting follows
     ping     a new lease, in memory only; a controller that starts grants the longest one
     lease over, or the stream is to be sealed: as abort
@@ -12,6 +12,14 @@ Invariants:
 - Commits of one stream take effect in the order of their calls.
 - A lease that was told of is kept, also by a controller that takes over before anybody has written.
 - A commit is never undone and an abort never becomes a commit; the later call is refused.
+
+Begins transactions: record OPEN, or one that was written ahead; then a segment beside each segment of the epoch.
+
+Invariants:
+
+- A transaction's record is older than its segments: a controller that dies in between leaves a transaction whose lease
+  runs out, not segments that nobody knows.
+- One that is told of lives as long as its lease, also if another controller took over before anybody wrote.
 """
 
 import asyncio
@@ -20,38 +28,41 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamState
+from segmentstore.codec.controller_records.transaction_records import (
+    TransactionRecord,
+    TransactionState,
+)
 from segmentstore.codec.stream_names import (
     transaction_epoch_of,
     transaction_halves,
     transaction_id_of,
     transaction_segment,
 )
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.transaction_record import (
-    TransactionRecord,
-    TransactionState,
-)
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
     RetryLaterError,
     ScopeNotFoundError,
     StreamNotFoundError,
+    StreamSealedError,
 )
+from segmentstore.controller.settings import TransactionSettings
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
-from segmentstore.controller.transactions.begins import Begins
+from segmentstore.controller.transactions.completion import TransactionCompleter, TransactionSweeper
 from segmentstore.controller.transactions.decisions import Decisions
-from segmentstore.controller.transactions.finisher import Finisher
-from segmentstore.controller.transactions.forgetting import Forgetting
-from segmentstore.controller.transactions.reservations import Reservations
-from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_book import TransactionBook
+from segmentstore.controller.transactions.reservations import Reservations, TransactionIds
+from segmentstore.controller.transactions.transaction_states import (
+    StreamTransactions,
+    TransactionStates,
+)
 from segmentstore.controller.transactions.transaction_table import (
     LoadedFence,
     TransactionName,
     TransactionTable,
 )
+from segmentstore.runtime.clock import WallClock
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,19 +72,99 @@ _COMMITTED = (TransactionState.COMMITTING, TransactionState.COMMITTED)
 PingStatus = api.PingTxnStatus
 
 
+class Begins:
+    """Of all streams."""
+
+    def __init__(
+        self,
+        *,
+        book: TransactionStates,
+        table: TransactionTable,
+        operations: StreamOperations,
+        segments: StreamSegments,
+        decisions: Decisions,
+        reservations: Reservations,
+        ids: TransactionIds,
+        wall_clock: WallClock,
+    ) -> None:
+        self._book = book
+        self._table = table
+        self._operations = operations
+        self._segments = segments
+        self._decisions = decisions
+        self._reservations = reservations
+        self._ids = ids
+        self._wall_clock = wall_clock
+
+    async def begin(
+        self, scope: str, stream: str, *, lease_ms: int, open_max: int
+    ) -> tuple[EpochRecord, int]:
+        """A new transaction's epoch and id; its segments exist.
+
+        Raises StreamNotFoundError, StreamSealedError, RetryLaterError (`open_max` are unfinished).
+        """
+        book = self._book.stream(scope, stream)
+        if book.closed_count:
+            raise StreamSealedError(scope, stream)
+        if book.unfinished_count >= open_max:
+            raise RetryLaterError(
+                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
+            )
+        book.begun_count += 1
+        try:
+            return await self._begin(book, lease_ms)
+        finally:
+            book.begun_count -= 1
+            self._book.changed()
+            self._book.drop_if_empty(book)
+
+    async def _begin(self, book: StreamTransactions, lease_ms: int) -> tuple[EpochRecord, int]:
+        history = await self._operations.history(book.scope, book.stream)
+        state = await history.state()
+        if state.state in (StreamState.SEALING, StreamState.SEALED):
+            raise StreamSealedError(book.scope, book.stream)
+        epoch = await history.epoch(state.current_epoch)
+        reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)
+        transaction_id, record = reserved or (
+            self._ids.take(epoch=epoch.epoch),
+            TransactionRecord(
+                state=TransactionState.OPEN,
+                lease_ms=lease_ms,
+                created_ms=self._wall_clock.now_ms(),
+            ),
+        )
+        name = book.name(transaction_id)
+        try:
+            if reserved is None:
+                await self._table.add(name, record)
+            else:
+                await self._decisions.prove_lease(lease_ms)
+            await self._segments.create(
+                [
+                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                    for parent in epoch.segments
+                ]
+            )
+        finally:
+            # Also if it failed, or its caller left: what exists of it ends with the lease.
+            self._book.place(name, record)
+            self._decisions.grant(name, lease_ms)
+        return epoch, transaction_id
+
+
 class Transactions:
     """Verbs, leases, and what is forgotten in the end."""
 
     def __init__(
         self,
         *,
-        book: TransactionBook,
+        book: TransactionStates,
         table: TransactionTable,
         operations: StreamOperations,
         segments: StreamSegments,
-        finisher: Finisher,
+        completer: TransactionCompleter,
         decisions: Decisions,
-        forgetting: Forgetting,
+        sweeper: TransactionSweeper,
         reservations: Reservations,
         begins: Begins,
         settings: TransactionSettings,
@@ -82,16 +173,16 @@ class Transactions:
         self._table = table
         self._operations = operations
         self._segments = segments
-        self._finisher = finisher
+        self._completer = completer
         self._decisions = decisions
-        self._forgetting = forgetting
+        self._sweeper = sweeper
         self._reservations = reservations
         self._begins = begins
         self._settings = settings
         self._loaded = False
 
     @property
-    def book(self) -> TransactionBook:
+    def book(self) -> TransactionStates:
         """What is known of all transactions."""
         return self._book
 
@@ -102,7 +193,7 @@ class Transactions:
 
     def complaints(self) -> Mapping[tuple[str, str], str]:
         """Stream -> why its transactions are not finished."""
-        return self._finisher.complaints()
+        return self._completer.complaints()
 
     def require_settled(self) -> None:
         """Raises RetryLaterError while a change is under way that nobody waits for any more."""
@@ -147,7 +238,7 @@ class Transactions:
                 if isinstance(transaction, LoadedFence):
                     continue
                 if transaction.record.state is TransactionState.COMMITTING:
-                    created += await self._finisher.replace_lost(
+                    created += await self._completer.replace_lost(
                         transaction.name, transaction.record
                     )
         return created
@@ -155,9 +246,9 @@ class Transactions:
     async def run(self) -> None:
         """Until cancelled: finish, abort what is not heard of, forget."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._finisher.run())
+            group.create_task(self._completer.run())
             group.create_task(self._decisions.end_leases())
-            group.create_task(self._forgetting.run())
+            group.create_task(self._sweeper.run())
 
     # --- verbs -----------------------------------------------------------------------------------
 
@@ -306,10 +397,10 @@ class Transactions:
                 ]
             )
         book.unforgotten.clear()
-        await self._finisher.drop(book, [*unfinished, *book.completed])
-        await self._forgetting.forget_reserved(book, self._reservations.all_of(book))
+        await self._completer.drop(book, [*unfinished, *book.completed])
+        await self._sweeper.forget_reserved(book, self._reservations.all_of(book))
         for application_id in list(book.fences):
-            await self._forgetting.forget_fence(book, application_id)
+            await self._sweeper.forget_fence(book, application_id)
         self._book.drop_if_empty(book)
 
     # --- steps -----------------------------------------------------------------------------------

@@ -1,4 +1,17 @@
-"""The `export` job: the events of a stream as Parquet files by day, each event once, and only new ones the next time.
+"""What an export has written: batches, each with the ranges it holds, so that every event is there once.
+
+    OUT/date=2026-11-21/batch-000007-part-....parquet     what readers see
+    OUT/_batches/000007.json                              the manifest of one batch: its commit
+    OUT/_staging/000007/                                  a batch on its way; hidden from Spark's readers
+
+    write into staging -> write the manifest -> move the files into place -> remove staging
+
+- A batch is committed by its manifest. Killed before it, what is staged is thrown away and the batch is made again;
+  killed behind it, the next run moves the rest of the files, whose names are in the manifest.
+- Manifests are numbered without a gap. Each says where every segment stood behind it, so the last one alone tells
+  where to go on.
+
+The `export` job: the events of a stream as Parquet files by day, each event once, and only new ones the next time.
 
     plan    the stream as it is now - what was exported -> batches of bounded size (export_ledger.py)
     batch   spark.read of its ranges -> date of the event -> Parquet in staging -> manifest -> files in place
@@ -7,23 +20,180 @@
 - What retention took away before it was exported is an error, unless it may be lost.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
-from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.errors import DataLossError
-from segmentstore.spark.jobs.export_ledger import ExportedRange, ExportLedger
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.spark.jobs.output_directory import OutputDirectory
-from segmentstore.spark.loop_runner import LoopRunner
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.positions import Position
-from segmentstore.spark.scan_plan import RangeMaker, cut_stretches, stretches_of
-from segmentstore.spark.stream_map import StreamMap
-from segmentstore.spark.stream_source import StreamSource, open_stream_source
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.scan_planner import RangeFactory, planned_ranges, split_ranges
+from segmentstore.spark.streams.offsets import Position
+from segmentstore.spark.streams.segment_graph import StreamMetadata
+from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source
+
+_BATCHES, _STAGING = "_batches", "_staging"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedRange:
+    """The events of a segment that begin in [start, end)."""
+
+    segment_id: int
+    segment: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportBatch:
+    """One committed batch."""
+
+    number: int
+    stream: str
+    ranges: tuple[ExportedRange, ...]
+    rows: int
+    ends: Mapping[int, int]
+    """Where each segment stands behind this batch and all before it, by segment id."""
+    finished: tuple[int, ...] = ()
+    """Segments that are sealed and wholly exported: they may go."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Where each file was staged, and its place."""
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "version": _VERSION,
+                "number": self.number,
+                "stream": self.stream,
+                "rows": self.rows,
+                "ranges": [
+                    {
+                        "segment_id": each.segment_id,
+                        "segment": each.segment,
+                        "start": each.start,
+                        "end": each.end,
+                    }
+                    for each in self.ranges
+                ],
+                "ends": {str(segment): end for segment, end in self.ends.items()},
+                "finished": list(self.finished),
+                "files": dict(self.files),
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def of_json(cls, text: str, place: str) -> "ExportBatch":
+        """Raises CorruptedDataError."""
+        try:
+            value = json.loads(text)
+            if value["version"] != _VERSION:
+                raise ValueError(f"version={value['version']}")
+            return cls(
+                number=value["number"],
+                stream=value["stream"],
+                rows=value["rows"],
+                ranges=tuple(ExportedRange(**each) for each in value["ranges"]),
+                ends={int(segment): end for segment, end in value["ends"].items()},
+                finished=tuple(value["finished"]),
+                files=value["files"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptedDataError(f"not a manifest place={place}: {error}") from error
+
+
+class ExportCommitLog:
+    """The batches of one export."""
+
+    def __init__(self, directory: OutputDirectory, *, stream: str) -> None:
+        self._directory = directory
+        self._stream = stream
+        self.batches: list[ExportBatch] = []
+
+    def open(self) -> None:
+        """Read what is there, and finish what a killed run began.
+
+        Raises InvalidRequestError if another stream was exported there, CorruptedDataError.
+        """
+        while (text := self._directory.read_text(_manifest(len(self.batches)))) is not None:
+            place = _manifest(len(self.batches))
+            batch = ExportBatch.of_json(text, place)
+            if batch.stream != self._stream:
+                raise InvalidRequestError(
+                    f"another stream was exported there stream={batch.stream} asked={self._stream}"
+                    f" directory={self._directory.url}"
+                )
+            self.batches.append(batch)
+        if self.batches:
+            self._publish(self.batches[-1])
+        self._directory.remove(_STAGING)
+
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """Where every segment stands that was exported."""
+        return self.batches[-1].ends if self.batches else {}
+
+    @property
+    def finished(self) -> frozenset[int]:
+        return frozenset(self.batches[-1].finished if self.batches else ())
+
+    def staging_url(self) -> str:
+        """Where the next batch is written to."""
+        return f"{self._directory.url}/{_staging(len(self.batches))}"
+
+    def commit(
+        self,
+        *,
+        ranges: Sequence[ExportedRange],
+        rows: int,
+        ends: Mapping[int, int],
+        finished: Sequence[int],
+    ) -> ExportBatch:
+        """The staged batch counts from now on."""
+        number = len(self.batches)
+        staged = _staging(number)
+        files: dict[str, str] = {}
+        for source in self._directory.files(staged):
+            path = PurePosixPath(source)
+            if not path.name.startswith(("_", ".")):
+                inside = path.relative_to(staged)
+                files[source] = str(inside.with_name(f"batch-{number:06d}-{inside.name}"))
+        batch = ExportBatch(
+            number=number,
+            stream=self._stream,
+            ranges=tuple(ranges),
+            rows=rows,
+            ends=dict(ends),
+            finished=tuple(sorted(finished)),
+            files=files,
+        )
+        self._directory.write_text(_manifest(number), batch.to_json())
+        self.batches.append(batch)
+        self._publish(batch)
+        self._directory.remove(_STAGING)
+        return batch
+
+    def _publish(self, batch: ExportBatch) -> None:
+        for source, target in batch.files.items():
+            self._directory.rename(source, target)
+
+
+def _manifest(number: int) -> str:
+    return f"{_BATCHES}/{number:06d}.json"
+
+
+def _staging(number: int) -> str:
+    return f"{_STAGING}/{number:06d}"
+
 
 Progress = Callable[[int, int], None]
 """Called with bytes of the stream exported so far and to export in all."""
@@ -98,7 +268,7 @@ class ExportJob:
         self._progress = progress
         if not self._options.stream:
             raise InvalidRequestError("an export is of one stream: stream=SCOPE/STREAM")
-        self._ledger = ExportLedger(directory, stream=self._options.stream_name)
+        self._ledger = ExportCommitLog(directory, stream=self._options.stream_name)
 
     def run(self) -> ExportSummary:
         """Raises InvalidRequestError, DataLossError, StorageError, CorruptedDataError, and what Spark raises."""
@@ -114,18 +284,20 @@ class ExportJob:
             self._progress(done, total)
         return summary
 
-    def _plan(self) -> tuple[StreamMap, list[PlannedBatch]]:
+    def _plan(self) -> tuple[StreamMetadata, list[PlannedBatch]]:
         with LoopRunner() as runner:
 
-            async def plan() -> tuple[StreamMap, list[PlannedBatch]]:
+            async def plan() -> tuple[StreamMetadata, list[PlannedBatch]]:
                 async with open_stream_source(self._options, executor=runner.executor) as source:
-                    (stream,) = await source.stream_maps()
+                    (stream,) = await source.selected_streams()
                     ranges = await self._new_ranges(source, stream)
                     return stream, list(batches_of(ranges, self._settings.batch_bytes))
 
             return runner.run(plan())
 
-    async def _new_ranges(self, source: StreamSource, stream: StreamMap) -> list[ExportedRange]:
+    async def _new_ranges(
+        self, source: StreamSource, stream: StreamMetadata
+    ) -> list[ExportedRange]:
         """What is new, cut so that a batch can end behind every range."""
         starts = starts_of(
             stream,
@@ -133,16 +305,16 @@ class ExportJob:
             finished=self._ledger.finished,
             fail_on_data_loss=self._settings.fail_on_data_loss,
         )
-        stretches = stretches_of(
+        stretches = planned_ranges(
             stream,
             starts=starts,
             ends=await source.ends(stream),
             fail_on_data_loss=self._settings.fail_on_data_loss,
         )
-        maker = RangeMaker(
+        maker = RangeFactory(
             scope=stream.scope, stream=stream.stream, content=source.content_of(stream)
         )
-        found = await cut_stretches(
+        found = await split_ranges(
             source.view, maker, stretches, target_bytes=self._settings.batch_bytes
         )
         ranges: list[ExportedRange] = []
@@ -151,7 +323,7 @@ class ExportJob:
             ranges.append(ExportedRange(each.segment_id, each.segment_name, each.start, each.end))
         return ranges
 
-    def _export(self, stream: StreamMap, batch: PlannedBatch) -> BatchSummary:
+    def _export(self, stream: StreamMetadata, batch: PlannedBatch) -> BatchSummary:
         started = time.perf_counter()
         observed = Observation("export")
         frame = self._read(stream, batch).observe(observed, sql.count(sql.lit(1)).alias("rows"))
@@ -181,7 +353,7 @@ class ExportJob:
             seconds=time.perf_counter() - started,
         )
 
-    def _read(self, stream: StreamMap, batch: PlannedBatch) -> DataFrame:
+    def _read(self, stream: StreamMetadata, batch: PlannedBatch) -> DataFrame:
         """The events of a batch. Every other segment is named as well, with nothing to read: what is not named would
         be read to its end."""
         starts = {each.segment_id: each.end_offset for each in stream.segments}
@@ -204,7 +376,7 @@ class ExportJob:
 
 
 def starts_of(
-    stream: StreamMap,
+    stream: StreamMetadata,
     *,
     ends: Mapping[int, int],
     finished: frozenset[int],

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import random_id, system_random
-from segmentstore.spark.jobs.work_ledger import Entry, WorkLedger
+from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint
 
 Progress = Callable[[int, int], None]
 """Called with files imported so far and files to import in all."""
@@ -122,7 +122,7 @@ class ImportJob:
         self._settings = settings
         self._progress = progress
         stream = self._sink_options.get("stream", "")
-        self._ledger = WorkLedger(
+        self._ledger = JobCheckpoint(
             settings.state_directory,
             identity={
                 "job": "import",

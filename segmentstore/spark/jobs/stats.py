@@ -19,20 +19,25 @@ from pathlib import Path
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.spark.jobs.layout_scan import SegmentLayout, scan_layouts
-from segmentstore.spark.jobs.statistics_report import statistics_page
+from segmentstore.spark.jobs.job_execution import JobCheckpoint, TaskRunner, waves
+from segmentstore.spark.jobs.stats_report import statistics_page
 from segmentstore.spark.jobs.stream_statistics import (
+    ChunkSpan,
+    ChunkSpanStatistics,
     SegmentStatistics,
     StreamStatistics,
-    join_stretches,
+    facts_of,
+    join_spans,
     stream_of,
 )
-from segmentstore.spark.jobs.stretch_facts import Stretch, StretchFacts, facts_of
-from segmentstore.spark.jobs.task_running import TaskRunning, waves
-from segmentstore.spark.jobs.tier2_opening import open_containers
-from segmentstore.spark.jobs.work_ledger import WorkLedger
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import (
+    SegmentLayout,
+    Tier2Location,
+    open_containers,
+    open_for_reading,
+    scan_layouts,
+)
 
 Progress = Callable[[int, int], None]
 """Called with chunks looked at so far and in all."""
@@ -73,8 +78,8 @@ class StatsJob:
     def __init__(
         self,
         *,
-        place: Tier2Place,
-        tasks: TaskRunning,
+        place: Tier2Location,
+        tasks: TaskRunner,
         settings: StatsSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
@@ -82,8 +87,8 @@ class StatsJob:
         self._tasks = tasks
         self._settings = settings
         self._progress = progress
-        self._facts: dict[str, StretchFacts] = {}
-        self._ledger: WorkLedger | None = None
+        self._facts: dict[str, ChunkSpanStatistics] = {}
+        self._ledger: JobCheckpoint | None = None
         self._summary = StatsSummary()
 
     def run(self) -> StatsSummary:
@@ -146,10 +151,10 @@ class StatsJob:
 
             return runner.run(look())
 
-    def _stretches(self, layout: SegmentLayout) -> list[Stretch]:
+    def _stretches(self, layout: SegmentLayout) -> list[ChunkSpan]:
         step = self._settings.stretch_chunks
         return [
-            Stretch(
+            ChunkSpan(
                 layout.container_id,
                 layout.record.segment_id,
                 tuple(layout.entries[first : first + step]),
@@ -157,7 +162,7 @@ class StatsJob:
             for first in range(0, len(layout.entries), step)
         ]
 
-    def _read(self, stretches: Sequence[Stretch]) -> None:
+    def _read(self, stretches: Sequence[ChunkSpan]) -> None:
         total = sum(len(stretch.entries) for stretch in stretches)
         done = 0
         self._progress(0, total)
@@ -179,7 +184,7 @@ class StatsJob:
     def _put_together(
         self,
         layouts: Mapping[tuple[int, int], SegmentLayout],
-        stretches: Mapping[tuple[int, int], Sequence[Stretch]],
+        stretches: Mapping[tuple[int, int], Sequence[ChunkSpan]],
     ) -> None:
         streams: dict[str, StreamStatistics] = {}
         for key, layout in layouts.items():
@@ -190,7 +195,7 @@ class StatsJob:
                 length=record.length - record.start_offset,
                 chunk_sizes=[entry.length for entry in layout.entries],
                 stored_bytes=sum(entry.size for entry in layout.entries),
-                facts=join_stretches(record, [self._facts[one.name] for one in some]),
+                facts=join_spans(record, [self._facts[one.name] for one in some]),
             )
             name = stream_of(record.name)
             streams.setdefault(name, StreamStatistics(name)).segments.append(segment)
@@ -217,16 +222,20 @@ class StatsJob:
         directory = self._settings.state_directory
         if directory is None:
             return
-        self._ledger = WorkLedger(directory, identity={"job": "stats", "tier2": self._place.place})
+        self._ledger = JobCheckpoint(
+            directory, identity={"job": "stats", "tier2": self._place.place}
+        )
         for entry in self._ledger.open():
             for name, value in entry.items():
                 assert isinstance(value, dict), f"facts are an object found={value!r}"
-                self._facts[name] = StretchFacts.of_json(value)
+                self._facts[name] = ChunkSpanStatistics.of_json(value)
 
 
 def _segment_of(layout: SegmentLayout) -> tuple[int, int]:
     return layout.container_id, int(layout.record.segment_id)
 
 
-def _facts_of_some(place: Tier2Place, stretches: Sequence[Stretch]) -> list[StretchFacts]:
+def _facts_of_some(
+    place: Tier2Location, stretches: Sequence[ChunkSpan]
+) -> list[ChunkSpanStatistics]:
     return [facts_of(place, stretch) for stretch in stretches]

@@ -1,14 +1,214 @@
-"""What the `stats` job says of a stream: the facts of its segments, put together. Pure."""
+"""Sums over time in a bounded number of buckets: when more are needed, each becomes twice as long.
 
-from collections.abc import Iterable, Sequence
+Invariants:
+
+- A bucket is 2**n minutes long and begins at a multiple of its length, so those of two sums fit into each other.
+- At most BUCKETS_MAX of them are kept, however long the time is.
+- Nothing is lost by merging: the sum over the buckets is the sum of what was added.
+
+The work of one task of the `stats` job: what the chunk indexes of a stretch of one segment say. No block is read.
+
+Of the events only numbers are known: where blocks begin. So the events of the last known block are those up to the
+next stretch, which whoever joins the stretches adds.
+
+What the `stats` job says of a stream: the facts of its segments, put together. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from segmentstore.codec.stream_names import parse_segment
-from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.errors import InvalidRequestError, ObjectNotFoundError
+from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
 from segmentstore.contracts.storage import SegmentRecord
-from segmentstore.spark.jobs.stretch_facts import StretchFacts
-from segmentstore.spark.jobs.time_buckets import TimeBuckets
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
+from tier2.format.chunk_format import ChunkIndex
+from tier2.settings import StorageSettings
+from tier2.sst.keyspace import LayoutEntry, block_events
+from tier2.store_reader import ContainerReader
+
+BUCKETS_MAX = 256
+_MINUTE_MS = 60_000
+
+
+@dataclass(slots=True)
+class TimeBuckets:
+    """Bytes and events by the time at which they were appended. Times are Unix milliseconds."""
+
+    length_ms: int = _MINUTE_MS
+    sums: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Bytes and events, by the time at which the bucket begins."""
+
+    def add(self, time_ms: int, count_bytes: int, events: int) -> None:
+        """O(1), and now and then O(buckets)."""
+        start = time_ms - time_ms % self.length_ms
+        before = self.sums.get(start, (0, 0))
+        self.sums[start] = before[0] + count_bytes, before[1] + events
+        while len(self.sums) > BUCKETS_MAX:
+            self.coarsen(self.length_ms * 2)
+
+    def coarsen(self, length_ms: int) -> None:
+        """Make the buckets longer; `length_ms` is a power of two times theirs."""
+        assert length_ms % self.length_ms == 0, f"lengths do not fit {length_ms=} {self.length_ms=}"
+        sums, self.sums, self.length_ms = self.sums, {}, length_ms
+        for start, (count_bytes, events) in sums.items():
+            into = start - start % length_ms
+            before = self.sums.get(into, (0, 0))
+            self.sums[into] = before[0] + count_bytes, before[1] + events
+
+    def merge(self, other: "TimeBuckets") -> None:
+        """Add what the other one has. O(buckets)."""
+        if other.length_ms > self.length_ms:
+            self.coarsen(other.length_ms)
+        for start, (count_bytes, events) in other.sums.items():
+            self.add(start, count_bytes, events)
+
+    def in_order(self) -> Iterator[tuple[int, int, int]]:
+        """Start, bytes and events of each bucket that holds something."""
+        for start in sorted(self.sums):
+            yield start, *self.sums[start]
+
+    def as_json(self) -> dict[str, object]:
+        return {"length_ms": self.length_ms, "sums": list(self.in_order())}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, object]) -> "TimeBuckets":
+        length_ms, sums = value["length_ms"], value["sums"]
+        assert isinstance(length_ms, int), f"a length is a number found={length_ms!r}"
+        assert isinstance(sums, list), f"sums are a list found={sums!r}"
+        return cls(length_ms, {start: (size, events) for start, size, events in sums})
+
+    def check(self) -> None:
+        """O(buckets)."""
+        assert len(self.sums) <= BUCKETS_MAX, f"too many buckets count={len(self.sums)}"
+        lost = [start for start in self.sums if start % self.length_ms]
+        assert not lost, f"buckets begin between their places starts={lost[:3]}"
+
+
+UNKNOWN_TIME_MS = -1
+INDEX_ONLY = StorageSettings(whole_chunk_read_bytes_max=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpan:
+    """Neighbouring entries of one segment."""
+
+    container_id: int
+    segment_id: int
+    entries: tuple[LayoutEntry, ...]
+
+    @property
+    def name(self) -> str:
+        """The same for the same chunks, in every plan."""
+        first, last = self.entries[0], self.entries[-1]
+        return (
+            f"{self.container_id}/{self.segment_id}@{first.start_offset}-{last.end_offset}"
+            f":{first.identity}+{first.position}:{last.identity}+{last.position}"
+        )
+
+
+@dataclass(slots=True)
+class ChunkSpanStatistics:
+    """Sums over a stretch; sizes in bytes, times in Unix milliseconds."""
+
+    times: TimeBuckets = field(default_factory=TimeBuckets)
+    untimed_bytes: int = 0
+    blocks: int = 0
+    blocks_by_compression: dict[int, int] = field(default_factory=dict)
+    first_number: int | None = None
+    """Of the first event whose number is known."""
+    last_number: int | None = None
+    """Of the first event of the last block where it is known: its events are not counted yet."""
+    last_time_ms: int = UNKNOWN_TIME_MS
+    """Of that block."""
+    lowest_time_ms: int | None = None
+    highest_time_ms: int | None = None
+    moved: bool = False
+    """Its chunks are somewhere else by now: nothing was counted."""
+
+    def add_index(self, entry: LayoutEntry, index: ChunkIndex) -> None:
+        """One chunk, in the words of the segment. O(blocks)."""
+        for block in index.entries:
+            self.blocks += 1
+            kind = int(block.compression)
+            self.blocks_by_compression[kind] = self.blocks_by_compression.get(kind, 0) + 1
+            events = block_events(entry, block)
+            if events is None:
+                self.untimed_bytes += block.uncompressed_length
+                continue
+            low, high = events.lowest_time_ms, events.highest_time_ms
+            if high:
+                self._note_times(low, high)
+                self.times.add(low, block.uncompressed_length, 0)
+            else:
+                self.untimed_bytes += block.uncompressed_length
+            if events.first_event_position is not None:
+                self.count_up_to(events.first_event_number)
+                self.last_number = events.first_event_number
+                # As readers take it: an event of unknown time is as old as those before it.
+                self.last_time_ms = low if high else max(0, self.last_time_ms)
+
+    def _note_times(self, low: int, high: int) -> None:
+        self.lowest_time_ms = low if self.lowest_time_ms is None else min(low, self.lowest_time_ms)
+        self.highest_time_ms = (
+            high if self.highest_time_ms is None else max(high, self.highest_time_ms)
+        )
+
+    def count_up_to(self, number: int) -> None:
+        """Events below this number have been counted now."""
+        if self.first_number is None:
+            self.first_number = number
+        if self.last_number is not None and number > self.last_number:
+            self.times.add(self.last_time_ms, 0, number - self.last_number)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "times": self.times.as_json(),
+            "untimed_bytes": self.untimed_bytes,
+            "blocks": self.blocks,
+            "blocks_by_compression": list(self.blocks_by_compression.items()),
+            "numbers": [self.first_number, self.last_number, self.last_time_ms],
+            "bounds": [self.lowest_time_ms, self.highest_time_ms],
+        }
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, object]) -> "ChunkSpanStatistics":
+        times, kinds = value["times"], value["blocks_by_compression"]
+        numbers, bounds = value["numbers"], value["bounds"]
+        untimed, blocks = value["untimed_bytes"], value["blocks"]
+        assert isinstance(times, dict), f"times are an object found={times!r}"
+        assert isinstance(kinds, list), f"kinds are a list found={kinds!r}"
+        assert isinstance(numbers, list), f"numbers are a list found={numbers!r}"
+        assert isinstance(bounds, list), f"bounds are a list found={bounds!r}"
+        assert isinstance(untimed, int), f"bytes are a number found={untimed!r}"
+        assert isinstance(blocks, int), f"blocks are a number found={blocks!r}"
+        return cls(TimeBuckets.of_json(times), untimed, blocks, dict(kinds), *numbers, *bounds)
+
+
+def facts_of(place: Tier2Location, stretch: ChunkSpan) -> ChunkSpanStatistics:
+    """One request for each chunk. Raises StorageError, CorruptedDataError."""
+    with LoopRunner() as runner:
+
+        async def read() -> ChunkSpanStatistics:
+            facts = ChunkSpanStatistics()
+            async with open_for_reading(place, runner.executor) as store:
+                reader = ContainerReader(
+                    object_store=store,
+                    container_id=ContainerId(stretch.container_id),
+                    settings=INDEX_ONLY,
+                    executor=runner.executor,
+                )
+                try:
+                    for entry in stretch.entries:
+                        index = await reader.components.chunk_reader.index(entry)
+                        facts.add_index(entry, index)
+                except ObjectNotFoundError:
+                    return ChunkSpanStatistics(moved=True)
+            return facts
+
+        return runner.run(read())
+
 
 OTHER_SEGMENTS = "(other segments)"
 STORE_SEGMENTS = "(the store's own)"
@@ -26,7 +226,7 @@ class SegmentStatistics:
     chunk_sizes: list[int] = field(default_factory=list)
     """Uncompressed."""
     stored_bytes: int = 0
-    facts: StretchFacts = field(default_factory=StretchFacts)
+    facts: ChunkSpanStatistics = field(default_factory=ChunkSpanStatistics)
 
     @property
     def events(self) -> int:
@@ -95,9 +295,11 @@ def skew_of(sizes: Sequence[int]) -> float:
     return max(sizes) * len(sizes) / total if total else 1.0
 
 
-def join_stretches(record: SegmentRecord, stretches: Iterable[StretchFacts]) -> StretchFacts:
+def join_spans(
+    record: SegmentRecord, stretches: Iterable[ChunkSpanStatistics]
+) -> ChunkSpanStatistics:
     """The facts of a whole segment, from those of its stretches in offset order. O(buckets)."""
-    whole = StretchFacts()
+    whole = ChunkSpanStatistics()
     for facts in stretches:
         if facts.first_number is not None:
             whole.count_up_to(facts.first_number)

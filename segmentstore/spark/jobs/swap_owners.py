@@ -1,6 +1,6 @@
 """The owner of a container as the `compact` job meets it (H9): over HTTP if the service runs, in this process if not.
 
-- Only the owner changes a root. With the service off nobody owns it, so the job claims an epoch first, by opening the
+- Only the owner changes a manifest. With the service off nobody owns it, so the job claims an epoch first, by opening the
   container's log as the service would (H7): the log is held meanwhile, and whatever is in it waits for the next start.
 - Neither decides anything about a swap: a refusal comes with the owner's reason.
 """
@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 
@@ -20,22 +19,23 @@ from segmentstore.contracts.errors import (
     LogInUseError,
     StorageError,
     StorageUnavailableError,
+    SwapRefusedError,
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import SwapProposal
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.spark.jobs.tier2_opening import is_volumes, open_for_uploads
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.jobs.compact import SwapOwner
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import Tier2Location, is_volumes, open_for_uploads
 from tier1.file_log.log import FileDurableDataLog
-from tier2.object_stores.volumes.late_volumes import LateVolumes
-from tier2.places import object_directory
-from tier2.storage.reader import ContainerReader
-from tier2.storage.settings import StorageSettings
-from tier2.storage.swap_proposals import SwapProposal, SwapRefusedError
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.object_stores.places import object_directory
+from tier2.object_stores.volumes import LateVolumes
+from tier2.settings import StorageSettings
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 from tier2.volumes.settings import VolumeSettings
 
 _ATTEMPTS_MAX = 120
@@ -45,25 +45,9 @@ _ANSWER_SECONDS = 600.0
 _CONFLICT, _BUSY = 409, 503
 
 
-class SwapOwner(Protocol):
-    """What the job asks of owners. Everything blocks."""
-
-    def reserve(self, container_id: int, count: int) -> list[str]:
-        """Keys to upload objects under. Raises SegmentStoreError."""
-
-    def release(self, container_id: int, keys: Sequence[str]) -> None:
-        """Keys that will not be used."""
-
-    def upload(self, container_id: int, key: str, content: bytes) -> None:
-        """Store an object for workers that may not write to Tier 2 themselves."""
-
-    def propose(self, container_id: int, proposal: SwapProposal) -> None:
-        """Returns when the swap is published. Raises SwapRefusedError with the reason, StorageError."""
-
-
 @contextmanager
 def open_owner(
-    place: Tier2Place, *, server: str = "", data_directory: Path | None = None
+    place: Tier2Location, *, server: str = "", data_directory: Path | None = None
 ) -> Iterator[SwapOwner | None]:
     """The service at `server`; else whoever claims the next epoch of the store in `data_directory`; else nobody."""
     with LoopRunner() as runner:
@@ -151,7 +135,7 @@ class ServiceOwner:
 class ClaimingOwner:
     """The owner while the service is off: claims a container's next epoch when it is first asked about it."""
 
-    def __init__(self, *, place: Tier2Place, data_directory: Path, runner: LoopRunner) -> None:
+    def __init__(self, *, place: Tier2Location, data_directory: Path, runner: LoopRunner) -> None:
         """`data_directory`: with the logs of the store, so that the epochs are those of its owner."""
         self._place = place
         self._data_directory = data_directory.absolute()
@@ -214,9 +198,9 @@ class ClaimingOwner:
         self._stack.push_async_callback(log.close)
         storage = TieredStorage(
             object_store=self._store,
-            store_id=reader.root.store_id,
+            store_id=reader.manifest.store_id,
             container_id=container_id,
-            container_count=reader.root.container_count,
+            container_count=reader.manifest.container_count,
             settings=StorageSettings(),
             wall_clock=SystemWallClock(),
             random=system_random(),

@@ -23,18 +23,24 @@ from segmentstore.contracts.errors import (
     StorageError,
 )
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.spark.jobs.chunk_scrub import ScrubbedImage, ScrubImage, scrub_images
-from segmentstore.spark.jobs.event_framing import ChunkFraming, joint_damages
-from segmentstore.spark.jobs.layout_scan import scan_layouts
-from segmentstore.spark.jobs.task_running import TaskRunning, waves
-from segmentstore.spark.jobs.tier2_opening import open_containers
-from segmentstore.spark.jobs.work_ledger import Entry, WorkLedger
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
-from tier2.storage.reader import ContainerReader
-from tier2.storage.run_values import LayoutEntry
-from tier2.storage.verify import verify_container
-from tier2.storage.verify_report import VerifyReport
+from segmentstore.spark.jobs.chunk_scrub import (
+    ChunkFraming,
+    ScrubbedImage,
+    ScrubImage,
+    joint_damages,
+    scrub_images,
+)
+from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, TaskRunner, waves
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import (
+    Tier2Location,
+    open_containers,
+    open_for_reading,
+    scan_layouts,
+)
+from tier2.offline.verify import VerifyReport, verify_container
+from tier2.sst.keyspace import LayoutEntry
+from tier2.store_reader import ContainerReader
 
 Progress = Callable[[int, int], None]
 """Called with bytes proved so far and bytes to prove in all."""
@@ -112,8 +118,8 @@ class VerifyJob:
     def __init__(
         self,
         *,
-        place: Tier2Place,
-        tasks: TaskRunning,
+        place: Tier2Location,
+        tasks: TaskRunner,
         settings: VerifySettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
@@ -124,7 +130,7 @@ class VerifyJob:
         self._found: dict[str, Sequence[str]] = {}
         """Damages of each image that was proved, by its name."""
         self._framings: dict[str, ChunkFraming] = {}
-        self._ledger: WorkLedger | None = None
+        self._ledger: JobCheckpoint | None = None
         self._summary = VerifySummary()
 
     def run(self) -> VerifySummary:
@@ -242,7 +248,7 @@ class VerifyJob:
             "tier2": self._place.place,
             "framing": self._settings.framing,
         }
-        self._ledger = WorkLedger(directory, identity=identity)
+        self._ledger = JobCheckpoint(directory, identity=identity)
         for entry in self._ledger.open():
             images = entry["images"]
             assert isinstance(images, list), f"entries hold lists of images found={type(images)}"
@@ -306,7 +312,7 @@ def tasks_of(images: Sequence[ScrubImage], task_bytes: int) -> list[Sequence[Scr
 
 
 def _scrub_task(
-    place: Tier2Place,
+    place: Tier2Location,
     framing: bool,
     images: Sequence[ScrubImage],
 ) -> list[ScrubbedImage]:

@@ -16,28 +16,26 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.errors import StreamMissingError
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.metadata_tables.chunks_table import chunk_rows
-from segmentstore.spark.metadata_tables.reader_groups_table import reader_group_rows
-from segmentstore.spark.metadata_tables.segments_table import (
-    published_segment_row,
-    stream_columns,
-    stream_segment_row,
-)
-from segmentstore.spark.metadata_tables.streams_table import StreamRecords, records_of, stream_row
-from segmentstore.spark.metadata_tables.table_columns import arrow_schema_of, table_named
-from segmentstore.spark.metadata_tables.table_rows import Row
-from segmentstore.spark.metadata_tables.transactions_table import (
+from segmentstore.spark.metadata_tables.table_rows import (
     TRANSACTIONS_TABLE,
+    Row,
+    StreamRecords,
+    chunk_rows,
+    published_segment_row,
+    reader_group_rows,
+    records_of,
+    stream_columns,
+    stream_row,
+    stream_segment_row,
     transaction_rows,
 )
+from segmentstore.spark.metadata_tables.table_schemas import arrow_schema_of, table_named
 from segmentstore.spark.options import SourceOptions
-from segmentstore.spark.published_streams import PublishedStreams
-from segmentstore.spark.published_table import PublishedTable
-from segmentstore.spark.stream_map import StreamMap
-from segmentstore.spark.stream_source import StreamSource, open_stream_source
-from segmentstore.spark.tier2_view import Tier2View
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamMissingError
+from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source
+from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog, Tier2Table
+from segmentstore.spark.tier2_access import Tier2Reader
 
 _BATCH_ROWS: Final = 4_096
 _FROM_TIER_2_ALONE: Final = ("chunks", "transactions", "readerGroups")
@@ -120,7 +118,7 @@ class MetadataRows:
                 return self._reader_groups()
 
     async def _streams(self) -> AsyncGenerator[Row, None]:
-        published = None if self._source.view is None else PublishedStreams(self._source.view)
+        published = None if self._source.view is None else Tier2StreamCatalog(self._source.view)
         async with aclosing(self._maps()) as maps:
             async for stream in maps:
                 records = StreamRecords()
@@ -173,7 +171,7 @@ class MetadataRows:
         container = await view.container(view.container_id(TRANSACTIONS_TABLE))
         if container is None:
             return
-        table = PublishedTable(container=container, name=TRANSACTIONS_TABLE)
+        table = Tier2Table(container=container, name=TRANSACTIONS_TABLE)
         async with aclosing(
             transaction_rows(table, scope=options.scope, stream=options.stream)
         ) as rows:
@@ -181,7 +179,7 @@ class MetadataRows:
                 yield row
 
     async def _reader_groups(self) -> AsyncGenerator[Row, None]:
-        published, options = PublishedStreams(self._tier2()), self._options
+        published, options = Tier2StreamCatalog(self._tier2()), self._options
         for scope in [options.scope] if options.scope else await published.scopes():
             async with aclosing(
                 reader_group_rows(published, scope=scope, stream=options.stream)
@@ -189,12 +187,12 @@ class MetadataRows:
                 async for row in rows:
                     yield row
 
-    async def _maps(self) -> AsyncGenerator[StreamMap, None]:
+    async def _maps(self) -> AsyncGenerator[StreamMetadata, None]:
         options, source = self._options, self._source
         for scope in [options.scope] if options.scope else await source.scopes():
             for stream in [options.stream] if options.stream else await source.streams(scope):
                 try:
-                    found = await source.stream_map(scope, stream)
+                    found = await source.stream_metadata(scope, stream)
                 except StreamMissingError:
                     if options.stream:
                         raise
@@ -202,6 +200,6 @@ class MetadataRows:
                     continue
                 yield found
 
-    def _tier2(self) -> Tier2View:
+    def _tier2(self) -> Tier2Reader:
         assert self._source.view is not None, f"no Tier 2 {self._options}"
         return self._source.view

@@ -1,4 +1,15 @@
-"""Micro-batches over streams: where the next one ends, and which bytes one consists of. Knows nothing of Spark.
+"""How much of which segment goes into the next micro-batch. Pure.
+
+Invariants:
+
+- Every segment with something to read gets a share of at least 1, so none starves behind a large one. What a share of 1
+  means is decided where events are known: at least one whole event.
+- Beyond that the limit is divided in proportion to what waits; shares together exceed the limit only if there are more
+  segments than it has units.
+- Nobody gets more than waits for him, and what he does not need is divided among the others.
+- The same input gives the same shares, whatever the order of the mapping.
+
+Micro-batches over streams: where the next one ends, and which bytes one consists of. Knows nothing of Spark.
 
 Invariants:
 
@@ -9,7 +20,7 @@ Invariants:
 - Every segment with a whole event that may be read is in the batch; the limits are divided by `fair_shares`.
 - A stream that appears while a scope is read is first entered in a position and read from the batch after it, so that
   its beginning is a part of the checkpoint.
-- What is lost is told to `DataLosses` before it is passed over.
+- What is lost is told to `DataLossPolicy` before it is passed over.
 """
 
 import asyncio
@@ -17,17 +28,80 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
 from segmentstore.codec.stream_names import creation_epoch_of
-from segmentstore.codec.stream_records.sealed_segment_record import SealedSegmentRecord
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
-from segmentstore.spark.stream_map import MappedSegment, StreamMap
-from segmentstore.spark.streaming.admission import TriggerDelay, TriggerSettings, fair_shares
-from segmentstore.spark.streaming.data_losses import DataLosses
+from segmentstore.spark.scan.data_loss import DataLossPolicy
 from segmentstore.spark.streaming.event_boundaries import Boundary
-from segmentstore.spark.streaming.stream_order import Cut, SegmentStretch, StreamOrder
+from segmentstore.spark.streams.offsets import StreamsOffset
+from segmentstore.spark.streams.segment_graph import (
+    Cut,
+    OffsetRange,
+    SegmentGraph,
+    StreamMetadata,
+    StreamSegmentMetadata,
+)
 
-StreamsOffset: TypeAlias = Mapping[str, Cut]
-"""Where a query stands: a cut for every stream that it reads, by name."""
+Key = TypeVar("Key", int, tuple[str, int])
+"""A segment: its id, or its stream and its id."""
+
+
+def fair_shares(waiting: Mapping[Key, int], limit: int) -> dict[Key, int]:
+    """For each segment how many of its waiting units (bytes or events) may be read now; `limit` >= 1.
+
+    Segments with nothing waiting are left out. O(n log n).
+    """
+    wanted = {key: waiting[key] for key in sorted(waiting) if waiting[key] > 0}
+    total = sum(wanted.values())
+    if total <= limit:
+        return wanted
+    # The first unit of everybody comes off the limit, the rest is divided by what then still waits.
+    rest = max(0, limit - len(wanted))
+    still_waiting = total - len(wanted)
+    shares: dict[Key, int] = {}
+    remainders: list[tuple[int, Key]] = []
+    for key, amount in wanted.items():
+        share, remainder = divmod(rest * (amount - 1), still_waiting) if still_waiting else (0, 0)
+        shares[key] = 1 + share
+        remainders.append((-remainder, key))
+    left = rest - sum(share - 1 for share in shares.values())
+    # The largest remainders get one more. They are above 0, so the exact share was not whole and one more still fits.
+    for _, key in sorted(remainders)[:left]:
+        shares[key] += 1
+    return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerSettings:
+    """When a micro-batch is worth its cost."""
+
+    bytes_min: int = 0
+    """0: any byte is."""
+    delay_seconds_max: float = 60.0
+    """After so long a batch comes, however small."""
+
+
+class TriggerDelay:
+    """Holds small batches back until enough waits or enough time has passed."""
+
+    def __init__(self, settings: TriggerSettings) -> None:
+        self._settings = settings
+        self._last: float | None = None
+
+    def admits(self, waiting_bytes: int, *, now: float) -> bool:
+        """Whether a batch comes now; `now` in seconds of a clock that never goes back.
+
+        The first one always does: how long its bytes have waited before a restart nobody knows.
+        """
+        if waiting_bytes <= 0:
+            return False
+        settings = self._settings
+        due = self._last is None or now - self._last >= settings.delay_seconds_max
+        if not due and waiting_bytes < settings.bytes_min:
+            return False
+        self._last = now
+        return True
+
 
 SegmentKey: TypeAlias = tuple[str, int]
 """A stream's name and the id of a segment in it."""
@@ -53,18 +127,18 @@ class SegmentBoundaries(Protocol):
         """The boundary behind at most `count` events from `start` on, not behind `end`."""
 
 
-class StreamingSource(Protocol):
+class MicroBatchSource(Protocol):
     """The streams that a query reads."""
 
-    async def maps(self) -> Mapping[str, StreamMap]:
+    async def maps(self) -> Mapping[str, StreamMetadata]:
         """Every one of them as it is now, by name."""
 
-    def boundaries(self, segment: MappedSegment) -> SegmentBoundaries: ...
+    def boundaries(self, segment: StreamSegmentMetadata) -> SegmentBoundaries: ...
 
-    async def start_of(self, stream: StreamMap) -> Cut:
+    async def start_of(self, stream: StreamMetadata) -> Cut:
         """Where a new query begins."""
 
-    async def stop_of(self, stream: StreamMap) -> Cut | None:
+    async def stop_of(self, stream: StreamMetadata) -> Cut | None:
         """Where the query ends; None: never, or that is not known yet."""
 
     async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
@@ -80,11 +154,11 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStretch:
+class BatchRange:
     """A part of a batch."""
 
-    stream: StreamMap
-    segment: MappedSegment
+    stream: StreamMetadata
+    segment: StreamSegmentMetadata
     start: int
     end: int
 
@@ -94,31 +168,31 @@ class _Front:
     """One stream at the start of a batch."""
 
     name: str
-    stream: StreamMap
-    order: StreamOrder
+    stream: StreamMetadata
+    order: SegmentGraph
     cut: Cut
     ends: Cut
     """How far each segment of the cut may be read."""
     stop: Cut | None
 
 
-class MicroBatches:
+class MicroBatchPlanner:
     """The batches of one query, one after the other. Every method raises what the source raises."""
 
     def __init__(
         self,
         *,
-        source: StreamingSource,
+        source: MicroBatchSource,
         limits: BatchLimits,
         trigger: TriggerSettings,
-        losses: DataLosses,
+        losses: DataLossPolicy,
     ) -> None:
         self._source = source
         self._limits = limits
         self._delay = TriggerDelay(trigger)
         self._losses = losses
-        self._frozen: Mapping[str, StreamMap] | None = None
-        self._seen: Mapping[str, StreamMap] = {}
+        self._frozen: Mapping[str, StreamMetadata] | None = None
+        self._seen: Mapping[str, StreamMetadata] = {}
         self._given: dict[SegmentKey, Boundary] = {}
         self._stops: dict[str, Cut] = {}
 
@@ -164,10 +238,10 @@ class MicroBatches:
             after[front.name] = front.order.opened(cut, stop=front.stop)
         return {name: after[name] for name in sorted(after)}
 
-    async def stretches(self, start: StreamsOffset, end: StreamsOffset) -> list[BatchStretch]:
+    async def stretches(self, start: StreamsOffset, end: StreamsOffset) -> list[BatchRange]:
         """The bytes of a batch, in the order of streams and segments. Raises DataLossError, InvalidRequestError."""
         streams = await self._source.maps()
-        found: list[BatchStretch] = []
+        found: list[BatchRange] = []
         for name in sorted(start):
             if name not in end:
                 continue
@@ -175,7 +249,7 @@ class MicroBatches:
                 self._losses.stream_is_gone(name)
                 continue
             stream = streams[name]
-            order = StreamOrder.of(stream)
+            order = SegmentGraph.of(stream)
             await self._tell_gone(name, order, start[name], end[name])
             for each in order.between(start[name], end[name]):
                 segment = stream.by_id.get(each.segment_id)
@@ -185,7 +259,7 @@ class MicroBatches:
                 self._losses.compare(segment, each)
                 low, high = max(each.start, segment.start_offset), min(each.end, segment.end_offset)
                 if low < high:
-                    found.append(BatchStretch(stream, segment, low, high))
+                    found.append(BatchRange(stream, segment, low, high))
         return found
 
     def latest(self, position: StreamsOffset) -> StreamsOffset:
@@ -195,13 +269,13 @@ class MicroBatches:
             stream = self._seen.get(name)
             if stream is None:
                 continue
-            order = StreamOrder.of(stream)
+            order = SegmentGraph.of(stream)
             ends[name] = {
                 each: stream.by_id[each].end_offset for each in order.from_here(position[name])
             }
         return ends
 
-    async def _streams(self) -> Mapping[str, StreamMap]:
+    async def _streams(self) -> Mapping[str, StreamMetadata]:
         streams = await self._source.maps()
         if self._frozen is not None:
             streams = {
@@ -212,8 +286,8 @@ class MicroBatches:
         self._seen = streams
         return streams
 
-    async def _front(self, name: str, stream: StreamMap, start: Cut) -> _Front:
-        order = StreamOrder.of(stream)
+    async def _front(self, name: str, stream: StreamMetadata, start: Cut) -> _Front:
+        order = SegmentGraph.of(stream)
         stop = self._stops.get(name)
         if stop is None:
             stop = await self._source.stop_of(stream)
@@ -234,12 +308,12 @@ class MicroBatches:
         readable: dict[int, int] = {}
         for each, offset in cut.items():
             if offset < head[each]:
-                self._losses.compare(stream.by_id[each], SegmentStretch(each, offset, head[each]))
+                self._losses.compare(stream.by_id[each], OffsetRange(each, offset, head[each]))
             readable[each] = max(offset, head[each])
         ends = order.limited({each: stream.by_id[each].end_offset for each in readable}, stop)
         return _Front(name, stream, order, readable, ends, stop)
 
-    async def _tell_gone(self, name: str, order: StreamOrder, start: Cut, end: Cut) -> None:
+    async def _tell_gone(self, name: str, order: SegmentGraph, start: Cut, end: Cut) -> None:
         """Of segments that retention removed, those that were not read to their end are loss."""
         gone = [each for each in order.gone(start) if each not in end]
         next_epoch = 0
@@ -248,13 +322,13 @@ class MicroBatches:
             record = await self._source.end_of_gone(name, segment_id)
             if record is None or record.length != offset:
                 length = offset if record is None else record.length or offset
-                self._losses.segment_is_gone(name, SegmentStretch(segment_id, offset, length))
+                self._losses.segment_is_gone(name, OffsetRange(segment_id, offset, length))
             if record is not None:
                 next_epoch = max(next_epoch, record.replacing_epoch)
         for segment_id in order.first_behind_gone(start) if next_epoch else ():
             # It does not follow directly: what was between is gone as well, and nobody has read it.
             if creation_epoch_of(segment_id) > next_epoch:
-                self._losses.segment_is_gone(name, SegmentStretch(segment_id, 0, 0))
+                self._losses.segment_is_gone(name, OffsetRange(segment_id, 0, 0))
 
     async def _admitted(self, fronts: Sequence[_Front], *, limited: bool) -> dict[SegmentKey, int]:
         """How far the batch goes in the segments that it takes something of."""
@@ -316,9 +390,9 @@ class MicroBatches:
         return await _each(list(shares), end_of)
 
 
-def _clipped(stream: StreamMap, frozen: StreamMap) -> StreamMap:
+def _clipped(stream: StreamMetadata, frozen: StreamMetadata) -> StreamMetadata:
     """The stream as it is, without what came to it since."""
-    segments: list[MappedSegment] = []
+    segments: list[StreamSegmentMetadata] = []
     for each in stream.segments:
         before = frozen.by_id.get(each.segment_id)
         if before is not None:

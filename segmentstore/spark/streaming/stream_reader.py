@@ -1,4 +1,21 @@
-"""The streaming reader as Spark calls it: positions in and out, ranges for the tasks, and what is told to the store.
+"""What a streaming query reads, as its batches need it: maps, boundaries and edges over an opened StreamSource.
+
+Where a query begins and ends, in words of the options:
+
+| option | begins | ends |
+|---|---|---|
+| nothing | at the tail (as Kafka's source) | never |
+| earliest, latest | at the head, at the tail as it is when the query is made | the same |
+| a position | there; segments that it does not name from the head on | there; segments that it does not name never |
+| a timestamp | with the first block that may hold an event of that time | with the last one |
+
+Invariants:
+
+- A beginning or an end that is found by time or at the tail lies between two events.
+- The end of a query is decided once, when its first batch is made; one that lies in the future, when its time has come:
+  until then nothing that is there can be behind it.
+
+The streaming reader as Spark calls it: positions in and out, ranges for the tasks, and what is told to the store.
 
 Spark keeps one reader for the life of a query in a process beside the driver, and makes others from its pickle for the
 tasks. So what is open (a loop, Tier 2, connections) is opened with the first call that needs it and never travels.
@@ -10,10 +27,11 @@ Invariants:
 - `commit` is advisory, and not called for the last batch of a query: nothing depends on it.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,24 +41,186 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.spark.block_range import SegmentRange
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.options import Content, SourceOptions
-from segmentstore.spark.range_reading import read_range, read_settings
-from segmentstore.spark.scan_plan import RangeMaker, Stretch, cut_stretches, range_bytes
-from segmentstore.spark.stream_source import StreamSource, open_stream_source
-from segmentstore.spark.streaming.admission import TriggerSettings
-from segmentstore.spark.streaming.checkpoint_offsets import decode_offset, encode_offset
-from segmentstore.spark.streaming.data_losses import DataLosses
-from segmentstore.spark.streaming.micro_batches import BatchLimits, MicroBatches, StreamsOffset
-from segmentstore.spark.streaming.query_source import QuerySource
+from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
+from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
+from segmentstore.contracts.storage import SegmentRecord, StoredBlock
+from segmentstore.runtime.clock import SystemWallClock, WallClock
+from segmentstore.spark.options import LATEST, Content, SourceOptions
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.scan.data_loss import DataLossPolicy
+from segmentstore.spark.scan.partitions import SegmentRange
+from segmentstore.spark.scan.range_reader import read_range, read_settings
+from segmentstore.spark.scan.scan_planner import (
+    PlannedRange,
+    RangeFactory,
+    range_bytes,
+    split_ranges,
+)
+from segmentstore.spark.streaming.event_boundaries import Boundary, EventBoundaries
+from segmentstore.spark.streaming.micro_batches import (
+    BatchLimits,
+    MicroBatchPlanner,
+    SegmentBoundaries,
+    TriggerSettings,
+)
+from segmentstore.spark.streams.offsets import Position, StreamsOffset, decode_offset, encode_offset
+from segmentstore.spark.streams.segment_graph import (
+    Cut,
+    SegmentGraph,
+    StreamMetadata,
+    StreamSegmentMetadata,
+)
+from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, position_of
+from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
+from tier2.store_reader import ContainerReader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 
-    from segmentstore.spark.streaming.progress_publishing import ProgressPublisher
+
+class StreamingQuerySource:
+    """The streams of one query. Raises what StreamSource raises."""
+
+    def __init__(self, source: StreamSource, *, wall_clock: WallClock) -> None:
+        self._source = source
+        self._wall_clock = wall_clock
+        self._is_bytes: dict[str, bool] = {}
+
+    async def maps(self) -> Mapping[str, StreamMetadata]:
+        """Every stream as it is now, by `scope/stream`; a single segment by its own name."""
+        maps = await self._source.selected_streams()
+        for each in maps:
+            is_bytes = self._source.content_of(each) is Content.BYTES
+            self._is_bytes.update((segment.name, is_bytes) for segment in each.segments)
+        segment = self._source.options.segment
+        return {segment or f"{each.scope}/{each.stream}": each for each in maps}
+
+    def boundaries(self, segment: StreamSegmentMetadata) -> SegmentBoundaries:
+        if self._is_bytes.get(segment.name, False):
+            return ByteBoundaries()
+        return EventBoundaries(StoredSegment(self._source, segment))
+
+    async def start_of(self, stream: StreamMetadata) -> Cut:
+        options = self._source.options
+        text = options.starting_offsets or LATEST
+        if options.starting_timestamp_ms is None:
+            position = position_of(text)
+            if position is not None:
+                named = _named(position, position.starts_in(stream))
+                return SegmentGraph.of(stream).later_of(stream.head, named)
+        starts = await self._source.starts(stream, default=LATEST)
+        return await self._at_boundaries(stream, frontier_of(stream, starts))
+
+    async def stop_of(self, stream: StreamMetadata) -> Cut | None:
+        options = self._source.options
+        if options.ending_timestamp_ms is None:
+            if not options.ending_offsets:
+                return None
+            position = position_of(options.ending_offsets)
+            if position is not None:
+                return _named(position, position.ends_in(stream))
+        elif self._wall_clock.now_ms() < options.ending_timestamp_ms:
+            return None
+        return await self._at_boundaries(
+            stream, frontier_of(stream, await self._source.ends(stream))
+        )
+
+    async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
+        """From the records in Tier 2; nothing is known of a segment without a stream, or without Tier 2."""
+        view = self._source.view
+        if view is None or self._source.options.segment:
+            return None
+        scope, _, name = stream.partition("/")
+        table = await Tier2StreamCatalog(view).scope_table(scope)
+        value = (await table.get([record_keys.sealed(name, segment_id)]))[0]
+        return SealedSegmentRecord.decode(value) if value else None
+
+    async def _at_boundaries(self, stream: StreamMetadata, cut: Cut) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for segment_id, offset in cut.items():
+            segment = stream.by_id[segment_id]
+            start = Boundary(segment.start_offset, None)
+            if offset > start.offset:
+                boundaries = self.boundaries(segment)
+                start = await boundaries.at_most(start, target=offset, end=offset)
+            found[segment_id] = start.offset
+        return found
+
+
+class StoredSegment:
+    """SegmentContent over Tier 2 and, behind its end, the service."""
+
+    def __init__(self, source: StreamSource, segment: StreamSegmentMetadata) -> None:
+        self._source = source
+        self._segment = segment
+
+    @property
+    def name(self) -> str:
+        return self._segment.name
+
+    @property
+    def start_offset(self) -> int:
+        return self._segment.start_offset
+
+    @property
+    def published_end(self) -> int:
+        return self._segment.published_end
+
+    async def blocks(self, start: int, end: int) -> AsyncGenerator[StoredBlock, None]:
+        container, record = await self._published()
+        async with aclosing(container.list_blocks(record.segment_id, start, end)) as blocks:
+            async for block in blocks:
+                yield block
+
+    async def read(self, offset: int, length: int) -> bytes:
+        if offset < self._segment.published_end:
+            container, record = await self._published()
+            wanted = min(length, self._segment.published_end - offset)
+            found = await container.read(record.segment_id, offset, wanted)
+            return bytes(found.content[offset - found.offset :][:wanted])
+        assert self._source.store is not None, f"a tail without a service {self._segment}"
+        return await self._source.store.segment(self.name).read(offset, length)
+
+    async def _published(self) -> tuple[ContainerReader, SegmentRecord]:
+        view = self._source.view
+        assert view is not None, f"published without Tier 2 {self._segment}"
+        container = await view.container(self._segment.container_id)
+        record = None if container is None else await container.find(self.name)
+        if container is None or record is None:
+            raise SegmentNotFoundError(self.name)
+        return container, record
+
+
+class ByteBoundaries:
+    """Of a segment without events: a batch may end anywhere."""
+
+    async def number_at(self, offset: int) -> Boundary:
+        return Boundary(offset, None)
+
+    async def at_most(self, start: Boundary, *, target: int, end: int) -> Boundary:
+        return Boundary(max(start.offset, min(target, end)), None)
+
+    async def after_events(self, start: Boundary, *, count: int, end: Boundary) -> Boundary:  # noqa: ARG002
+        """There are no events to count."""
+        return end
+
+
+def frontier_of(stream: StreamMetadata, offsets: Cut) -> dict[int, int]:
+    """The cut of what is reached first, given an offset for every segment. O(segments^2) at worst."""
+    order = SegmentGraph.of(stream)
+    cut = {each: offsets[each] for each in stream.head if each in offsets}
+    while True:
+        opened = order.opened(cut)
+        after = {each: offset if each in cut else offsets[each] for each, offset in opened.items()}
+        if after == cut:
+            return cut
+        cut = after
+
+
+def _named(position: Position, resolved: Mapping[int, int]) -> dict[int, int]:
+    """What a position names, its words for "earliest" and "latest" resolved; segments that are gone as they are."""
+    return {each: resolved.get(each, offset) for each, offset in position.offsets.items()}
 
 
 class SegmentStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -142,8 +322,8 @@ class _OpenQuery:
         except BaseException:
             self.runner.close()
             raise
-        self.batches = MicroBatches(
-            source=QuerySource(self._source, wall_clock=SystemWallClock()),
+        self.batches = MicroBatchPlanner(
+            source=StreamingQuerySource(self._source, wall_clock=SystemWallClock()),
             limits=BatchLimits(
                 bytes_max=options.max_bytes_per_trigger, rows_max=options.max_rows_per_trigger
             ),
@@ -151,7 +331,7 @@ class _OpenQuery:
                 bytes_min=options.min_bytes_per_trigger,
                 delay_seconds_max=options.max_trigger_delay_seconds,
             ),
-            losses=DataLosses(fail_on_data_loss=options.fail_on_data_loss),
+            losses=DataLossPolicy(fail_on_data_loss=options.fail_on_data_loss),
         )
 
     async def ranges(self, start: StreamsOffset, end: StreamsOffset) -> list[SegmentRange]:
@@ -160,15 +340,15 @@ class _OpenQuery:
         target_bytes = range_bytes(self._options, sum(each.end - each.start for each in stretches))
         ranges: list[SegmentRange] = []
         for each in stretches:
-            maker = RangeMaker(
+            maker = RangeFactory(
                 scope=each.stream.scope,
                 stream=each.stream.stream,
                 content=self._source.content_of(each.stream),
             )
-            ranges += await cut_stretches(
+            ranges += await split_ranges(
                 self._source.view,
                 maker,
-                [Stretch(each.segment, each.start, each.end)],
+                [PlannedRange(each.segment, each.start, each.end)],
                 target_bytes=target_bytes,
             )
         return ranges
@@ -196,7 +376,7 @@ class _OpenQuery:
 
 def _publisher_of(options: SourceOptions) -> "ProgressPublisher":
     # Only those who ask the service need its client library.
-    from segmentstore.spark.streaming.progress_publishing import ProgressPublisher
+    from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 
     return ProgressPublisher.at(
         options.controller, scope=options.scope, group=options.checkpoint_group

@@ -8,29 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
-from segmentstore.codec.stream_records.key_value_table_record import (
+from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
     KeyValueTableState,
 )
-from segmentstore.codec.stream_records.reader_group_record import (
+from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
     ReaderGroupRecord,
     ReaderGroupState,
     RetentionType,
 )
-from segmentstore.codec.stream_records.retention_cuts_record import (
+from segmentstore.codec.controller_records.stream_records import (
     RetentionCut,
     RetentionCutsRecord,
+    SegmentWithRange,
 )
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.transaction_records import (
+    CommitFenceRecord,
     RollingPlanRecord,
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.codec.stream_records.watermark import KeyedSegment, Watermark
-from segmentstore.codec.stream_records.writer_mark_record import WriterMarkRecord
+from segmentstore.codec.controller_records.watermark_records import Watermark, WriterMarkRecord
 from segmentstore.contracts.errors import CorruptedDataError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "controller_feature_records_v1.hex"
@@ -41,7 +41,7 @@ WATERMARK_OF_JAVA = bytes.fromhex(
     "000001000000001800000002000000033fe00000000000003ff00000000000000000010000000000"
 )
 """Written by the serializer of Pravega's own client library, 0.13."""
-CUT = {KeyedSegment(0, 0.0, 0.5): 12, KeyedSegment((2 << 32) | 3, 0.5, 1.0): 1 << 40}
+CUT = {SegmentWithRange(0, 0.0, 0.5): 12, SegmentWithRange((2 << 32) | 3, 0.5, 1.0): 1 << 40}
 
 
 class AnyRecord(Protocol):
@@ -195,6 +195,8 @@ def test_a_watermark_differs_from_the_foreign_one_by_the_names_behind_it_alone()
 @pytest.mark.parametrize("count", [0, 1, 0x7F, 0x80, 0x3FFF, 0x4000])
 def test_a_watermark_has_any_number_of_segments(count: int) -> None:
     step = 1.0 / (count or 1)
-    cut = {KeyedSegment(number, number * step, (number + 1) * step): 5 for number in range(count)}
+    cut = {
+        SegmentWithRange(number, number * step, (number + 1) * step): 5 for number in range(count)
+    }
     watermark = Watermark(1, 2, cut, "s", "a")
     assert Watermark.decode(watermark.encode()) == watermark

@@ -8,22 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.name_index_records import IndexPage, IndexRoot
-from segmentstore.codec.stream_records.record_fields import FieldReader, FieldWriter
-from segmentstore.codec.stream_records.scope_record import ScopeRecord, ScopeState
-from segmentstore.codec.stream_records.sealed_segment_record import SealedSegmentRecord
-from segmentstore.codec.stream_records.segment_number_record import SegmentNumberRecord
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
+from segmentstore.codec.controller_records.scope_records import (
+    IndexPage,
+    IndexRoot,
+    ScopeRecord,
+    ScopeState,
+    SegmentNumberRecord,
+)
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
     RetentionPolicy,
     RetentionType,
     ScalingPolicy,
     ScalingType,
+    SealedSegmentRecord,
     StreamConfigurationRecord,
+    StreamSegment,
+    StreamState,
+    StreamStateRecord,
+    TruncationRecord,
 )
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamState, StreamStateRecord
-from segmentstore.codec.stream_records.truncation_record import TruncationRecord
 from segmentstore.contracts.errors import CorruptedDataError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "stream_records_v1.hex"

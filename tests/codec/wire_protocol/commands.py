@@ -7,10 +7,11 @@ from typing import cast, get_type_hints
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from segmentstore.codec.wire_protocol import administration, segments, table_entries
+from segmentstore.codec.wire_protocol import administration, segments
 from segmentstore.codec.wire_protocol import fields as forms
+from segmentstore.codec.wire_protocol import tables as table_entries
 from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.registry import COMMANDS
+from segmentstore.codec.wire_protocol.frames import COMMANDS
 from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
 
 INT32S = st.integers(-(1 << 31), (1 << 31) - 1)

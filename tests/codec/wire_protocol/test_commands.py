@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segmentstore.codec.wire_protocol import appends, reads, refusals, segments, session, tables
+from segmentstore.codec.wire_protocol import appends, reads, refusals, segments, tables
+from segmentstore.codec.wire_protocol import command as session
 from segmentstore.codec.wire_protocol.command import (
     FRAME_BYTES_MAX,
     FRAME_HEADER,
@@ -13,11 +14,9 @@ from segmentstore.codec.wire_protocol.command import (
     Command,
     frame,
 )
-from segmentstore.codec.wire_protocol.frame_splitter import FrameSplitter
-from segmentstore.codec.wire_protocol.modified_utf8 import decode_text, encode_text
-from segmentstore.codec.wire_protocol.protocol_error import ProtocolError
-from segmentstore.codec.wire_protocol.registry import COMMANDS, decode_command
-from segmentstore.codec.wire_protocol.table_entries import IteratorArguments
+from segmentstore.codec.wire_protocol.fields import ProtocolError, decode_text, encode_text
+from segmentstore.codec.wire_protocol.frames import COMMANDS, FrameSplitter, decode_command
+from segmentstore.codec.wire_protocol.tables import IteratorArguments
 from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
 from tests.codec.wire_protocol.commands import any_command
 

@@ -13,22 +13,21 @@ from segmentstore.codec.wire_protocol.appends import (
     DataAppended,
     SetupAppend,
 )
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER, Command
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER, Command, Event, Hello, KeepAlive
+from segmentstore.codec.wire_protocol.frames import decode_command
 from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
 from segmentstore.codec.wire_protocol.refusals import (
     AuthTokenCheckFailed,
     NoSuchSegment,
     SegmentIsSealed,
 )
-from segmentstore.codec.wire_protocol.registry import decode_command
 from segmentstore.codec.wire_protocol.segments import (
     AttributeChange,
     CreateSegment,
     MergeSegments,
 )
-from segmentstore.codec.wire_protocol.session import Event, Hello, KeepAlive
-from segmentstore.codec.wire_protocol.table_entries import IteratorArguments
 from segmentstore.codec.wire_protocol.tables import (
+    IteratorArguments,
     ReadTableEntries,
     ReadTableEntriesDelta,
     UpdateTableEntries,

@@ -3,8 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from containers.attributes.attribute_memory import AttributeMemorySettings
-from containers.container_settings import ContainerSettings
+from containers.container_settings import AttributeMemorySettings, ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.identifiers import AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType

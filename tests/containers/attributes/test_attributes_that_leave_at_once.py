@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from containers.attributes.attribute_fetches import AttributeFetches, AttributeFetchSettings
-from containers.attributes.judgement import UnknownAttributesError
-from containers.log.admission_line import AdmissionLine, WaitingRequest
+from containers.attributes.attribute_updates import UnknownAttributesError
+from containers.attributes.extended_attributes import AttributeFetches
+from containers.container_settings import AttributeFetchSettings
+from containers.log.admission_queue import AdmissionQueue, WaitingRequest
 from containers.log.throttler import Throttle
 from containers.metadata.attribute_table import AttributeTable
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -91,7 +92,7 @@ async def test_a_request_in_the_line_is_let_through_though_its_attributes_leave_
                 raise UnknownAttributesError([key])
         admitted.set()
 
-    line = AdmissionLine(
+    line = AdmissionQueue(
         throttle=lambda: Throttle(0.0, ""),
         fetch_attributes=fetch,
         make_room=lambda: None,

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.attributes.judgement import (
+from containers.attributes.attribute_updates import (
     UnknownAttributesError,
-    judge_updates,
+    evaluate_updates,
     validate_updates,
 )
 from containers.metadata.attribute_table import AttributeTable
@@ -49,7 +49,7 @@ def table(value: AttributeValue | None = None) -> AttributeTable:
 def test_an_update_whose_condition_holds_gives_its_absolute_result(
     current: AttributeValue | None, update: AttributeUpdate, expected: AttributeValue | None
 ) -> None:
-    assert judge_updates(table(current), "s", [update]) == [(KEY, expected)]
+    assert evaluate_updates(table(current), "s", [update]) == [(KEY, expected)]
 
 
 @pytest.mark.parametrize(
@@ -71,34 +71,34 @@ def test_an_update_whose_condition_fails_is_refused_and_changes_nothing(
 ) -> None:
     before = table(current)
     with pytest.raises(BadAttributeUpdateError) as refusal:
-        judge_updates(before, "s", [update])
+        evaluate_updates(before, "s", [update])
     assert refusal.value.current == current
     assert before.committed_value(KEY) == current
 
 
 def test_later_updates_of_a_batch_see_earlier_ones() -> None:
     updates = [AttributeUpdate(KEY, 5), AttributeUpdate(KEY, 2, T.ACCUMULATE)]
-    assert judge_updates(table(1), "s", updates) == [(KEY, 7)]
+    assert evaluate_updates(table(1), "s", updates) == [(KEY, 7)]
 
 
 def test_pending_values_count_not_committed_ones() -> None:
     both = table(1)
     both.accept([(KEY, 10)], SequenceNumber(3))
     with pytest.raises(BadAttributeUpdateError):
-        judge_updates(both, "s", [AttributeUpdate(KEY, 5, T.REPLACE_IF_GREATER)])
+        evaluate_updates(both, "s", [AttributeUpdate(KEY, 5, T.REPLACE_IF_GREATER)])
 
 
 def test_h26_an_unknown_value_is_neither_accepted_nor_refused() -> None:
     incomplete = AttributeTable(complete=False)
     with pytest.raises(UnknownAttributesError) as unknown:
-        judge_updates(incomplete, "s", [AttributeUpdate(KEY, 5, T.NONE)])
+        evaluate_updates(incomplete, "s", [AttributeUpdate(KEY, 5, T.NONE)])
     assert unknown.value.keys == [KEY]
 
 
 def test_h26_a_value_that_was_fetched_and_not_found_is_known_to_be_absent() -> None:
     incomplete = AttributeTable(complete=False)
     incomplete.learn([KEY], {})
-    assert judge_updates(incomplete, "s", [AttributeUpdate(KEY, 5, T.NONE)]) == [(KEY, 5)]
+    assert evaluate_updates(incomplete, "s", [AttributeUpdate(KEY, 5, T.NONE)]) == [(KEY, 5)]
 
 
 def test_h26_a_fetched_value_never_replaces_a_newer_one() -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.cache.buddy_allocator import ORDER_MAX, UNITS_PER_SLAB, BuddyAllocator
+from containers.cache.cache_storage import ORDER_MAX, UNITS_PER_SLAB, BuddyAllocator
 
 
 def allocator_of(slabs: int) -> BuddyAllocator:

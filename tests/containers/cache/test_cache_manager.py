@@ -1,8 +1,7 @@
 import pytest
 
 from containers.cache.cache_entry import NO_ROOM, PINNED, CacheEntry
-from containers.cache.cache_manager import CacheManager, CacheManagerSettings
-from containers.cache.cache_shares import CacheShare
+from containers.cache.cache_manager import CacheManager, CacheManagerSettings, CacheShare
 from containers.cache.cache_storage import CacheBlock, CacheStorage
 from segmentstore.contracts.errors import CacheFullError
 

@@ -5,8 +5,12 @@ from random import Random
 import pytest
 
 from containers.cache.cache_entry import CacheEntry
-from containers.cache.cache_manager import CacheManager, CacheManagerSettings
-from containers.cache.cache_shares import CacheShare, CacheShares
+from containers.cache.cache_manager import (
+    CacheManager,
+    CacheManagerSettings,
+    CacheShare,
+    CacheShares,
+)
 from containers.cache.cache_storage import CacheBlock, CacheStorage
 from segmentstore.contracts.errors import CacheFullError
 

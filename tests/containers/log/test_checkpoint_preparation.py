@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 
-from containers.log.checkpoint_preparation import PASSES_MAX, SLICE_COUNT, CheckpointPreparation
+from containers.log.checkpoints import PASSES_MAX, SLICE_COUNT, CheckpointPreparation
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.identifiers import ContainerId

@@ -9,10 +9,14 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.log.data_frame import FRAME_HEADER_BYTES, decode_frame
-from containers.log.data_frame_builder import DataFrameBuilder, FrameInFlight
-from containers.log.record_stream import RecordStream
-from containers.log.truncation_markers import TruncationMarkers
+from containers.log.data_frame import (
+    FRAME_HEADER_BYTES,
+    DataFrameBuilder,
+    FrameInFlight,
+    RecordStream,
+    decode_frame,
+)
+from containers.log.log_truncation import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import (
     AppendOperation,

@@ -5,14 +5,13 @@ from random import Random
 
 import pytest
 
-from containers.log.memory_log import MemoryLog
-from containers.log.replay import Replay
-from containers.log.replayed_overlap import ReplayedOverlap
+from containers.log.in_memory_log import InMemoryLog
+from containers.metadata.append_run import RUN_BYTES_MAX, AppendRun
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import RUN_BYTES_MAX, AppendRun
 from containers.operations.operation import AppendOperation, Operation
 from containers.operations.record_codec import LENGTH_FIELD_BYTES, encode_record
+from containers.recovery.replay import Replay, ReplayedOverlap
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
@@ -34,7 +33,7 @@ class ReplayBench:
         """Tier 2 has the last segment up to operation `published`, which is `stored_bytes` of it."""
         self.index = ReadIndexBench(budget_bytes=budget_bytes).container
         self.metadata = ContainerMetadata(container_id=ContainerId(0))
-        self.memory_log = MemoryLog(metadata=self.metadata)
+        self.memory_log = InMemoryLog(metadata=self.metadata)
         self.overlap = ReplayedOverlap()
         self.replay = Replay(
             metadata=self.metadata,

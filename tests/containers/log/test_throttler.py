@@ -2,14 +2,8 @@
 
 import pytest
 
-from containers.log.throttler import (
-    NO_THROTTLE,
-    STOP,
-    ThrottleGauges,
-    Throttler,
-    ThrottlerSettings,
-    ramp,
-)
+from containers.container_settings import ThrottlerSettings
+from containers.log.throttler import NO_THROTTLE, STOP, ThrottleGauges, Throttler, ramp
 
 SETTINGS = ThrottlerSettings(
     cache_begin_fraction=0.5,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.metadata.merged_sources import merged_source_key
+from containers.attributes.attribute_updates import merged_source_key
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.metadata.segment_snapshot import decode_segment_snapshot, encode_segment_snapshot
 from containers.operations.operation import (
     AppendOperation,
     DeleteOperation,
@@ -29,6 +28,7 @@ from containers.operations.record_codec import (
     encode_attributes,
     encode_record,
 )
+from containers.operations.snapshot_codec import decode_segment_snapshot, encode_segment_snapshot
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,

@@ -4,10 +4,10 @@ from contextlib import aclosing
 
 from containers.cache.cache_manager import CacheManager, CacheManagerSettings
 from containers.cache.cache_storage import CacheStorage
+from containers.container_settings import ReadIndexSettings, StorageFetchSettings
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.reading.container_read_index import ContainerReadIndex, ReadIndexSettings
-from containers.reading.segment_read_index import SegmentReadIndex
-from containers.reading.storage_fetch import StorageFetchSettings
+from containers.read_index.container_read_index import ContainerReadIndex
+from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.segments import ReadResultEntryKind
 from tests.containers.reading.memory_tier2 import MemoryTier2

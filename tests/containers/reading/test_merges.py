@@ -3,8 +3,8 @@ from random import Random
 
 import pytest
 
-from containers.reading.container_read_index import ReadIndexSettings
-from containers.reading.segment_read_index import SegmentReadIndex
+from containers.container_settings import ReadIndexSettings
+from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.errors import CorruptedDataError
 from tests.containers.reading.read_index_bench import (
     MIB,

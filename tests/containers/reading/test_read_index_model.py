@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from containers.reading.segment_read_index import SegmentReadIndex
+from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.errors import (
     CacheFullError,
     SegmentNotFoundError,

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from containers.reading.segment_read_index import SegmentReadIndex
+from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.segments import ReadResultEntryKind
 from tests.containers.reading.read_index_bench import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.reading.sorted_index import SortedIndex
+from containers.read_index.sorted_index import SortedIndex
 
 
 @given(st.sets(st.integers(0, 300), max_size=60), st.integers(0, 300), st.randoms())

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from containers.reading.container_read_index import ReadIndexSettings
+from containers.container_settings import ReadIndexSettings
 from segmentstore.contracts.errors import (
     CacheFullError,
     ContainerStoppedError,

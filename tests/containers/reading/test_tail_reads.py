@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from containers.reading.container_read_index import ReadIndexSettings
-from containers.reading.tail_waiters import WAKE_UPS_PER_TURN
+from containers.container_settings import ReadIndexSettings
+from containers.read_index.tail_waiters import WAKE_UPS_PER_TURN
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     SegmentNotFoundError,

@@ -1,9 +1,7 @@
 """A container that soon drops the indices of its tables from memory, and makes it happen."""
 
-from containers.attributes.attribute_memory import AttributeMemorySettings
-from containers.container_settings import ContainerSettings
+from containers.container_settings import AttributeMemorySettings, ContainerSettings, TableSettings
 from containers.segment_container import StreamSegmentContainer
-from containers.tables.settings import TableSettings
 from tests.containers.node import FAST_FLUSH
 
 FORGETFUL = ContainerSettings(

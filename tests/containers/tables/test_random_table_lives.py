@@ -11,11 +11,13 @@ from typing import TypeAlias
 
 import pytest
 
-from containers.attributes.attribute_memory import AttributeMemorySettings
-from containers.container_settings import ContainerSettings
-from containers.log.checkpoint_policy import CheckpointSettings
+from containers.container_settings import (
+    AttributeMemorySettings,
+    CheckpointSettings,
+    ContainerSettings,
+    TableSettings,
+)
 from containers.segment_container import StreamSegmentContainer
-from containers.tables.settings import TableSettings
 from segmentstore.contracts.errors import (
     SegmentExistsError,
     SegmentNotFoundError,

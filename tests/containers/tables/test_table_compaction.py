@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from containers.container_settings import ContainerSettings
+from containers.container_settings import ContainerSettings, TableSettings
 from containers.segment_container import StreamSegmentContainer
-from containers.tables.settings import TableSettings
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.tables import TableKey
 from tests.containers.node import MemoryTiers, running

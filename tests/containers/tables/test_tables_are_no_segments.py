@@ -2,8 +2,7 @@
 
 import pytest
 
-from containers.container_settings import ContainerSettings
-from containers.tables.settings import TableSettings
+from containers.container_settings import ContainerSettings, TableSettings
 from containers.tables.table_index import TABLE
 from segmentstore.contracts.errors import InvalidRequestError, NotATableError
 from segmentstore.contracts.identifiers import SEGMENT_TYPE, TABLE_KEY_LENGTH, AttributeKey

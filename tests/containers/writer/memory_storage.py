@@ -25,13 +25,13 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.storage import (
     AttributePage,
-    ClaimedRoot,
+    ClaimedManifest,
     DataPiece,
     KeptBytes,
-    PinnedRoot,
     Publication,
     SegmentPublication,
     SegmentRecord,
+    SnapshotInfo,
     StorageRead,
     StorageStatistics,
     StoredBlock,
@@ -79,7 +79,7 @@ class MemoryStorage:
         self._open: Publication | None = None
         self._busy = False
 
-    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedRoot:
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
         if epoch <= self.epoch:
             raise StorageNotPrimaryError(f"epoch {epoch} <= {self.epoch}")
         created = self.epoch == 0
@@ -89,7 +89,7 @@ class MemoryStorage:
             self._land(late)
         self.epoch = epoch
         self._busy = False  # whoever was in the middle of a call is gone
-        return ClaimedRoot(
+        return ClaimedManifest(
             created=created,
             epoch=epoch,
             version=len(self.landed),
@@ -290,13 +290,13 @@ class MemoryStorage:
         assert not self._busy, "scrubbing beside another call"
         return False
 
-    async def pin(self, name: str) -> PinnedRoot:
+    async def pin(self, name: str) -> SnapshotInfo:
         raise NotImplementedError("the writer makes no backups")
 
     async def unpin(self, name: str) -> bool:
         raise NotImplementedError("the writer drops no backups")
 
-    async def pins(self) -> Sequence[PinnedRoot]:
+    async def pins(self) -> Sequence[SnapshotInfo]:
         raise NotImplementedError("the writer lists no backups")
 
     async def close(self) -> None: ...

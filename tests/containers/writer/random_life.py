@@ -7,10 +7,10 @@ faults are off, Tier 2 must equal the container exactly.
 import asyncio
 from random import Random
 
-from containers.writer.settings import WriterSettings
+from containers.container_settings import WriterSettings
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.identifiers import AttributeKey, Epoch, SegmentId
-from segmentstore.contracts.storage import ClaimedRoot, Storage
+from segmentstore.contracts.storage import ClaimedManifest, Storage
 from tests.containers.writer.memory_storage import Fault, MemoryStorage
 from tests.containers.writer.running_writer import started_writer
 from tests.containers.writer.small_container import EVENTS, WRITER, SmallContainer, checksum_of
@@ -77,7 +77,7 @@ class RandomLife:
                 return
         raise AssertionError("more crashes than a life should have")
 
-    async def new_owner(self) -> tuple[Storage, ClaimedRoot]:
+    async def new_owner(self) -> tuple[Storage, ClaimedManifest]:
         """Tier 2 as the next owner claims it; `storage` then shows what is in it."""
         epoch = Epoch(self.storage.epoch + 1)
         return self.storage, await self.storage.claim(epoch=epoch, log_id=b"log")

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
-from containers.writer.settings import WriterSettings
+from containers.container_settings import WriterSettings
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.identifiers import ContainerId, Epoch, SequenceNumber
-from segmentstore.contracts.storage import ClaimedRoot, Storage
+from segmentstore.contracts.storage import ClaimedManifest, Storage
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.small_container import SmallContainer
 
@@ -26,7 +26,7 @@ async def make_writer(
 def started_writer(
     container: SmallContainer,
     storage: Storage,
-    claimed: ClaimedRoot,
+    claimed: ClaimedManifest,
     settings: WriterSettings,
     kind: type[StorageWriter] = StorageWriter,
 ) -> StorageWriter:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from containers.log.memory_log import MemoryLog
+from containers.log.in_memory_log import InMemoryLog
+from containers.metadata.append_run import AppendRun
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.metadata.segment_snapshot import encode_segment_snapshot
-from containers.operations.append_run import AppendRun
 from containers.operations.operation import (
     DeleteOperation,
     MapSegmentOperation,
@@ -27,6 +26,7 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from containers.operations.snapshot_codec import encode_segment_snapshot
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
     AttributeKey,
@@ -79,7 +79,7 @@ class SmallContainer:
 
     def __init__(self) -> None:
         self.metadata = ContainerMetadata(container_id=ContainerId(1))
-        self.log = MemoryLog(metadata=self.metadata)
+        self.log = InMemoryLog(metadata=self.metadata)
         self.steps: list[Callable[[SmallContainer], None]] = []
         self.histories: dict[SegmentId, History] = {}
         self.bytes_of: dict[SegmentId, bytearray] = {}

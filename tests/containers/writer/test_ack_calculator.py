@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.writer.ack_calculator import AckCalculator
+from containers.writer.backlog import AckCalculator
 from segmentstore.contracts.identifiers import SequenceNumber
 
 

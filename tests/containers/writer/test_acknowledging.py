@@ -2,7 +2,7 @@
 
 import asyncio
 
-from containers.writer.settings import WriterSettings
+from containers.container_settings import WriterSettings
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.running_writer import flush_all, running
 from tests.containers.writer.simulated_writer import simulate

@@ -1,6 +1,6 @@
 import asyncio
 
-from containers.writer.alarm import Alarm
+from containers.writer.storage_writer import Alarm
 from tests.sim.simulation import run_simulation
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from containers.writer.settings import WriterSettings
+from containers.container_settings import WriterSettings
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     StorageNotPrimaryError,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from containers.writer.settings import WriterSettings
+from containers.container_settings import WriterSettings
 from segmentstore.contracts.storage import DataPiece
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.running_writer import flush_all, running

@@ -10,24 +10,24 @@ from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
-from segmentstore.contracts.storage import ClaimedRoot, SegmentRecord, Storage
+from segmentstore.contracts.storage import ClaimedManifest, SegmentRecord, Storage
 from segmentstore.runtime.clock import SystemWallClock
 from tests.containers.writer.memory_storage import Stored
 from tests.containers.writer.random_life import RandomLife
 from tests.sim.simulation import run_simulation
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 _SETTINGS = StorageSettings(
     chunk_bytes_max=256,
     solo_chunk_bytes_min=64,
     pack_bytes_max=512,
-    run_block_bytes=256,
-    run_part_bytes=2048,
-    run_tier_bytes=1024,
-    run_fanout=3,
-    run_count_max=12,
+    sst_block_bytes=256,
+    sst_part_bytes=2048,
+    sst_tier_bytes=1024,
+    sst_fanout=3,
+    sst_count_max=12,
     garbage_grace_seconds=0.0,
 )
 
@@ -94,7 +94,7 @@ class TieredLife(RandomLife):
         self.tiered: TieredStorage | None = None
         self.epoch = 0
 
-    async def new_owner(self) -> tuple[Storage, ClaimedRoot]:
+    async def new_owner(self) -> tuple[Storage, ClaimedManifest]:
         while True:
             self.epoch += 1
             self.tiered = TieredStorage(

@@ -7,12 +7,11 @@ from concurrent.futures import Executor, Future
 import pytest
 from crc32c import crc32c
 
+from containers.container_settings import WriterSettings
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.writer.planned_piece import RunPiece, RunSlice
-from containers.writer.publication_builder import PublicationBuilder
+from containers.writer.publication import PublicationBuilder
 from containers.writer.segment_aggregator import ByteTally, SegmentAggregator
-from containers.writer.segment_flush import SegmentFlush
-from containers.writer.settings import WriterSettings
+from containers.writer.segment_flush import RunPiece, RunSlice, SegmentFlush
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import Publication

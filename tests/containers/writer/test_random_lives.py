@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from containers.writer.ack_calculator import AckCalculator
-from containers.writer.publication_builder import PublicationBuilder
+from containers.writer.backlog import AckCalculator
+from containers.writer.publication import PublicationBuilder
 from containers.writer.segment_aggregator import SegmentAggregator
 from containers.writer.segment_flush import SegmentFlush
 from containers.writer.storage_writer import StorageWriter

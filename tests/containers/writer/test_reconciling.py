@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from containers.writer.settings import WriterSettings
+from containers.container_settings import WriterSettings
 from segmentstore.contracts.errors import (
     DataCorruptionError,
 )

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from containers.container_settings import WriterSettings
+from containers.metadata.append_run import AppendRun
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.append_run import AppendRun
 from containers.operations.operation import MergeOperation, SealOperation, TruncateOperation
-from containers.writer.ack_calculator import AckCalculator
-from containers.writer.backlog import Backlog
-from containers.writer.publication_builder import PublicationBuilder, check_and_join
+from containers.writer.backlog import AckCalculator, Backlog
+from containers.writer.publication import PublicationBuilder, check_and_join
 from containers.writer.segment_aggregator import ByteTally, SegmentAggregator
 from containers.writer.segment_flush import SegmentFlush, fold
-from containers.writer.settings import WriterSettings
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import Publication, SegmentRecord

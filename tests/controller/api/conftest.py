@@ -11,15 +11,11 @@ import pytest
 from google.protobuf.message import Message
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.controller.api.controller_server import (
-    ControllerServer,
-    ControllerServerSettings,
-)
-from segmentstore.controller.api.controller_service import SERVICE_NAME
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.call import SERVICE_NAME
+from segmentstore.controller.api.grpc_server import ControllerServer, ControllerServerSettings
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.streams.settings import StreamSettings
+from segmentstore.controller.settings import ControllerSettings, StreamSettings
 from segmentstore.runtime.clock import SystemWallClock
 from tests.http.memory_segments import MemorySegments
 from tests.reference.memory_tables import MemoryTables

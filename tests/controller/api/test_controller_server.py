@@ -3,11 +3,11 @@
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.controller.api.controller_server import (
+from segmentstore.controller.api.grpc_server import (
     ControllerServer,
     ControllerServerSettings,
+    ControllerService,
 )
-from segmentstore.controller.api.controller_service import ControllerService
 
 
 def server_on(port: int, address: str = "127.0.0.1") -> ControllerServer:

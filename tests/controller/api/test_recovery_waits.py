@@ -34,7 +34,7 @@ async def test_a_call_is_told_to_come_back_when_the_recovery_takes_too_long(
 async def test_a_call_under_way_when_a_life_ends_is_refused_with_what_clients_retry(
     node: Node,
 ) -> None:
-    operations = node.controller.rooms.streams.operations
+    operations = node.controller.components.streams.operations
     async with operations.exclusive("s", "a"):
         stream = api.StreamInfo(scope="s", stream="a")
         waits = asyncio.create_task(node.refusal("sealStream", stream))

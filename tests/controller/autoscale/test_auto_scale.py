@@ -6,14 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
     ScalingPolicy,
     ScalingType,
     StreamConfigurationRecord,
 )
 from segmentstore.contracts.errors import SegmentSealedError
-from segmentstore.controller.autoscale.settings import AutoScaleSettings
-from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.settings import AutoScaleSettings, ControllerSettings
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -60,7 +59,7 @@ def test_a_busy_stream_is_split_and_a_quiet_one_joined_again() -> None:
     async def main(loop: SimLoop) -> None:
         cluster = await cluster_with(by_events())
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.auto_scale.run())
+            task = group.create_task(cluster.components.auto_scale.run())
             await write(cluster, seconds=12, events=15, event_bytes=1)
             assert len(await cluster.current("a")) == 2
             await write(cluster, seconds=30, events=6, event_bytes=1)
@@ -77,7 +76,7 @@ def test_a_quiet_stream_keeps_its_fewest_segments() -> None:
     async def main(loop: SimLoop) -> None:
         cluster = await cluster_with(by_events(minimum=3))
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.auto_scale.run())
+            task = group.create_task(cluster.components.auto_scale.run())
             await asyncio.sleep(300)
             task.cancel()
         assert await cluster.current("a") == [0, 1, 2]
@@ -95,7 +94,7 @@ def test_kilobytes_are_counted_when_the_policy_says_so() -> None:
         )
         cluster = await cluster_with(policy)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.auto_scale.run())
+            task = group.create_task(cluster.components.auto_scale.run())
             await write(cluster, seconds=30, events=100, event_bytes=1)
             assert len(await cluster.current("a")) == 1
             await write(cluster, seconds=12, events=1, event_bytes=4_000)
@@ -109,7 +108,7 @@ def test_a_stream_with_a_fixed_number_is_never_scaled() -> None:
     async def main(loop: SimLoop) -> None:
         cluster = await cluster_with(ScalingPolicy(segment_count_min=1))
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.auto_scale.run())
+            task = group.create_task(cluster.components.auto_scale.run())
             await write(cluster, seconds=30, events=50, event_bytes=10)
             task.cancel()
         assert await cluster.current("a") == [0]
@@ -122,7 +121,7 @@ def test_a_cool_down_lies_between_two_scales() -> None:
         cluster = await cluster_with(by_events())
         scales: list[float] = []
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.auto_scale.run())
+            task = group.create_task(cluster.components.auto_scale.run())
             count = 1
             for _ in range(40):
                 await write(cluster, seconds=1, events=60, event_bytes=1)

@@ -2,23 +2,22 @@
 
 import pytest
 
-from segmentstore.codec.stream_records.watermark import KeyedSegment
-from segmentstore.controller.autoscale.scale_choice import ScaleChoice, ScaleLimits, choose_scale
-from segmentstore.controller.autoscale.segment_rates import SegmentRates
-from segmentstore.controller.autoscale.settings import AutoScaleSettings
+from segmentstore.codec.controller_records.stream_records import SegmentWithRange
+from segmentstore.controller.auto_scale import ScaleChoice, ScaleLimits, SegmentRates, choose_scale
+from segmentstore.controller.settings import AutoScaleSettings
 
 SETTINGS = AutoScaleSettings()
 LIMITS = ScaleLimits(target=100.0, split_factor=4, segments_min=1)
 
 
-def segments(*rates: float, seconds: int = 3_600) -> list[tuple[KeyedSegment, SegmentRates]]:
+def segments(*rates: float, seconds: int = 3_600) -> list[tuple[SegmentWithRange, SegmentRates]]:
     """Equal segments that have grown steadily for so long."""
     found = []
     for number, rate in enumerate(rates):
         measured = SegmentRates(windows_seconds=SETTINGS.windows_seconds, now=0.0, amount=0)
         for second in range(10, seconds + 1, 10):
             measured.sample(now=float(second), amount=int(rate * second))
-        segment = KeyedSegment(number, number / len(rates), (number + 1) / len(rates))
+        segment = SegmentWithRange(number, number / len(rates), (number + 1) / len(rates))
         found.append((segment, measured))
     return found
 

@@ -8,8 +8,7 @@ from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import InvalidRequestError, NotATableError, SegmentNotFoundError
 from segmentstore.contracts.tables import TableEntry
 from segmentstore.controller.errors import ScopeNotEmptyError
-from segmentstore.controller.key_value_tables.settings import KeyValueTableSettings
-from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.settings import ControllerSettings, KeyValueTableSettings
 from tests.controller.crashing_doors import ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster
 
@@ -54,7 +53,7 @@ async def listed(cluster: FeatureCluster) -> list[str]:
     names: list[str] = []
     token = ""
     while True:
-        page = await cluster.rooms.key_value_tables.list_in_scope(
+        page = await cluster.components.key_value_tables.list_in_scope(
             api.KVTablesInScopeRequest(
                 scope=api.ScopeInfo(scope="s"), continuationToken=api.ContinuationToken(token=token)
             )
@@ -69,7 +68,7 @@ async def listed(cluster: FeatureCluster) -> list[str]:
 
 async def test_a_table_has_segments_with_keys_of_one_length_and_even_ranges() -> None:
     cluster = await cluster_with_scope()
-    tables = cluster.rooms.key_value_tables
+    tables = cluster.components.key_value_tables
     assert (await tables.create(config())).status == Create.SUCCESS
     assert partitions(cluster) == ["s/t_kvtable/0.#epoch.0", "s/t_kvtable/1.#epoch.0"]
     for name in partitions(cluster):
@@ -86,7 +85,7 @@ async def test_a_table_has_segments_with_keys_of_one_length_and_even_ranges() ->
 
 async def test_what_is_not_there_and_what_is_there_already_is_told() -> None:
     cluster = await cluster_with_scope()
-    tables = cluster.rooms.key_value_tables
+    tables = cluster.components.key_value_tables
     assert (await tables.configuration(info())).status == Get.TABLE_NOT_FOUND
     assert (await tables.delete(info())).status == Delete.TABLE_NOT_FOUND
     with pytest.raises(SegmentNotFoundError):
@@ -106,7 +105,7 @@ async def test_a_segment_of_that_name_with_other_keys_is_not_taken_over() -> Non
     cluster = await cluster_with_scope()
     await cluster.memory_tables.create_table("s/t_kvtable/0.#epoch.0")
     with pytest.raises(NotATableError):
-        await cluster.rooms.key_value_tables.create(config())
+        await cluster.components.key_value_tables.create(config())
     assert await listed(cluster) == []
 
 
@@ -114,13 +113,13 @@ async def test_tables_are_listed_page_by_page_until_an_empty_one() -> None:
     cluster = await cluster_with_scope()
     names = [f"t{number}" for number in range(5)]
     for name in names:
-        await cluster.rooms.key_value_tables.create(config(name))
+        await cluster.components.key_value_tables.create(config(name))
     assert await listed(cluster) == names
 
 
 async def test_a_table_created_again_is_empty() -> None:
     cluster = await cluster_with_scope()
-    tables = cluster.rooms.key_value_tables
+    tables = cluster.components.key_value_tables
     await tables.create(config())
     async with cluster.memory_tables.open_table("s/t_kvtable/0.#epoch.0") as table:
         await table.update([TableEntry(b"sixkey", b"value")])
@@ -133,7 +132,7 @@ async def test_a_table_created_again_is_empty() -> None:
 
 async def test_a_scope_with_a_table_is_not_empty() -> None:
     cluster = await cluster_with_scope()
-    await cluster.rooms.key_value_tables.create(config())
+    await cluster.components.key_value_tables.create(config())
     with pytest.raises(ScopeNotEmptyError):
         await cluster.scopes.delete("s")
     await cluster.scopes.delete_with_content("s")
@@ -146,14 +145,14 @@ async def test_a_table_survives_death_at_any_call_of_its_creation_and_deletion(
 ) -> None:
     for die_at in range(1, CALLS_MAX):
         cluster = await cluster_with_scope()
-        tables = cluster.rooms.key_value_tables
+        tables = cluster.components.key_value_tables
         cluster.plan.arm(die_at=die_at, behind=behind)
         try:
             await tables.create(config())
             await tables.delete(info())
         except ProcessDiedError:
             await cluster.restart()
-            tables = cluster.rooms.key_value_tables
+            tables = cluster.components.key_value_tables
             there = (await tables.configuration(info())).status == Get.SUCCESS
             created = await tables.create(config())
             assert created.status == (Create.TABLE_EXISTS if there else Create.SUCCESS)
@@ -170,7 +169,7 @@ async def test_a_table_survives_death_at_any_call_of_its_creation_and_deletion(
 async def test_h63_of_several_creates_at_once_exactly_one_wins() -> None:
     cluster = await cluster_with_scope()
     created = await asyncio.gather(
-        *(cluster.rooms.key_value_tables.create(config()) for _ in range(5))
+        *(cluster.components.key_value_tables.create(config()) for _ in range(5))
     )
     assert sorted(each.status for each in created) == [Create.SUCCESS] + 4 * [Create.TABLE_EXISTS]
     assert len(partitions(cluster)) == 2

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from segmentstore.codec.controller_records.stream_records import SegmentWithRange
+from segmentstore.codec.controller_records.watermark_records import Watermark
 from segmentstore.codec.stream_names import creation_epoch_of
-from segmentstore.codec.stream_records.watermark import KeyedSegment, Watermark
 from tests.sim.attempts import ModelBreachError
 
 
@@ -34,7 +35,7 @@ class Note:
     """A time and where the writer was."""
 
     time: int
-    position: Mapping[KeyedSegment, int]
+    position: Mapping[SegmentWithRange, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,9 @@ def _check_whole(watermark: Watermark) -> None:
         raise ModelBreachError(f"a watermark does not cover the keys {watermark}")
 
 
-def _check_reaches(watermark: Watermark, position: Mapping[KeyedSegment, int], whose: str) -> None:
+def _check_reaches(
+    watermark: Watermark, position: Mapping[SegmentWithRange, int], whose: str
+) -> None:
     """No key lies before the position."""
     for segment, offset in watermark.cut.items():
         for other, reached in position.items():

@@ -2,13 +2,13 @@
 
 from contextlib import suppress
 
+from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE
 from segmentstore.codec.stream_names import (
     mark_stream,
     parse_segment,
     reader_group_stream,
     table_stream,
 )
-from segmentstore.codec.stream_records.record_places import SCOPES_TABLE
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
@@ -65,21 +65,21 @@ async def _all_segments(host: LifeHost) -> list[SegmentProperties]:
 
 
 async def _unfinished(host: LifeHost, scopes: list[str]) -> list[str]:
-    rooms = host.controller.rooms
-    found = [f"complaint {why}" for why in rooms.transactions.complaints().items()]
-    pending = await rooms.metadata.scopes.names(PENDING_INDEX, count=_PAGE)
+    components = host.controller.components
+    found = [f"complaint {why}" for why in components.transactions.complaints().items()]
+    pending = await components.metadata.scopes.names(PENDING_INDEX, count=_PAGE)
     found += [f"scope {name} is pending" for name in pending.names]
     for scope in scopes:
         try:
-            table = await rooms.metadata.scope_table(scope)
+            table = await components.metadata.scope_table(scope)
             for index in _UNFINISHED:
                 names = (await table.names(index, count=_PAGE)).names
                 found += [f"{scope}: {name} is in {index}" for name in names]
         except SegmentStoreError as error:
             found.append(f"scope {scope}: {error}")
-    for book in rooms.transactions.book.all():
+    for book in components.transactions.book.all():
         if book.unfinished_count or book.unforgotten or book.doubtful or book.announced:
             found.append(f"transactions of {book.scope}/{book.stream}: {book}")
-    rooms.transactions.book.check()
-    rooms.streams.operations.check()
+    components.transactions.book.check()
+    components.streams.operations.check()
     return found

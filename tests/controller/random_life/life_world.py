@@ -21,12 +21,11 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.controller.api.endpoints import Endpoint
+from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.controller_life import ControllerLife
-from segmentstore.host.segment_store import SegmentStore
-from segmentstore.host.table_store import TableStore
+from segmentstore.host.controller_supervisor import ControllerSupervisor
+from segmentstore.host.segment_store import SegmentStore, TableStore
 from tests.controller.random_life.settings import LifeSettings
 from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimLoop
@@ -45,7 +44,7 @@ class NoAnswerError(SegmentStoreError):
     """The client waited long enough."""
 
 
-class WatchedLife(ControllerLife):
+class WatchedLife(ControllerSupervisor):
     """That of the host; what may not happen fails the run."""
 
     def __init__(self, host: "LifeHost") -> None:

@@ -7,26 +7,29 @@ from dataclasses import replace
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.stream_records.commit_fence_record import CommitFenceRecord
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_configuration_record import RetentionPolicy
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.stream_state_record import StreamStateRecord
-from segmentstore.codec.stream_records.transaction_record import TransactionState
-from segmentstore.codec.stream_records.truncation_record import TruncationRecord
+from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
+    RetentionPolicy,
+    StreamSegment,
+    StreamStateRecord,
+    TruncationRecord,
+)
+from segmentstore.codec.controller_records.transaction_records import (
+    CommitFenceRecord,
+    TransactionState,
+)
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.controller import retention
 from segmentstore.controller.metadata.metadata_table import MetadataTable, NamePage
-from segmentstore.controller.reader_groups.subscribers import Subscribers
-from segmentstore.controller.retention import retention
-from segmentstore.controller.retention.retention import limits_of
-from segmentstore.controller.retention.truncation_choice import RetentionLimits
-from segmentstore.controller.streams.creation import Creation
-from segmentstore.controller.streams.epoch_transition import EpochTransition
+from segmentstore.controller.retention import RetentionLimits, limits_of
+from segmentstore.controller.streams.scaling import EpochTransition
 from segmentstore.controller.streams.stream_cuts import Cut
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_queries import StreamQueries, Successor
 from segmentstore.controller.streams.stream_segments import StreamSegments
+from segmentstore.controller.streams.streams import Creation
 from segmentstore.controller.streams.truncation import Truncation
+from segmentstore.controller.subscribers import Subscribers
 from segmentstore.controller.transactions import staged_commits
 from segmentstore.controller.transactions.merges import Merged, Merges
 from segmentstore.controller.transactions.transaction_table import (
@@ -35,7 +38,7 @@ from segmentstore.controller.transactions.transaction_table import (
     TransactionName,
     TransactionTable,
 )
-from segmentstore.host.controller_life import ControllerLife
+from segmentstore.host.controller_supervisor import ControllerSupervisor
 
 Fence = tuple[FenceName, CommitFenceRecord | None, CommitFenceRecord]
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -235,10 +238,10 @@ def _lose_a_subscriber(patch: pytest.MonkeyPatch) -> None:
 def _live_on_without_the_containers(patch: pytest.MonkeyPatch) -> None:
     """A controller goes on with what it remembers, whoever had its tables meanwhile."""
 
-    def containers_of_tables(self: ControllerLife) -> set[ContainerId]:
+    def containers_of_tables(self: ControllerSupervisor) -> set[ContainerId]:
         return set()
 
-    patch.setattr(ControllerLife, "_containers_of_tables", containers_of_tables)
+    patch.setattr(ControllerSupervisor, "_containers_of_tables", containers_of_tables)
 
 
 BUGS: dict[str, Patch] = {

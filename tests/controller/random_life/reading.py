@@ -4,8 +4,8 @@ from contextlib import aclosing, suppress
 from math import inf
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.watermark_records import EVENT_HEADER, Watermark
 from segmentstore.codec.stream_names import mark_stream, segment_name
-from segmentstore.codec.stream_records.watermark import EVENT_HEADER, Watermark
 from segmentstore.contracts.errors import (
     ErrorKind,
     SegmentNotFoundError,

@@ -3,14 +3,16 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from segmentstore.controller.autoscale.settings import AutoScaleSettings
-from segmentstore.controller.key_value_tables.settings import KeyValueTableSettings
-from segmentstore.controller.reader_groups.settings import ReaderGroupSettings
-from segmentstore.controller.retention.settings import RetentionSettings
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.streams.settings import StreamSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.watermarks.settings import WatermarkSettings
+from segmentstore.controller.settings import (
+    AutoScaleSettings,
+    ControllerSettings,
+    KeyValueTableSettings,
+    ReaderGroupSettings,
+    RetentionSettings,
+    StreamSettings,
+    TransactionSettings,
+    WatermarkSettings,
+)
 from tests.sim.settings import Swarm, draw_swarm
 
 LEASE_MS_MAX = 20_000

@@ -4,9 +4,9 @@ import asyncio
 import itertools
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.stream_records import SegmentWithRange
 from segmentstore.codec.routing_hash import event_position
 from segmentstore.codec.stream_names import parse_segment
-from segmentstore.codec.stream_records.watermark import KeyedSegment
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from tests.controller.random_life.event_sender import EventSender
 from tests.controller.random_life.known_times import KnownWriter, Note
@@ -194,10 +194,10 @@ class _Session:
     async def _note_time(self) -> None:
         """What comes behind the present position is not older than now."""
         life, writer = self._life, self._writer
-        position: dict[KeyedSegment, int] = {}
+        position: dict[SegmentWithRange, int] = {}
         for segment_id in {each for *_, each in self._pieces}:
             low, high = life.ranges[segment_id]
-            position[KeyedSegment(segment_id, low, high)] = self._reached.get(segment_id, 0)
+            position[SegmentWithRange(segment_id, low, high)] = self._reached.get(segment_id, 0)
         edges = sorted((each.low, each.high) for each in position)
         if any(left[1] > right[0] for left, right in itertools.pairwise(edges)):
             # Half of a merged segment's keys have not followed yet.

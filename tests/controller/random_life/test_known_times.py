@@ -2,11 +2,12 @@
 
 import pytest
 
-from segmentstore.codec.stream_records.watermark import KeyedSegment, Watermark
+from segmentstore.codec.controller_records.stream_records import SegmentWithRange
+from segmentstore.codec.controller_records.watermark_records import Watermark
 from tests.controller.random_life.known_times import Glance, KnownTimes, KnownWriter, Note
 from tests.sim.attempts import ModelBreachError
 
-WHOLE = KeyedSegment(0, 0.0, 1.0)
+WHOLE = SegmentWithRange(0, 0.0, 1.0)
 
 
 def _watermark(time: int, offset: int) -> Watermark:
@@ -38,7 +39,7 @@ def test_a_watermark_that_fits_is_taken() -> None:
         _watermark(20, 49),
         _watermark(10, 50),
         Watermark(20, 19, {WHOLE: 50}),
-        Watermark(20, 20, {KeyedSegment(0, 0.0, 0.5): 50}),
+        Watermark(20, 20, {SegmentWithRange(0, 0.0, 0.5): 50}),
     ],
     ids=["later than noted", "before the position", "again", "turned round", "not whole"],
 )

@@ -73,26 +73,26 @@ def info(*, group_id: str = "id-1") -> api.ReaderGroupInfo:
 
 async def test_a_group_is_created_with_its_state_stream_and_its_configuration_is_echoed() -> None:
     cluster = await cluster_with_stream()
-    created = await cluster.rooms.reader_groups.create(config())
+    created = await cluster.components.reader_groups.create(config())
     assert created.status == Create.SUCCESS
     assert created.config == config()
     assert await cluster.current("_RGg") == [0]
-    read = await cluster.rooms.reader_groups.configuration(info())
+    read = await cluster.components.reader_groups.configuration(info())
     assert read.status == Get.SUCCESS
     assert read.config == config()
 
 
 async def test_creating_a_group_again_gives_what_is_stored() -> None:
     cluster = await cluster_with_stream()
-    await cluster.rooms.reader_groups.create(config())
-    again = await cluster.rooms.reader_groups.create(config(retention=2, group_id="id-2"))
+    await cluster.components.reader_groups.create(config())
+    again = await cluster.components.reader_groups.create(config(retention=2, group_id="id-2"))
     assert again.status == Create.SUCCESS
     assert again.config == config()
 
 
 async def test_bad_names_and_scopes_are_told() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     assert (await groups.create(config("_RGg"))).status == Create.INVALID_RG_NAME
     foreign = config()
     foreign.scope = "t"
@@ -106,7 +106,7 @@ async def test_bad_names_and_scopes_are_told() -> None:
 
 async def test_an_update_names_the_generation_that_it_is_based_on() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     await groups.create(config())
     updated = await groups.update(config(retention=1))
     assert (updated.status, updated.generation) == (Update.SUCCESS, 1)
@@ -119,7 +119,7 @@ async def test_an_update_names_the_generation_that_it_is_based_on() -> None:
 
 async def test_a_deleted_group_leaves_nothing() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     before = cluster.memory_segments.names()
     await groups.create(config(retention=1))
     assert (await groups.delete(info(group_id="id-2"))).status == Delete.RG_NOT_FOUND
@@ -136,7 +136,7 @@ async def test_a_scope_with_a_group_is_not_empty() -> None:
     cluster = FeatureCluster()
     await cluster.start()
     await cluster.scopes.create("s")
-    await cluster.rooms.reader_groups.create(config())
+    await cluster.components.reader_groups.create(config())
     with pytest.raises(ScopeNotEmptyError):
         await cluster.scopes.delete("s")
     await cluster.scopes.delete_with_content("s")
@@ -144,7 +144,7 @@ async def test_a_scope_with_a_group_is_not_empty() -> None:
 
 
 async def subscribers(cluster: FeatureCluster) -> api.SubscribersResponse:
-    return await cluster.rooms.subscribers.list_of(cluster.info("a"))
+    return await cluster.components.subscribers.list_of(cluster.info("a"))
 
 
 async def consume(
@@ -156,7 +156,7 @@ async def consume(
     subscriber: str = "s/g",
     stream: str = "a",
 ) -> api.UpdateSubscriberStatus.Status:
-    answer = await cluster.rooms.subscribers.update_cut(
+    answer = await cluster.components.subscribers.update_cut(
         api.SubscriberStreamCut(
             subscriber=subscriber,
             generation=generation,
@@ -169,20 +169,20 @@ async def consume(
 
 async def test_a_group_that_holds_back_retention_is_a_subscriber() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     await groups.create(config())
     assert not (await subscribers(cluster)).subscribers
     await groups.update(config(retention=2))
     assert list((await subscribers(cluster)).subscribers) == ["s/g"]
     await groups.update(config(retention=0, generation=1))
     assert not (await subscribers(cluster)).subscribers
-    missing = await cluster.rooms.subscribers.list_of(cluster.info("b"))
+    missing = await cluster.components.subscribers.list_of(cluster.info("b"))
     assert missing.status == api.SubscribersResponse.Status.STREAM_NOT_FOUND
 
 
 async def test_a_stream_that_is_created_again_is_held_back_once_the_group_is_updated() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     await groups.create(config(retention=2))
     await cluster.streams.sealing.seal("s", "a")
     await cluster.streams.deletion.delete("s", "a")
@@ -196,7 +196,7 @@ async def test_a_stream_that_is_created_again_is_held_back_once_the_group_is_upd
 
 async def test_a_group_that_subscribes_again_is_not_lost_to_a_removal_that_was_on_its_way() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     await groups.create(config(retention=2))
     # Behind the record of the group, which says that it does not subscribe: the name goes out of the index.
     plan = cluster.tables._plan = HoldingPlan(held=2)
@@ -223,7 +223,7 @@ async def test_a_group_that_subscribes_again_is_not_lost_to_a_removal_that_was_o
 
 async def test_what_a_subscriber_has_consumed_is_checked_before_it_counts() -> None:
     cluster = await cluster_with_stream()
-    await cluster.rooms.reader_groups.create(config(retention=1))
+    await cluster.components.reader_groups.create(config(retention=1))
     assert await consume(cluster, {0: 10, 1: 20}) == Consumed.SUCCESS
     assert await consume(cluster, {0: 5, 1: 20}) == Consumed.STREAM_CUT_NOT_VALID
     assert await consume(cluster, {0: 10}) == Consumed.STREAM_CUT_NOT_VALID
@@ -237,18 +237,18 @@ async def test_what_a_subscriber_has_consumed_is_checked_before_it_counts() -> N
 
 async def test_the_slowest_subscriber_decides_for_every_key() -> None:
     cluster = await cluster_with_stream()
-    groups = cluster.rooms.reader_groups
+    groups = cluster.components.reader_groups
     history = await cluster.streams.operations.history("s", "a")
-    assert await cluster.rooms.subscribers.lowest_cut(history) is None
+    assert await cluster.components.subscribers.lowest_cut(history) is None
     await groups.create(config("g", retention=1))
     await groups.create(config("h", retention=1))
     await consume(cluster, {0: 10, 1: 20})
-    lowest = await cluster.rooms.subscribers.lowest_cut(history)
+    lowest = await cluster.components.subscribers.lowest_cut(history)
     assert lowest is not None
     # The other one has said nothing: it stands where its configuration starts.
     assert {each.segment_id: at for each, at in lowest.items()} == {0: 0, 1: 0}
     await consume(cluster, {0: 15, 1: 5}, subscriber="s/h")
-    lowest = await cluster.rooms.subscribers.lowest_cut(history)
+    lowest = await cluster.components.subscribers.lowest_cut(history)
     assert lowest is not None
     assert {each.segment_id: at for each, at in lowest.items()} == {0: 10, 1: 5}
 
@@ -262,16 +262,16 @@ async def test_a_group_survives_death_at_any_call_of_its_creation_and_deletion(
         names = cluster.memory_segments.names()
         cluster.plan.arm(die_at=die_at, behind=behind)
         try:
-            await cluster.rooms.reader_groups.create(config(retention=1))
-            await cluster.rooms.reader_groups.delete(info())
+            await cluster.components.reader_groups.create(config(retention=1))
+            await cluster.components.reader_groups.delete(info())
         except ProcessDiedError:
             await cluster.restart()
-            created = await cluster.rooms.reader_groups.create(config(retention=1))
+            created = await cluster.components.reader_groups.create(config(retention=1))
             assert created.config == config(retention=1)
             assert len(await cluster.current("_RGg")) == 1
             assert list((await subscribers(cluster)).subscribers) == ["s/g"]
             await cluster.check()
-            assert (await cluster.rooms.reader_groups.delete(info())).status == Delete.SUCCESS
+            assert (await cluster.components.reader_groups.delete(info())).status == Delete.SUCCESS
             assert cluster.memory_segments.names() == names
             continue
         return
@@ -282,7 +282,7 @@ async def test_h63_of_several_creates_at_once_all_get_the_configuration_of_the_f
     cluster = await cluster_with_stream()
     created = await asyncio.gather(
         *(
-            cluster.rooms.reader_groups.create(config(group_id=f"id-{number}"))
+            cluster.components.reader_groups.create(config(group_id=f"id-{number}"))
             for number in range(5)
         )
     )

@@ -5,15 +5,14 @@ import asyncio
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
     RetentionPolicy,
     RetentionType,
     ScalingPolicy,
     StreamConfigurationRecord,
 )
-from segmentstore.controller.retention.retention import cuts_key
-from segmentstore.controller.retention.settings import RetentionSettings
-from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.retention import cuts_key
+from segmentstore.controller.settings import ControllerSettings, RetentionSettings
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.clock import SimulatedWallClock
 from tests.sim.loop import SimLoop
@@ -82,7 +81,7 @@ def test_bytes_older_than_the_policy_go_and_younger_ones_stay() -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_time(100), segments=2)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=400)
             # A grain of cuts and of passes more than the policy asks for, never less.
             assert 100 * EVENT_BYTES <= await cluster.stored() <= 122 * EVENT_BYTES
@@ -99,7 +98,7 @@ def test_bytes_beyond_the_size_of_the_policy_go_also_across_scales() -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_size(50 * EVENT_BYTES))
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=100)
             assert 50 * EVENT_BYTES <= await cluster.stored() <= 72 * EVENT_BYTES
             await cluster.scale("a", [(0.0, 0.5), (0.5, 1.0)])
@@ -117,7 +116,7 @@ def test_a_stream_without_a_policy_keeps_everything() -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(RetentionPolicy())
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=300)
             task.cancel()
         assert await cluster.stored() == 300 * EVENT_BYTES
@@ -129,9 +128,9 @@ def test_h77_a_wall_clock_that_jumps_stops_deletion_by_age_until_it_is_settled()
     async def main(loop: SimLoop) -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_time(1_000))
-        watch = cluster.rooms.clock_watch
+        watch = cluster.components.clock_watch
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=100)
             assert watch.complaint() == ""
             cluster.wall.step(365 * 86_400_000)
@@ -158,15 +157,15 @@ def test_h77_a_controller_that_starts_lets_time_settle_before_it_deletes_by_age(
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_time(100))
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=80)
             task.cancel()
         cluster.wall.step(365 * 86_400_000)
         await cluster.restart()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await asyncio.sleep(55)
-            assert "started" in cluster.rooms.clock_watch.complaint()
+            assert "started" in cluster.components.clock_watch.complaint()
             assert await cluster.stored() == 80 * EVENT_BYTES
             task.cancel()
 
@@ -177,7 +176,7 @@ def test_what_a_subscriber_has_not_read_stays_up_to_the_policys_maximum() -> Non
     async def main(loop: SimLoop) -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_size(50 * EVENT_BYTES, at_most=200 * EVENT_BYTES))
-        await cluster.rooms.reader_groups.create(
+        await cluster.components.reader_groups.create(
             api.ReaderGroupConfiguration(
                 scope="s",
                 readerGroupName="g",
@@ -187,10 +186,10 @@ def test_what_a_subscriber_has_not_read_stays_up_to_the_policys_maximum() -> Non
             )
         )
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=150)
             assert await cluster.stored() == 150 * EVENT_BYTES
-            answer = await cluster.rooms.subscribers.update_cut(
+            answer = await cluster.components.subscribers.update_cut(
                 api.SubscriberStreamCut(
                     subscriber="s/g",
                     readerGroupId="id",
@@ -217,7 +216,7 @@ def test_cuts_are_bounded_and_get_coarser_with_age() -> None:
         cluster = RetentionCluster(loop, settings)
         await cluster.begin_with(by_time(10_000))
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=500)
             task.cancel()
         history = await cluster.streams.operations.history("s", "a")
@@ -239,7 +238,7 @@ def test_a_deleted_stream_leaves_no_cuts_for_its_successor() -> None:
         cluster = RetentionCluster(loop)
         await cluster.begin_with(by_size(10))
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.retention.run())
+            task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=50)
             await cluster.streams.sealing.seal("s", "a")
             await cluster.streams.deletion.delete("s", "a")

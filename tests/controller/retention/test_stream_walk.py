@@ -3,10 +3,10 @@
 from contextlib import aclosing
 from dataclasses import replace
 
-from segmentstore.codec.stream_records.scope_record import ScopeState
+from segmentstore.codec.controller_records.scope_records import ScopeState
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import scope_key
-from segmentstore.controller.retention.stream_walk import all_streams
+from segmentstore.controller.streams.stream_history import all_streams
 from tests.controller.transactions.feature_cluster import FeatureCluster
 
 
@@ -24,4 +24,4 @@ async def test_a_scope_whose_deletion_does_not_end_puts_off_no_other() -> None:
     async with aclosing(all_streams(cluster.metadata)) as streams:
         found = [(walked.scope, walked.stream) async for walked in streams]
     assert ("s", "x") in found
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()

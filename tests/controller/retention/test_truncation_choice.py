@@ -4,24 +4,19 @@ from collections.abc import Mapping
 
 import pytest
 
-from segmentstore.codec.stream_records.retention_cuts_record import RetentionCut
-from segmentstore.codec.stream_records.watermark import KeyedSegment
-from segmentstore.controller.retention.cut_order import (
+from segmentstore.codec.controller_records.stream_records import RetentionCut, SegmentWithRange
+from segmentstore.controller.retention import RetentionKind, RetentionLimits, choose_cut
+from segmentstore.controller.streams.stream_cuts import (
     CutOrder,
     highest_of,
     lowest_of,
     order_of,
     uncovered,
 )
-from segmentstore.controller.retention.truncation_choice import (
-    RetentionKind,
-    RetentionLimits,
-    choose_cut,
-)
 
-LEFT = KeyedSegment(0, 0.0, 0.5)
-RIGHT = KeyedSegment(1, 0.5, 1.0)
-WHOLE = KeyedSegment((1 << 32) | 2, 0.0, 1.0)
+LEFT = SegmentWithRange(0, 0.0, 0.5)
+RIGHT = SegmentWithRange(1, 0.5, 1.0)
+WHOLE = SegmentWithRange((1 << 32) | 2, 0.0, 1.0)
 RANGES = {each.segment_id: each for each in (LEFT, RIGHT, WHOLE)}
 
 CUTS = [
@@ -32,7 +27,7 @@ CUTS = [
 ]
 
 
-def keyed(offsets: Mapping[int, int]) -> dict[KeyedSegment, int]:
+def keyed(offsets: Mapping[int, int]) -> dict[SegmentWithRange, int]:
     return {RANGES[each]: at for each, at in offsets.items()}
 
 
@@ -121,4 +116,4 @@ def test_gaps_of_the_key_space_are_found() -> None:
     assert uncovered([LEFT, RIGHT]) == []
     assert uncovered([RIGHT]) == [(0.0, 0.5)]
     assert uncovered([]) == [(0.0, 1.0)]
-    assert uncovered([KeyedSegment(1, 0.25, 0.5)]) == [(0.0, 0.25), (0.5, 1.0)]
+    assert uncovered([SegmentWithRange(1, 0.25, 0.5)]) == [(0.0, 0.25), (0.5, 1.0)]

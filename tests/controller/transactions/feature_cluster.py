@@ -8,12 +8,12 @@ from dataclasses import replace
 from random import Random
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.stream_records import StreamSegment
+from segmentstore.codec.controller_records.transaction_records import NO_TIMESTAMP
 from segmentstore.codec.stream_names import transaction_id_of, transaction_segment
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.codec.stream_records.transaction_record import NO_TIMESTAMP
-from segmentstore.controller.retention.stream_walk import all_scopes
-from segmentstore.controller.rooms import Rooms
+from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.streams.stream_history import all_scopes
 from segmentstore.controller.streams.stream_queries import Successor
 from tests.controller.cluster import Cluster
 from tests.controller.crashing_doors import CrashingSegments, CrashingTables
@@ -23,7 +23,7 @@ State = api.TxnState.State
 
 
 class FeatureCluster(Cluster):
-    """Transactions are finished inside `finishing()`; the other rooms are driven by the tests, step by step."""
+    """Transactions are finished inside `finishing()`; the other components are driven by the tests, step by step."""
 
     def __init__(
         self, *, settings: ControllerSettings | None = None, forget_seconds: float = 0.0
@@ -39,17 +39,17 @@ class FeatureCluster(Cluster):
     def _build(self) -> None:
         self.segments = CrashingSegments(self.memory_segments, self.plan)
         self.tables = CrashingTables(self.memory_tables, self.plan)
-        self.rooms = Rooms(
+        self.components = ControllerComponents(
             segments=self.segments,
             tables=self.tables,
             wall_clock=self.clock,
             random=self.random,
             settings=self.controller_settings,
         )
-        self.metadata = self.rooms.metadata
-        self.streams = self.rooms.streams
-        self.scopes = self.rooms.scopes
-        self.transactions = self.rooms.transactions
+        self.metadata = self.components.metadata
+        self.streams = self.components.streams
+        self.scopes = self.components.scopes
+        self.transactions = self.components.transactions
 
     async def start(self) -> None:
         if self.before_start is not None:
@@ -60,8 +60,8 @@ class FeatureCluster(Cluster):
         await self.streams.operations.resume_all()
         async with aclosing(all_scopes(self.metadata)) as scopes:
             async for scope in scopes:
-                await self.rooms.reader_groups.resume(scope)
-                await self.rooms.key_value_tables.resume(scope)
+                await self.components.reader_groups.resume(scope)
+                await self.components.key_value_tables.resume(scope)
 
     @asynccontextmanager
     async def finishing(self) -> AsyncIterator[None]:

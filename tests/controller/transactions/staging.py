@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
+from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.codec.stream_names import transaction_halves, transaction_segment
-from segmentstore.codec.stream_records.transaction_record import TransactionState
 from tests.controller.transactions.feature_cluster import FeatureCluster, framed
 
 LEASE_MS = 3_600_000
 
 
 async def begin(cluster: FeatureCluster, *, lease_ms: int = LEASE_MS) -> own_api.BeginStageResponse:
-    return await cluster.rooms.staged_commits.begin(
+    return await cluster.components.staged_commits.begin(
         own_api.BeginStageRequest(scope="s", stream="a", lease_ms=lease_ms)
     )
 
@@ -37,7 +37,7 @@ async def commit(
     application: str = "job",
     forgettable: bool = False,
 ) -> own_api.CommitStagesResponse:
-    return await cluster.rooms.staged_commits.commit(
+    return await cluster.components.staged_commits.commit(
         own_api.CommitStagesRequest(
             scope="s",
             stream="a",
@@ -54,7 +54,7 @@ async def abort(cluster: FeatureCluster, stage_id: bytes) -> api.TxnStatus.Statu
 
 
 async def last_version(cluster: FeatureCluster, application: str = "job") -> int | None:
-    answer = await cluster.rooms.staged_commits.last_version(
+    answer = await cluster.components.staged_commits.last_version(
         own_api.LastVersionRequest(scope="s", stream="a", application_id=application)
     )
     return answer.version if answer.known else None

@@ -8,15 +8,14 @@ from typing import TypeVar
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.stream_records.stream_state_record import StreamState
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.stream_records import StreamState
+from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
 from segmentstore.contracts.errors import LogFullError
 from segmentstore.controller.errors import RetryLaterError
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from segmentstore.controller.transactions.transaction_table import (
     TransactionName,
     TransactionTable,

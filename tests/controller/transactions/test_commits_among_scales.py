@@ -12,8 +12,7 @@ import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from tests.controller.crashing_doors import ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster, State
 from tests.controller.transactions.test_transaction_crashes import last_effects

@@ -6,17 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.container_hash import container_of
+from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamSegment
 from segmentstore.codec.stream_names import (
     segment_name,
     transaction_epoch_of,
     transaction_halves,
     transaction_segment,
 )
-from segmentstore.codec.stream_records.epoch_record import EpochRecord
-from segmentstore.codec.stream_records.stream_segment import StreamSegment
-from segmentstore.controller.transactions.leases import Leases
+from segmentstore.controller.transactions.decisions import Leases
+from segmentstore.controller.transactions.reservations import TransactionIds
 from segmentstore.controller.transactions.rolling_commit import repeated_shape
-from segmentstore.controller.transactions.transaction_ids import TransactionIds
 
 STEPS = st.lists(
     st.tuples(st.sampled_from("abcde"), st.integers(-1, 20), st.integers(0, 5)), max_size=60

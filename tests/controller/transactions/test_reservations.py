@@ -7,16 +7,14 @@ from dataclasses import replace
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.stream_names import transaction_epoch_of
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.reservations import Reservations
-from segmentstore.controller.transactions.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_book import StreamBook
-from segmentstore.controller.transactions.transaction_ids import TransactionIds
+from segmentstore.codec.stream_names import transaction_epoch_of
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
+from segmentstore.controller.transactions.reservations import Reservations, TransactionIds
+from segmentstore.controller.transactions.transaction_states import StreamTransactions
 from segmentstore.controller.transactions.transaction_table import (
     LoadedTransaction,
     TransactionName,
@@ -41,7 +39,7 @@ async def cluster_with(
     return cluster
 
 
-def book_of(cluster: FeatureCluster) -> StreamBook:
+def book_of(cluster: FeatureCluster) -> StreamTransactions:
     return cluster.transactions.book.stream("s", "a")
 
 
@@ -140,7 +138,7 @@ async def test_what_was_reserved_before_a_scale_is_given_back() -> None:
         assert len(begun.activeSegments) == 2
         assert not book_of(cluster).reserved
         assert (await recorded(cluster))[old] is TransactionState.OPEN
-        await cluster.rooms.forgetting.forget_old()
+        await cluster.components.sweeper.forget_old()
         assert old not in await recorded(cluster)
         assert not book_of(cluster).given_back
         await cluster.abort("a", begun.txnId)
@@ -153,7 +151,7 @@ async def test_what_nobody_begins_is_removed() -> None:
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
         assert TransactionState.OPEN in (await recorded(cluster)).values()
-        await cluster.rooms.forgetting.forget_old()
+        await cluster.components.sweeper.forget_old()
         assert set((await recorded(cluster)).values()) == {TransactionState.COMMITTED}
         assert not book_of(cluster).reserved
         await commit_one(cluster, b"2")
@@ -224,7 +222,7 @@ async def test_one_whose_taker_leaves_is_given_back() -> None:
         await taker.take(book, epoch=0, lease_ms=10_000)
     assert not book.reserved
     assert list(book.given_back) == [reserved]
-    await cluster.rooms.forgetting.forget_old()
+    await cluster.components.sweeper.forget_old()
     assert reserved not in await recorded(cluster)
 
 
@@ -267,7 +265,7 @@ async def test_what_may_not_have_been_written_is_never_handed_out(failure: Failu
                 *book.reserved,
                 *book.given_back,
             }
-            await cluster.rooms.forgetting.forget_old()
+            await cluster.components.sweeper.forget_old()
             assert not book.given_back
             late = await cluster.begin("a")
             assert (await recorded(cluster))[id_of(late.txnId)] is TransactionState.OPEN

@@ -10,8 +10,7 @@ from contextlib import suppress
 import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from tests.controller.crashing_doors import ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.controller.transactions.staging import commit, last_version, stage

@@ -7,7 +7,7 @@ import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
-from segmentstore.codec.stream_records.transaction_record import TransactionState
+from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.controller.errors import (
@@ -17,8 +17,7 @@ from segmentstore.controller.errors import (
     StreamNotFoundError,
     StreamSealedError,
 )
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from segmentstore.controller.transactions.staged_commits import TooManyApplicationsError
 from segmentstore.controller.transactions.transaction_table import TransactionTable
 from segmentstore.controller.transactions.transactions import PingStatus
@@ -115,7 +114,7 @@ async def test_a_replay_is_recognised_for_as_long_as_the_stream_lives() -> None:
             forgettable=True,
         )
         await cluster.settled("a")
-        await cluster.rooms.forgetting.forget_old()
+        await cluster.components.sweeper.forget_old()
     assert states(cluster) == {}
     await cluster.restart()
     assert await last_version(cluster) == 1
@@ -301,7 +300,7 @@ async def test_requests_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InvalidRequestError):
         await commit(cluster, [b"short"], version=1)
     with pytest.raises(StreamNotFoundError):
-        await cluster.rooms.staged_commits.commit(
+        await cluster.components.staged_commits.commit(
             own_api.CommitStagesRequest(scope="s", stream="b", application_id="job", version=1)
         )
     assert cluster.transactions.book.known("s", "b") is None

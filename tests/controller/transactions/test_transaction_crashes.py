@@ -13,9 +13,8 @@ from contextlib import aclosing
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.stream_records.transaction_record import TransactionState
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.settings import TransactionSettings
+from segmentstore.codec.controller_records.transaction_records import TransactionState
+from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from segmentstore.controller.transactions.transaction_table import (
     LoadedTransaction,
     TransactionTable,

@@ -5,16 +5,19 @@ import asyncio
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
     ScalingPolicy,
+    SegmentWithRange,
     StreamConfigurationRecord,
 )
-from segmentstore.codec.stream_records.watermark import EVENT_HEADER, KeyedSegment, Watermark
-from segmentstore.codec.stream_records.writer_mark_record import WriterMarkRecord
-from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.watermarks.mark_segment import MARK_ATTRIBUTE
-from segmentstore.controller.watermarks.settings import WatermarkSettings
-from segmentstore.controller.watermarks.watermark_choice import (
+from segmentstore.codec.controller_records.watermark_records import (
+    EVENT_HEADER,
+    Watermark,
+    WriterMarkRecord,
+)
+from segmentstore.controller.settings import ControllerSettings, WatermarkSettings
+from segmentstore.controller.watermarks import (
+    MARK_ATTRIBUTE,
     MarkedWriter,
     joined_cut,
     participants,
@@ -27,8 +30,8 @@ Note = api.TimestampResponse.Status
 Remove = api.RemoveWriterResponse.Status
 
 MARKS = "s/_MARKa/0.#epoch.0"
-LEFT = KeyedSegment(0, 0.0, 0.5)
-RIGHT = KeyedSegment(1, 0.5, 1.0)
+LEFT = SegmentWithRange(0, 0.0, 0.5)
+RIGHT = SegmentWithRange(1, 0.5, 1.0)
 
 
 async def cluster_with(
@@ -52,7 +55,7 @@ async def cluster_with(
 async def note(
     cluster: FeatureCluster, writer: str, time: int, cut: dict[int, int]
 ) -> api.TimestampResponse.Status:
-    answer = await cluster.rooms.writer_marks.note(
+    answer = await cluster.components.writer_marks.note(
         api.TimestampFromWriter(
             writer=writer,
             timestamp=time,
@@ -63,7 +66,7 @@ async def note(
 
 
 async def remove(cluster: FeatureCluster, writer: str) -> api.RemoveWriterResponse.Status:
-    answer = await cluster.rooms.writer_marks.remove(
+    answer = await cluster.components.writer_marks.remove(
         api.RemoveWriterRequest(writer=writer, stream=cluster.info("a"))
     )
     return answer.result
@@ -86,7 +89,7 @@ async def test_a_watermark_has_the_lowest_time_and_the_latest_positions() -> Non
     cluster = await cluster_with()
     assert await note(cluster, "w1", 100, {0: 10, 1: 40}) == Note.SUCCESS
     assert await note(cluster, "w2", 130, {0: 30, 1: 20}) == Note.SUCCESS
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert written(cluster) == [Watermark(100, 130, {LEFT: 30, RIGHT: 40}, "s", "a")]
 
 
@@ -94,12 +97,12 @@ async def test_no_watermark_is_written_before_every_writer_has_gone_on() -> None
     cluster = await cluster_with()
     await note(cluster, "w1", 100, {0: 10, 1: 40})
     await note(cluster, "w2", 130, {0: 30, 1: 20})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     await note(cluster, "w2", 200, {0: 50, 1: 50})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert len(written(cluster)) == 1
     await note(cluster, "w1", 150, {0: 20, 1: 50})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert written(cluster)[1:] == [Watermark(150, 200, {LEFT: 50, RIGHT: 50}, "s", "a")]
 
 
@@ -107,11 +110,11 @@ async def test_nobody_waits_for_a_writer_that_was_closed() -> None:
     cluster = await cluster_with()
     await note(cluster, "w1", 100, {0: 10, 1: 10})
     await note(cluster, "w2", 100, {0: 10, 1: 10})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert await remove(cluster, "w1") == Remove.SUCCESS
     assert await remove(cluster, "w3") == Remove.UNKNOWN_WRITER
     await note(cluster, "w2", 200, {0: 20, 1: 20})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert [each.lower_time for each in written(cluster)] == [100, 200]
     assert await remove(cluster, "w1") == Remove.UNKNOWN_WRITER
 
@@ -131,7 +134,7 @@ def test_a_silent_writer_is_waited_for_as_long_as_the_stream_says() -> None:
         settings = WatermarkSettings(interval_seconds=1.0)
         cluster = await cluster_with(settings=settings, timeout_ms=20_000)
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(cluster.rooms.watermarks.run())
+            task = group.create_task(cluster.components.watermarks.run())
             await note(cluster, "w1", 100, {0: 10, 1: 10})
             await note(cluster, "w2", 100, {0: 10, 1: 10})
             await asyncio.sleep(2)
@@ -149,12 +152,12 @@ def test_a_silent_writer_is_waited_for_as_long_as_the_stream_says() -> None:
 async def test_the_next_controller_goes_on_behind_the_last_watermark() -> None:
     cluster = await cluster_with()
     await note(cluster, "w", 100, {0: 10, 1: 10})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     await cluster.restart()
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert len(written(cluster)) == 1
     await note(cluster, "w", 110, {0: 20, 1: 10})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert [each.lower_time for each in written(cluster)] == [100, 110]
 
 
@@ -164,16 +167,19 @@ async def test_a_position_across_a_scale_is_filled_with_the_new_segments() -> No
     await cluster.scale("a", [(0.0, 0.25), (0.25, 1.0)])
     first, second = await cluster.current("a")
     await note(cluster, "new", 120, {first: 7, 1: 30})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     [watermark] = written(cluster)
-    assert watermark.cut == {KeyedSegment(first, 0.0, 0.25): 7, KeyedSegment(second, 0.25, 1.0): 0}
+    assert watermark.cut == {
+        SegmentWithRange(first, 0.0, 0.25): 7,
+        SegmentWithRange(second, 0.25, 1.0): 0,
+    }
 
 
 async def test_the_mark_follows_two_watermarks_behind_and_the_segment_stays_short() -> None:
     cluster = await cluster_with(settings=WatermarkSettings(watermarks_kept=5))
     for number in range(1, 30):
         await note(cluster, "w", number, {0: number, 1: number})
-        await cluster.rooms.watermarks.look_at_all()
+        await cluster.components.watermarks.look_at_all()
     attributes = await cluster.memory_segments.attributes(MARKS)
     event_bytes = len(written(cluster)[0].encode_event())
     assert attributes[MARK_ATTRIBUTE] == 26 * event_bytes
@@ -181,7 +187,7 @@ async def test_the_mark_follows_two_watermarks_behind_and_the_segment_stays_shor
     assert 29 - 10 <= start / event_bytes <= 29 - 5
     await cluster.restart()
     await note(cluster, "w", 30, {0: 30, 1: 30})
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert written(cluster)[-1].lower_time == 30
 
 
@@ -192,7 +198,7 @@ async def test_a_commit_brings_its_writers_time_along() -> None:
         await cluster.write("a", begun, [b"one", b"two"])
         await cluster.commit("a", begun.txnId, writer="w", timestamp=77)
         await cluster.settled("a")
-    await cluster.rooms.watermarks.look_at_all()
+    await cluster.components.watermarks.look_at_all()
     assert written(cluster) == [Watermark(77, 77, {LEFT: 11, RIGHT: 11}, "s", "a")]
 
 

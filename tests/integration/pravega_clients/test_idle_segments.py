@@ -22,9 +22,8 @@ from segmentstore.codec.wire_protocol.appends import (
     DataAppended,
     SetupAppend,
 )
-from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.registry import decode_command
-from segmentstore.codec.wire_protocol.session import Hello
+from segmentstore.codec.wire_protocol.command import Command, Hello
+from segmentstore.codec.wire_protocol.frames import decode_command
 from tests.integration.pravega_clients.controller_calls import ControllerCalls
 from tests.integration.pravega_clients.store_process import StoreProcess
 

@@ -15,10 +15,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segmentstore.spark.batch_reader import BatchReader
 from segmentstore.spark.data_source import SegmentStoreDataSource
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.sink.batch_writer import make_batch_writer
+from segmentstore.spark.scan.batch_reader import BatchReader
+from segmentstore.spark.sink.writer import make_batch_writer
 
 T = TypeVar("T")
 

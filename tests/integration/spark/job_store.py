@@ -9,10 +9,13 @@ from random import Random
 
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.client import connect
-from segmentstore.spark.jobs.layout_scan import scan_layouts
-from segmentstore.spark.jobs.tier2_opening import open_containers
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import (
+    Tier2Location,
+    open_containers,
+    open_for_reading,
+    scan_layouts,
+)
 from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.spark.sink_runs import make_stream, scale_to
 
@@ -24,7 +27,7 @@ _SETTINGS = ("tier2.compaction_bytes_max=65536", "writer.flush_interval_seconds=
 class JobStore(StoreProcess):
     """Short words for what the tests do with it."""
 
-    def __init__(self, directory: Path, options: Sequence[str], place: Tier2Place) -> None:
+    def __init__(self, directory: Path, options: Sequence[str], place: Tier2Location) -> None:
         super().__init__(directory, options)
         self.place = place
         """Where its Tier 2 is."""
@@ -97,6 +100,6 @@ def job_store(directory: Path, *, tier2: str, endpoint: str = "") -> Iterator[Jo
     options = [f"--tier2={tier2}", "--containers=2"]
     for each in _SETTINGS:
         options += ["--set", each]
-    place = Tier2Place(place=tier2 if endpoint else str(data), endpoint=endpoint)
+    place = Tier2Location(place=tier2 if endpoint else str(data), endpoint=endpoint)
     with JobStore(data, options, place) as store:
         yield store

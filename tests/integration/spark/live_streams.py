@@ -9,7 +9,7 @@ from typing import TypeVar
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.client.store import Store
 from segmentstore.client.stream_config import ScalingPolicy, StreamConfig
-from segmentstore.client.stream_cut import StreamCut
+from segmentstore.client.stream_segments import StreamCut
 from tests.spark.live_store import LiveStore, live_store
 
 Result = TypeVar("Result")

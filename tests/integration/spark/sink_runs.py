@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from segmentstore.client import ScalingPolicy, StreamConfig, connect
-from segmentstore.spark.sink.batch_writer import make_batch_writer
+from segmentstore.spark.sink.writer import make_batch_writer
 
 KEYED = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from segmentstore.spark import plan_export
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.placed_blocks import PlacedBlocks
+from segmentstore.spark.jvm import planner_server as plan_export
+from segmentstore.spark.jvm.block_locations import ResolvedBlockCache
+from segmentstore.spark.python_worker import LoopRunner
 
 _answer = plan_export.answer
 _FOR_EVER = "for-ever" in sys.argv
 
 
 def answer(
-    question: plan_export.Question, runner: LoopRunner, placed: PlacedBlocks
+    question: plan_export.Question, runner: LoopRunner, placed: ResolvedBlockCache
 ) -> tuple[plan_export.Fields, bytes]:
     """The true answer, with the files of its places moved away."""
     fields, content = _answer(question, runner, placed)

@@ -13,25 +13,28 @@ from pyspark.sql import SparkSession
 from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary, Progress
 from segmentstore.spark.jobs.export import ExportJob, ExportSettings, ExportSummary
 from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings, ImportSummary
-from segmentstore.spark.jobs.layout_scan import scan_layouts
+from segmentstore.spark.jobs.job_execution import SparkTaskRunner
 from segmentstore.spark.jobs.output_directory import open_output
 from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
 from segmentstore.spark.jobs.swap_owners import open_owner
-from segmentstore.spark.jobs.task_running import SparkTasks
-from segmentstore.spark.jobs.tier2_opening import open_containers
 from segmentstore.spark.jobs.verify import (
     ContainerSummary,
     VerifyJob,
     VerifySettings,
     VerifySummary,
 )
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import (
+    Tier2Location,
+    open_containers,
+    open_for_reading,
+    scan_layouts,
+)
 from tests.integration.spark.job_store import LINES, ROUNDS, JobStore, job_store, lines
 from tests.integration.spark.sink_runs import events_in
 from tests.spark.jobs.failing_tasks import KilledError
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url
-from tier2.storage.object_names import ObjectKind
+from tier2.container_objects import ObjectKind
 
 __all__ = ["bucket", "credentials", "moto_url"]
 
@@ -96,11 +99,14 @@ def imported(
 
 
 def verified(
-    spark: SparkSession, place: Tier2Place, state: Path | None = None, progress: Progress = goes_on
+    spark: SparkSession,
+    place: Tier2Location,
+    state: Path | None = None,
+    progress: Progress = goes_on,
 ) -> VerifySummary:
     return VerifyJob(
         place=place,
-        tasks=SparkTasks(spark),
+        tasks=SparkTaskRunner(spark),
         settings=VerifySettings(task_bytes=50_000, state_directory=state),
         progress=progress,
     ).run()
@@ -119,7 +125,7 @@ def compacted(
     with open_owner(live.place, server=server, data_directory=data) as owner:
         return CompactJob(
             place=live.place,
-            tasks=SparkTasks(spark),
+            tasks=SparkTaskRunner(spark),
             owner=owner,
             settings=CompactSettings(chunk_bytes=50_000, window_bytes_min=1),
             progress=progress,
@@ -215,7 +221,7 @@ def test_verify_finds_damage_and_goes_on_after_a_kill(
     copy = tmp_path / "copy"
     shutil.copytree(live.data_directory / "tier2", copy)
     damage(copy, "jobs/verified/")
-    damaged = verified(spark, Tier2Place(place=str(copy)))
+    damaged = verified(spark, Tier2Location(place=str(copy)))
     assert not damaged.sound
 
 
@@ -243,7 +249,7 @@ def damage(tier2: Path, prefix: str) -> None:
     """A bit of one chunk of a segment whose name begins so, wherever its bytes lie in files."""
 
     async def stored_bytes(runner: LoopRunner) -> bytes:
-        async with open_for_reading(Tier2Place(place=str(tier2)), runner.executor) as store:
+        async with open_for_reading(Tier2Location(place=str(tier2)), runner.executor) as store:
             for reader in await open_containers(store, runner.executor, place=str(tier2)):
                 async with aclosing(scan_layouts(reader)) as layouts:
                     async for layout in layouts:
@@ -275,7 +281,7 @@ def test_stats_count_the_events_of_a_live_stream_and_draw_them(
     def run(progress: Progress) -> int:
         summary = StatsJob(
             place=live.place,
-            tasks=SparkTasks(spark),
+            tasks=SparkTaskRunner(spark),
             settings=StatsSettings(
                 report=report, prefix="jobs/counted/", stretch_chunks=1, state_directory=state
             ),

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from segmentstore.client import ScalingPolicy, Store, StreamConfig
-from segmentstore.spark.java_build import jvm_jar
+from segmentstore.spark.jvm.jar_build import jvm_jar
 from segmentstore.spark.options import RECORD_TAG
 from tests.integration.spark.test_batch_reads import STREAM, Input, place_of
 from tests.spark.live_store import LiveStore, live_store

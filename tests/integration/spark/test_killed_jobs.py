@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from segmentstore.cli.http_client import HttpClient
-from segmentstore.spark.jobs.task_running import TasksHere
+from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
 from tests.integration.spark.job_process import kill_job, run_job
 from tests.integration.spark.job_store import JobStore, job_store
@@ -113,7 +113,7 @@ async def transaction_segments(live: JobStore) -> set[str]:
 def test_h9_a_killed_compaction_changes_no_byte(live: JobStore, tmp_path: Path) -> None:
     expected = live.fill("killed/compacted")
     live.flush()
-    before = VerifyJob(place=live.place, tasks=TasksHere(), settings=VerifySettings()).run()
+    before = VerifyJob(place=live.place, tasks=LocalTaskRunner(), settings=VerifySettings()).run()
     log = tmp_path / "log"
     words = ["compact", f"--tier2={live.place.place}", f"--server={live.address}"]
     words += ["--chunk-bytes=50000", "--min-bytes=1", "--prefix=killed/compacted"]
@@ -127,7 +127,7 @@ def test_h9_a_killed_compaction_changes_no_byte(live: JobStore, tmp_path: Path) 
     for mark in marks(1, least=1, most=5):
         kill_job(words, log, progress=seen, mark=seen() + mark)
     run_job(words, log)
-    after = VerifyJob(place=live.place, tasks=TasksHere(), settings=VerifySettings()).run()
+    after = VerifyJob(place=live.place, tasks=LocalTaskRunner(), settings=VerifySettings()).run()
     assert before.sound
     assert after.sound, after.damages
     assert sum(row.chunks for row in after.containers.values()) < sum(

@@ -4,10 +4,10 @@ import pytest
 
 from segmentstore.client.store import Store
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.errors import StreamMissingError
 from segmentstore.spark.metadata_tables import MetadataReader
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.streaming.progress_publishing import ProgressPublisher
+from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
+from segmentstore.spark.streams.segment_graph import StreamMissingError
 from tests.integration.spark.live_streams import LiveStreams, live_streams
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from segmentstore.spark.metadata_tables.table_columns import TABLES
+from segmentstore.spark.metadata_tables.table_schemas import TABLES
 from tests.integration.spark.live_streams import LiveStreams, live_streams, numbered
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

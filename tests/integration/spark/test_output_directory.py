@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from segmentstore.spark.jobs.export_ledger import ExportedRange, ExportLedger
+from segmentstore.spark.jobs.export import ExportCommitLog, ExportedRange
 from segmentstore.spark.jobs.output_directory import (
     HadoopDirectory,
     LocalDirectory,
@@ -46,7 +46,7 @@ def test_texts_are_replaced_whole_and_files_are_moved_once(directory: OutputDire
 def test_a_batch_is_committed_and_found_again(
     directory: OutputDirectory, spark: SparkSession
 ) -> None:
-    ledger = ExportLedger(directory, stream="s/t")
+    ledger = ExportCommitLog(directory, stream="s/t")
     ledger.open()
     for number in range(2):
         frame = spark.range(number * 10, number * 10 + 10).selectExpr("id", "id % 2 AS date")
@@ -57,7 +57,7 @@ def test_a_batch_is_committed_and_found_again(
             ends={0: number + 1},
             finished=[],
         )
-    again = ExportLedger(directory, stream="s/t")
+    again = ExportCommitLog(directory, stream="s/t")
     again.open()
     assert again.batches == ledger.batches
     assert sorted(row["id"] for row in spark.read.parquet(directory.url).collect()) == [*range(20)]

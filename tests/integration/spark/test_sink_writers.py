@@ -12,8 +12,8 @@ import pytest
 
 from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
-from segmentstore.spark.errors import StreamMissingError
 from segmentstore.spark.options import RECORD_TAG
+from segmentstore.spark.streams.segment_graph import StreamMissingError
 from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.spark.sink_runs import (
     TaskFailedError,

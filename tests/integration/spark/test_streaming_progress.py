@@ -8,8 +8,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.streaming.checkpoint_offsets import lag_bytes
 from segmentstore.spark.streaming.stream_reader import SegmentStoreStreamReader
+from segmentstore.spark.streams.offsets import lag_bytes
 from tests.integration.spark.live_streams import LiveStreams, live_streams, numbered
 from tests.integration.spark.streaming_queries import consumed, query
 

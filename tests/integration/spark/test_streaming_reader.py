@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from segmentstore.client.store import Store
-from segmentstore.spark.errors import DataLossError, StreamMissingError
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.streams.segment_graph import StreamMissingError
 from tests.integration.spark.live_streams import LiveStreams, live_streams, numbered
 from tests.integration.spark.streaming_queries import newest_time_ms, query
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url

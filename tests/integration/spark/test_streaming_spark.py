@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from segmentstore.spark.streaming.checkpoint_offsets import lag_bytes
+from segmentstore.spark.streams.offsets import lag_bytes
 from tests.integration.spark.live_streams import LiveStreams, live_streams, numbered
 
 STARTS_MAX = 5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore.client import Store
-from segmentstore.spark.java_build import jvm_jar
+from segmentstore.spark.jvm.jar_build import jvm_jar
 from tests.integration.spark.dying_source import MARKS
 from tests.integration.spark.live_streams import live_streams
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from segmentstore.spark.jobs.task_running import TasksHere
+from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -13,7 +13,7 @@ class KilledError(Exception):
     """The job's end, half-way."""
 
 
-class FailingTasks(TasksHere):
+class FailingTasks(LocalTaskRunner):
     """One task a wave, and a number of waves."""
 
     wave_tasks = 1
@@ -28,7 +28,7 @@ class FailingTasks(TasksHere):
         return super().run(work, tasks)
 
 
-class BusyTasks(TasksHere):
+class BusyTasks(LocalTaskRunner):
     """While a wave runs the owner does something."""
 
     def __init__(self, meanwhile: Callable[[], None], *, times: int) -> None:

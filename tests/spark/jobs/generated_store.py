@@ -22,9 +22,9 @@ from segmentstore.contracts.storage import (
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 R = TypeVar("R")
 

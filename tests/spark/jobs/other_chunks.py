@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.storage import ProposedImage, SwapProposal
 from tests.spark.jobs.generated_store import SETTINGS, GeneratedStore
 from tests.tier2.storage.test_blocks_of_events import blocks_of
 from tests.tier2.storage.test_swap_proposals import chunks
 from tier2.format.chunk_encoder import encode_chunk
-from tier2.format.chunk_index import EventInformation
-from tier2.storage.swap_proposals import ProposedImage, SwapProposal
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.format.chunk_format import EventInformation
+from tier2.tiered_storage import TieredStorage
 
 
 def swap_all(store: GeneratedStore, name: str) -> None:

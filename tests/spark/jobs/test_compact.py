@@ -14,17 +14,17 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary
+from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 from segmentstore.spark.jobs.swap_owners import ClaimingOwner
-from segmentstore.spark.jobs.task_running import TasksHere
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
-from segmentstore.spark.loop_runner import LoopRunner
-from segmentstore.spark.tier2_view import Tier2Place, open_for_reading
+from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
 from tests.spark.jobs.failing_tasks import FailingTasks, KilledError
 from tests.spark.jobs.generated_store import CONTAINERS, LOG_ID, GeneratedStore
-from tier1.file_log.identity import LogIdentity, encode_identity
+from tier1.file_log.directory import LogIdentity, encode_identity
 from tier1.file_log.log import FileDurableDataLog
-from tier2.storage.reader import StoreReader
-from tier2.storage.settings import StorageSettings
+from tier2.settings import StorageSettings
+from tier2.store_reader import StoreReader
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,7 +63,7 @@ def data(store: GeneratedStore, tmp_path: Path) -> Path:
 def owner(store: GeneratedStore, data: Path) -> Iterator[ClaimingOwner]:
     with LoopRunner() as runner:
         claiming = ClaimingOwner(
-            place=Tier2Place(place=store.place), data_directory=data, runner=runner
+            place=Tier2Location(place=store.place), data_directory=data, runner=runner
         )
         yield claiming
         claiming.close()
@@ -72,12 +72,12 @@ def owner(store: GeneratedStore, data: Path) -> Iterator[ClaimingOwner]:
 def compacted(
     store: GeneratedStore,
     owner: ClaimingOwner,
-    tasks: TasksHere | None = None,
+    tasks: LocalTaskRunner | None = None,
     settings: CompactSettings = SETTINGS,
 ) -> CompactSummary:
     return CompactJob(
-        place=Tier2Place(place=store.place),
-        tasks=tasks or TasksHere(),
+        place=Tier2Location(place=store.place),
+        tasks=tasks or LocalTaskRunner(),
         owner=owner,
         settings=settings,
     ).run()
@@ -88,7 +88,7 @@ def contents(store: GeneratedStore) -> dict[str, bytes]:
 
     async def read(runner: LoopRunner) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        async with open_for_reading(Tier2Place(place=store.place), runner.executor) as objects:
+        async with open_for_reading(Tier2Location(place=store.place), runner.executor) as objects:
             reader = StoreReader(object_store=objects, settings=StorageSettings(), executor=None)
             for number in range(CONTAINERS):
                 container = await reader.open(ContainerId(number))
@@ -104,7 +104,7 @@ def contents(store: GeneratedStore) -> dict[str, bytes]:
 
 def require_sound(store: GeneratedStore) -> None:
     summary = VerifyJob(
-        place=Tier2Place(place=store.place), tasks=TasksHere(), settings=VerifySettings()
+        place=Tier2Location(place=store.place), tasks=LocalTaskRunner(), settings=VerifySettings()
     ).run()
     assert summary.sound, summary.damages
     assert contents(store) == {name: segment.content for name, segment in store.segments.items()}
@@ -149,7 +149,7 @@ def test_a_killed_run_is_started_again_and_ends_as_one_that_was_not(
 def test_h9_a_segment_that_changed_meanwhile_is_refused_and_stays_as_it_is(
     store: GeneratedStore, owner: ClaimingOwner
 ) -> None:
-    class Interrupted(TasksHere):
+    class Interrupted(LocalTaskRunner):
         """After the work of the first wave another job does all of it."""
 
         done = False
@@ -170,7 +170,7 @@ def test_h9_a_segment_that_changed_meanwhile_is_refused_and_stays_as_it_is(
 
 
 def test_what_was_refused_is_planned_again(store: GeneratedStore, owner: ClaimingOwner) -> None:
-    class Interrupted(TasksHere):
+    class Interrupted(LocalTaskRunner):
         done = False
 
         def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
@@ -190,7 +190,7 @@ def test_h7_without_the_logs_of_the_store_nothing_is_claimed(
 ) -> None:
     with LoopRunner() as runner:
         owner = ClaimingOwner(
-            place=Tier2Place(place=store.place), data_directory=tmp_path / "none", runner=runner
+            place=Tier2Location(place=store.place), data_directory=tmp_path / "none", runner=runner
         )
         with pytest.raises(InvalidRequestError, match="--data"):
             compacted(store, owner)

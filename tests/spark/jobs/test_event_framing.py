@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from segmentstore.spark.jobs.event_framing import ChunkFraming, FramingWalk, joint_damages
+from segmentstore.spark.jobs.chunk_scrub import ChunkFraming, FramingWalk, joint_damages
 from tests.spark.jobs.generated_store import frame
-from tier2.format.chunk_index import EventInformation
+from tier2.format.chunk_format import EventInformation
 
 
 def walked(content: bytes, cuts: list[int], start: int = 0, number: int = 0) -> ChunkFraming:

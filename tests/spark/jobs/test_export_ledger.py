@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
-from segmentstore.spark.errors import DataLossError
-from segmentstore.spark.jobs.export import batches_of, starts_of
-from segmentstore.spark.jobs.export_ledger import ExportBatch, ExportedRange, ExportLedger
+from segmentstore.spark.jobs.export import (
+    ExportBatch,
+    ExportCommitLog,
+    ExportedRange,
+    batches_of,
+    starts_of,
+)
 from segmentstore.spark.jobs.output_directory import LocalDirectory
-from segmentstore.spark.stream_map import MappedSegment, StreamMap
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 
 
 class KilledError(Exception):
@@ -42,7 +47,7 @@ class KillingDirectory(LocalDirectory):
         super().remove(place)
 
 
-def stage(ledger: ExportLedger, files: dict[str, str]) -> None:
+def stage(ledger: ExportCommitLog, files: dict[str, str]) -> None:
     """What Spark writes."""
     staging = Path(ledger.staging_url())
     for name, content in files.items():
@@ -54,7 +59,7 @@ def stage(ledger: ExportLedger, files: dict[str, str]) -> None:
 
 def export_once(directory: LocalDirectory, number: int) -> None:
     """What the job does for one batch, unless it is there already."""
-    ledger = ExportLedger(directory, stream="s/t")
+    ledger = ExportCommitLog(directory, stream="s/t")
     ledger.open()
     while len(ledger.batches) <= number:
         batch = len(ledger.batches)
@@ -109,11 +114,11 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
 def test_a_directory_with_another_stream_is_refused(tmp_path: Path) -> None:
     export_once(LocalDirectory(tmp_path), 0)
     with pytest.raises(InvalidRequestError, match="another stream"):
-        ExportLedger(LocalDirectory(tmp_path), stream="s/other").open()
+        ExportCommitLog(LocalDirectory(tmp_path), stream="s/other").open()
 
 
-def mapped(segment_id: int, start: int, end: int) -> MappedSegment:
-    return MappedSegment(
+def mapped(segment_id: int, start: int, end: int) -> StreamSegmentMetadata:
+    return StreamSegmentMetadata(
         segment_id=segment_id,
         name=f"s/t/{segment_id}.#epoch.0",
         epoch=0,
@@ -127,8 +132,8 @@ def mapped(segment_id: int, start: int, end: int) -> MappedSegment:
     )
 
 
-def stream_of(*segments: MappedSegment) -> StreamMap:
-    return StreamMap(scope="s", stream="t", segments=segments, head={})
+def stream_of(*segments: StreamSegmentMetadata) -> StreamMetadata:
+    return StreamMetadata(scope="s", stream="t", segments=segments, head={})
 
 
 def test_an_export_goes_on_where_the_last_one_ended() -> None:

@@ -5,26 +5,28 @@ from xml.etree import ElementTree
 
 import pytest
 
+from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 from segmentstore.spark.jobs.stats import StatsJob, StatsSettings, StatsSummary
-from segmentstore.spark.jobs.stream_statistics import stream_of
-from segmentstore.spark.jobs.stretch_facts import StretchFacts
-from segmentstore.spark.jobs.task_running import TasksHere
-from segmentstore.spark.jobs.time_buckets import BUCKETS_MAX, TimeBuckets
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.jobs.stream_statistics import (
+    BUCKETS_MAX,
+    ChunkSpanStatistics,
+    TimeBuckets,
+    stream_of,
+)
+from segmentstore.spark.tier2_access import Tier2Location
 from tests.spark.jobs.failing_tasks import BusyTasks, FailingTasks, KilledError
 from tests.spark.jobs.generated_store import START_MS, GeneratedStore
 from tests.spark.jobs.other_chunks import swap_all
-from tier2.format.chunk_format import Compression
-from tier2.format.chunk_index import BlockEntry, ChunkIndex, EventInformation
-from tier2.storage.object_names import ObjectIdentity
-from tier2.storage.run_values import LayoutEntry
+from tier2.container_objects import ObjectIdentity
+from tier2.format.chunk_format import BlockEntry, ChunkIndex, Compression, EventInformation
+from tier2.sst.keyspace import LayoutEntry
 
 
 def looked_at(
-    store: GeneratedStore, settings: StatsSettings, tasks: TasksHere | None = None
+    store: GeneratedStore, settings: StatsSettings, tasks: LocalTaskRunner | None = None
 ) -> StatsSummary:
     return StatsJob(
-        place=Tier2Place(place=store.place), tasks=tasks or TasksHere(), settings=settings
+        place=Tier2Location(place=store.place), tasks=tasks or LocalTaskRunner(), settings=settings
     ).run()
 
 
@@ -123,7 +125,7 @@ def test_h8_segments_that_change_meanwhile_are_counted_once(store: GeneratedStor
 
 
 def test_blocks_of_unknown_times_are_counted_and_dated_by_nobody() -> None:
-    facts = StretchFacts()
+    facts = ChunkSpanStatistics()
     entry = LayoutEntry(0, 300, ObjectIdentity(1, 1, 1), 0, 400, 0, 0)
     known = EventInformation(0, 0, START_MS, START_MS + 10)
     unknown = EventInformation(0, 1, 0, 0)

@@ -6,10 +6,9 @@ from typing import TypeVar
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.jobs.task_running import TasksHere
+from segmentstore.spark.jobs.job_execution import JobCheckpoint, LocalTaskRunner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings, VerifySummary
-from segmentstore.spark.jobs.work_ledger import WorkLedger
-from segmentstore.spark.tier2_view import Tier2Place
+from segmentstore.spark.tier2_access import Tier2Location
 from tests.spark.jobs.failing_tasks import BusyTasks, FailingTasks, KilledError
 from tests.spark.jobs.generated_store import START_MS, GeneratedStore, frame
 from tests.spark.jobs.other_chunks import swap_all
@@ -20,8 +19,8 @@ R = TypeVar("R")
 
 def verified(store: GeneratedStore, settings: VerifySettings | None = None) -> VerifySummary:
     return VerifyJob(
-        place=Tier2Place(place=store.place),
-        tasks=TasksHere(),
+        place=Tier2Location(place=store.place),
+        tasks=LocalTaskRunner(),
         settings=settings or VerifySettings(task_bytes=50_000),
     ).run()
 
@@ -93,7 +92,7 @@ def test_an_event_that_ends_beyond_a_chunk_has_to_end_where_the_next_one_says(
 
 def test_a_killed_run_goes_on_where_it_was(store: GeneratedStore, tmp_path: Path) -> None:
     settings = VerifySettings(task_bytes=50_000, state_directory=tmp_path / "state")
-    place = Tier2Place(place=store.place)
+    place = Tier2Location(place=store.place)
     with pytest.raises(KilledError):
         VerifyJob(place=place, tasks=FailingTasks(3), settings=settings).run()
     whole = verified(store)
@@ -116,16 +115,16 @@ def test_damage_that_a_killed_run_found_is_not_forgotten(
     settings = VerifySettings(task_bytes=50_000, state_directory=tmp_path / "state")
     with pytest.raises(KilledError):
         VerifyJob(
-            place=Tier2Place(place=store.place), tasks=FailingTasks(1), settings=settings
+            place=Tier2Location(place=store.place), tasks=FailingTasks(1), settings=settings
         ).run()
     whole, resumed = verified(store), verified(store, settings)
     assert sorted(resumed.damages) == sorted(whole.damages)
 
 
 def test_a_ledger_of_another_job_is_refused(tmp_path: Path) -> None:
-    WorkLedger(tmp_path / "state", identity={"job": "one"}).open()
+    JobCheckpoint(tmp_path / "state", identity={"job": "one"}).open()
     with pytest.raises(InvalidRequestError, match="another job"):
-        WorkLedger(tmp_path / "state", identity={"job": "two"}).open()
+        JobCheckpoint(tmp_path / "state", identity={"job": "two"}).open()
 
 
 def test_h8_chunks_that_are_swapped_while_they_are_verified_are_found_where_they_are_now(
@@ -133,7 +132,7 @@ def test_h8_chunks_that_are_swapped_while_they_are_verified_are_found_where_they
 ) -> None:
     swapping = BusyTasks(lambda: swap_all(store, "demo/stream0/0.#epoch.0"), times=1)
     summary = VerifyJob(
-        place=Tier2Place(place=store.place),
+        place=Tier2Location(place=store.place),
         tasks=swapping,
         settings=VerifySettings(task_bytes=50_000),
     ).run()
@@ -152,7 +151,7 @@ def test_a_store_that_grows_all_the_time_is_verified_as_it_was_at_the_beginning(
         store.append("demo/stream0/0.#epoch.0", 0, [b"one more"], at_ms=START_MS)
 
     summary = VerifyJob(
-        place=Tier2Place(place=store.place),
+        place=Tier2Location(place=store.place),
         tasks=BusyTasks(grow, times=100),
         settings=VerifySettings(task_bytes=50_000),
     ).run()

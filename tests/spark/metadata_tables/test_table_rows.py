@@ -1,45 +1,47 @@
 import pytest
 
-from segmentstore.codec.stream_records.reader_group_record import (
+from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
     ReaderGroupRecord,
     ReaderGroupState,
     RetentionType,
 )
-from segmentstore.codec.stream_records.stream_configuration_record import (
+from segmentstore.codec.controller_records.stream_records import (
     RetentionPolicy,
     ScalingPolicy,
     ScalingType,
     StreamConfigurationRecord,
+    StreamState,
+    StreamStateRecord,
 )
-from segmentstore.codec.stream_records.stream_configuration_record import (
-    RetentionType as StreamRetention,
-)
-from segmentstore.codec.stream_records.stream_state_record import StreamState, StreamStateRecord
-from segmentstore.codec.stream_records.transaction_record import (
+from segmentstore.codec.controller_records.stream_records import RetentionType as StreamRetention
+from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
-from segmentstore.spark.metadata_tables.chunks_table import chunk_row
-from segmentstore.spark.metadata_tables.reader_groups_table import reader_group_row
-from segmentstore.spark.metadata_tables.segments_table import (
+from segmentstore.spark.metadata_tables.table_rows import (
+    StreamRecords,
+    chunk_row,
     published_segment_row,
+    reader_group_row,
     stream_columns,
+    stream_row,
     stream_segment_row,
+    transaction_row,
 )
-from segmentstore.spark.metadata_tables.streams_table import StreamRecords, stream_row
-from segmentstore.spark.metadata_tables.transactions_table import transaction_row
-from segmentstore.spark.stream_map import MappedSegment, StreamMap
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 
 EPOCH_1 = 1 << 32
 
 
-def mapped(segment_id: int, start: int, end: int, **links: tuple[int, ...]) -> MappedSegment:
-    return MappedSegment(
+def mapped(
+    segment_id: int, start: int, end: int, **links: tuple[int, ...]
+) -> StreamSegmentMetadata:
+    return StreamSegmentMetadata(
         segment_id=segment_id,
         name=f"plant/readings/{segment_id & 0xFFFFFFFF}.#epoch.{segment_id >> 32}",
         epoch=segment_id >> 32,
@@ -55,7 +57,7 @@ def mapped(segment_id: int, start: int, end: int, **links: tuple[int, ...]) -> M
     )
 
 
-STREAM = StreamMap(
+STREAM = StreamMetadata(
     "plant",
     "readings",
     [

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.routing_hash import event_position
-from segmentstore.spark.sink.key_positions import key_positions
+from segmentstore.spark.sink.event_encoder import key_positions
 
 
 @settings(max_examples=60, deadline=None)

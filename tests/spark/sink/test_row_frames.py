@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segmentstore.client.event_frames import EventParser
-from segmentstore.client.key_space import KeySpace, SegmentRange
+from segmentstore.client.event import EventParser
+from segmentstore.client.stream_segments import KeySpace, SegmentRange
 from segmentstore.codec.routing_hash import event_position
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.columns import arrow_schema
-from segmentstore.spark.sink.row_columns import Rows, check_columns, rows_of
-from segmentstore.spark.sink.row_frames import EventBlock, blocks_of
+from segmentstore.spark.schema import arrow_schema
+from segmentstore.spark.sink.event_encoder import (
+    EventBlock,
+    Rows,
+    blocks_of,
+    check_columns,
+    rows_of,
+)
 from tier2.format.records import Record, decode_records, encode_records
 
 NOW_MS = 1_700_000_000_123

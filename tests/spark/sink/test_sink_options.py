@@ -5,7 +5,7 @@ import pytest
 from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import RECORD_TAG
-from segmentstore.spark.sink_options import SinkContent, parse_sink_options
+from segmentstore.spark.sink.sink_options import SinkContent, parse_sink_options
 
 LEAST = {"controller": "tcp://127.0.0.1:9090", "stream": "s/a"}
 

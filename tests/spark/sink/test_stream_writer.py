@@ -5,9 +5,7 @@ import pickle
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.sink.sink_plan import SinkPlan
-from segmentstore.spark.sink.staging import StagedRows
-from segmentstore.spark.sink.stream_writer import SegmentStoreStreamWriter
+from segmentstore.spark.sink.writer import SegmentStoreStreamWriter, SinkPlan, StagedCommitMessage
 
 NOWHERE = SinkPlan(
     controller="tcp://127.0.0.1:1",
@@ -27,4 +25,4 @@ def test_a_batch_without_tasks_needs_nobody() -> None:
     writer: SegmentStoreStreamWriter = pickle.loads(pickle.dumps(SegmentStoreStreamWriter(NOWHERE)))
     writer.commit([], 0)
     writer.commit([None], 0)
-    writer.abort([None, StagedRows("", 0, 0, "q")], 0)
+    writer.abort([None, StagedCommitMessage("", 0, 0, "q")], 0)

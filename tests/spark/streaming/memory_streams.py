@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from segmentstore.codec.stream_records.sealed_segment_record import SealedSegmentRecord
-from segmentstore.spark.stream_map import MappedSegment, StreamMap
-from segmentstore.spark.streaming.admission import TriggerSettings
-from segmentstore.spark.streaming.data_losses import DataLosses
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
+from segmentstore.spark.scan.data_loss import DataLossPolicy
 from segmentstore.spark.streaming.event_boundaries import EventBoundaries
-from segmentstore.spark.streaming.micro_batches import BatchLimits, MicroBatches, StreamsOffset
-from segmentstore.spark.streaming.stream_order import Cut
+from segmentstore.spark.streaming.micro_batches import (
+    BatchLimits,
+    MicroBatchPlanner,
+    TriggerSettings,
+)
+from segmentstore.spark.streams.offsets import StreamsOffset
+from segmentstore.spark.streams.segment_graph import Cut, StreamMetadata, StreamSegmentMetadata
 from tests.spark.streaming.memory_segment import MemorySegment
 
 NAME = "plant/readings"
@@ -19,7 +22,7 @@ NAME = "plant/readings"
 class MemoryStreams:
     """One or more streams; `contents` by segment name."""
 
-    streams: dict[str, StreamMap] = field(default_factory=dict)
+    streams: dict[str, StreamMetadata] = field(default_factory=dict)
     contents: dict[str, MemorySegment] = field(default_factory=dict)
     stop: Cut | None = None
     ends: dict[int, SealedSegmentRecord] = field(default_factory=dict)
@@ -38,7 +41,7 @@ class MemoryStreams:
     ) -> None:
         """Add a segment, or replace it by what it has become."""
         scope, _, short = stream.partition("/")
-        before = self.streams.get(stream) or StreamMap(scope, short, [], {})
+        before = self.streams.get(stream) or StreamMetadata(scope, short, [], {})
         name = f"{stream}/{segment_id & 0xFFFFFFFF}.#epoch.{segment_id >> 32}"
         length = sum(8 + len(event) for event in events)
         content = MemorySegment(
@@ -48,7 +51,7 @@ class MemoryStreams:
             start_offset=start_offset,
         )
         self.contents[name] = content
-        mapped = MappedSegment(
+        mapped = StreamSegmentMetadata(
             segment_id=segment_id,
             name=name,
             epoch=segment_id >> 32,
@@ -97,16 +100,16 @@ class MemoryStreams:
         ]
         self.streams[stream] = replace(before, segments=segments)
 
-    async def maps(self) -> Mapping[str, StreamMap]:
+    async def maps(self) -> Mapping[str, StreamMetadata]:
         return dict(self.streams)
 
-    def boundaries(self, segment: MappedSegment) -> EventBoundaries:
+    def boundaries(self, segment: StreamSegmentMetadata) -> EventBoundaries:
         return EventBoundaries(self.contents[segment.name])
 
-    async def start_of(self, stream: StreamMap) -> Cut:
+    async def start_of(self, stream: StreamMetadata) -> Cut:
         return dict(stream.head)
 
-    async def stop_of(self, stream: StreamMap) -> Cut | None:
+    async def stop_of(self, stream: StreamMetadata) -> Cut | None:
         return self.stop
 
     async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
@@ -120,17 +123,17 @@ def batches_of(
     rows_max: int | None = None,
     fail_on_data_loss: bool = True,
     trigger: TriggerSettings | None = None,
-) -> MicroBatches:
-    return MicroBatches(
+) -> MicroBatchPlanner:
+    return MicroBatchPlanner(
         source=streams,
         limits=BatchLimits(bytes_max=bytes_max, rows_max=rows_max),
         trigger=trigger or TriggerSettings(),
-        losses=DataLosses(fail_on_data_loss=fail_on_data_loss),
+        losses=DataLossPolicy(fail_on_data_loss=fail_on_data_loss),
     )
 
 
 async def events_in(
-    streams: MemoryStreams, batches: MicroBatches, start: StreamsOffset, end: StreamsOffset
+    streams: MemoryStreams, batches: MicroBatchPlanner, start: StreamsOffset, end: StreamsOffset
 ) -> list[bytes]:
     """The events of a batch, as a task would read them."""
     found: list[bytes] = []

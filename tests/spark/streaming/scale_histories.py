@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from segmentstore.spark.streaming.stream_order import StreamOrder
+from segmentstore.spark.streams.segment_graph import SegmentGraph
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class ScaleHistory:
     sealed: frozenset[int]
 
     @property
-    def order(self) -> StreamOrder:
+    def order(self) -> SegmentGraph:
         finals = {each: self.lengths[each] for each in self.lengths if each in self.sealed}
-        return StreamOrder(name="plant/readings", successors=self.successors, final_lengths=finals)
+        return SegmentGraph(name="plant/readings", successors=self.successors, final_lengths=finals)
 
     def covers(self, cut: dict[int, int]) -> bool:
         bounds = sorted(self.ranges[each] for each in cut)

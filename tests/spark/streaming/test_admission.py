@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.spark.streaming.admission import TriggerDelay, TriggerSettings, fair_shares
+from segmentstore.spark.streaming.micro_batches import TriggerDelay, TriggerSettings, fair_shares
 from tests.spark.streaming.unhurried import UNHURRIED
 
 waiting = st.dictionaries(st.integers(0, 1 << 40), st.integers(0, 1 << 40), max_size=20)

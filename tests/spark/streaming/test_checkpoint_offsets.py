@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.positions import Position
-from segmentstore.spark.streaming.checkpoint_offsets import (
-    decode_offset,
-    encode_offset,
-    lag_bytes,
-)
+from segmentstore.spark.streams.offsets import Position, decode_offset, encode_offset, lag_bytes
 
 cuts = st.dictionaries(st.integers(0, (1 << 62) - 1), st.integers(0, (1 << 62) - 1), max_size=5)
 scopes = st.dictionaries(st.sampled_from(["plant/a", "plant/b", "plant/c"]), cuts)

@@ -3,9 +3,8 @@ import pickle
 
 import pytest
 
-from segmentstore.spark.errors import DataLossError, StreamMissingError
-from segmentstore.spark.streaming.data_losses import DataLosses
-from segmentstore.spark.streaming.stream_order import SegmentStretch
+from segmentstore.spark.scan.data_loss import DataLossError, DataLossPolicy
+from segmentstore.spark.streams.segment_graph import OffsetRange, StreamMissingError
 from tests.spark.streaming.memory_streams import NAME, MemoryStreams
 
 
@@ -16,29 +15,29 @@ def segment_from(start: int) -> MemoryStreams:
 
 
 @pytest.mark.parametrize(
-    "wanted", [SegmentStretch(0, 20, 60), SegmentStretch(0, 60, 120), SegmentStretch(0, 0, 20)]
+    "wanted", [OffsetRange(0, 20, 60), OffsetRange(0, 60, 120), OffsetRange(0, 0, 20)]
 )
-def test_what_is_not_all_there_is_loss_that_crosses_processes(wanted: SegmentStretch) -> None:
+def test_what_is_not_all_there_is_loss_that_crosses_processes(wanted: OffsetRange) -> None:
     segment = segment_from(40).streams[NAME].segments[0]
     with pytest.raises(DataLossError, match="head=40 tail=100") as caught:
-        DataLosses(fail_on_data_loss=True).compare(segment, wanted)
+        DataLossPolicy(fail_on_data_loss=True).compare(segment, wanted)
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
 
 
 def test_what_is_there_is_no_loss() -> None:
-    losses = DataLosses(fail_on_data_loss=True)
-    losses.compare(segment_from(40).streams[NAME].segments[0], SegmentStretch(0, 40, 100))
+    losses = DataLossPolicy(fail_on_data_loss=True)
+    losses.compare(segment_from(40).streams[NAME].segments[0], OffsetRange(0, 40, 100))
     assert losses.count == 0
 
 
 def test_each_loss_that_is_passed_over_is_told_once_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    losses = DataLosses(fail_on_data_loss=False)
+    losses = DataLossPolicy(fail_on_data_loss=False)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            losses.segment_is_gone(NAME, SegmentStretch(7, 10, 30))
+            losses.segment_is_gone(NAME, OffsetRange(7, 10, 30))
             losses.stream_is_gone("plant/gone")
     assert losses.count == len(caplog.records) == 2
     assert "segment_id=7 range=[10, 30)" in caplog.text
@@ -46,4 +45,4 @@ def test_each_loss_that_is_passed_over_is_told_once_and_counted(
 
 def test_a_stream_that_is_gone_says_which() -> None:
     with pytest.raises(StreamMissingError, match="plant/gone"):
-        DataLosses(fail_on_data_loss=True).stream_is_gone("plant/gone")
+        DataLossPolicy(fail_on_data_loss=True).stream_is_gone("plant/gone")

@@ -3,11 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
-from segmentstore.spark.errors import DataLossError, StreamMissingError
-from segmentstore.spark.stream_map import MappedSegment
-from segmentstore.spark.streaming.admission import TriggerSettings
+from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.streaming.event_boundaries import EventBoundaries
-from segmentstore.spark.streaming.micro_batches import StreamsOffset
+from segmentstore.spark.streaming.micro_batches import TriggerSettings
+from segmentstore.spark.streams.offsets import StreamsOffset
+from segmentstore.spark.streams.segment_graph import StreamMissingError, StreamSegmentMetadata
 from tests.spark.streaming.memory_streams import NAME, MemoryStreams, batches_of, events_in
 from tests.spark.streaming.scale_histories import ScaleHistory, scale_histories
 from tests.spark.streaming.unhurried import UNHURRIED
@@ -291,7 +291,7 @@ async def test_segments_that_came_and_went_unread_between_two_batches_are_loss()
 class Overtaken(MemoryStreams):
     """Retention truncates the stream right after the reader looked at it."""
 
-    def boundaries(self, segment: MappedSegment) -> EventBoundaries:
+    def boundaries(self, segment: StreamSegmentMetadata) -> EventBoundaries:
         if segment.start_offset == 0:
             self.truncate_to({0: 100})
             raise SegmentTruncatedError(segment.name, start_offset=100)

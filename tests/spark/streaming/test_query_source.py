@@ -1,7 +1,7 @@
 import pytest
 
 from segmentstore.spark.streaming.event_boundaries import Boundary
-from segmentstore.spark.streaming.query_source import ByteBoundaries, frontier_of
+from segmentstore.spark.streaming.stream_reader import ByteBoundaries, frontier_of
 from tests.spark.streaming.memory_streams import NAME, MemoryStreams
 
 LEFT, RIGHT, LAST = 1 << 32 | 1, 1 << 32 | 2, 2 << 32 | 3

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.streaming.stream_order import SegmentStretch, StreamOrder
+from segmentstore.spark.streams.segment_graph import OffsetRange, SegmentGraph
 from tests.spark.streaming.scale_histories import ScaleHistory, scale_histories
 from tests.spark.streaming.unhurried import UNHURRIED
 
@@ -112,7 +112,7 @@ def test_the_later_of_two_positions_is_behind_neither(
 
 
 def test_a_merge_waits_for_both_parents() -> None:
-    order = StreamOrder(
+    order = SegmentGraph(
         name="plant/readings",
         successors={0: (EPOCH_1 | 2,), 1: (EPOCH_1 | 2,), EPOCH_1 | 2: ()},
         final_lengths={0: 10, 1: 20},
@@ -122,7 +122,7 @@ def test_a_merge_waits_for_both_parents() -> None:
 
 
 def test_a_segment_that_is_sealed_but_not_read_to_its_end_is_not_left() -> None:
-    order = StreamOrder(
+    order = SegmentGraph(
         name="plant/readings", successors={0: (EPOCH_1 | 1,), EPOCH_1 | 1: ()}, final_lengths={0: 8}
     )
     assert order.opened({0: 7}) == {0: 7}
@@ -130,7 +130,7 @@ def test_a_segment_that_is_sealed_but_not_read_to_its_end_is_not_left() -> None:
 
 
 def test_empty_generations_are_crossed_at_once() -> None:
-    order = StreamOrder(
+    order = SegmentGraph(
         name="plant/readings",
         successors={0: (EPOCH_1 | 1,), EPOCH_1 | 1: (EPOCH_2 | 2,), EPOCH_2 | 2: ()},
         final_lengths={0: 8, EPOCH_1 | 1: 0},
@@ -139,15 +139,15 @@ def test_empty_generations_are_crossed_at_once() -> None:
 
 
 def test_segments_that_were_born_and_drained_between_two_positions_are_read_whole() -> None:
-    order = StreamOrder(
+    order = SegmentGraph(
         name="plant/readings",
         successors={0: (EPOCH_1 | 1,), EPOCH_1 | 1: (EPOCH_2 | 2,), EPOCH_2 | 2: ()},
         final_lengths={0: 8, EPOCH_1 | 1: 5},
     )
     assert order.between({0: 6}, {EPOCH_2 | 2: 3}) == [
-        SegmentStretch(0, 6, 8),
-        SegmentStretch(EPOCH_1 | 1, 0, 5),
-        SegmentStretch(EPOCH_2 | 2, 0, 3),
+        OffsetRange(0, 6, 8),
+        OffsetRange(EPOCH_1 | 1, 0, 5),
+        OffsetRange(EPOCH_2 | 2, 0, 3),
     ]
 
 
@@ -155,7 +155,7 @@ def test_segments_that_were_born_and_drained_between_two_positions_are_read_whol
     ("start", "end"), [({EPOCH_1 | 1: 0}, {0: 3}), ({0: 4}, {0: 3}), ({0: 4}, {})]
 )
 def test_a_position_that_goes_back_is_refused(start: dict[int, int], end: dict[int, int]) -> None:
-    order = StreamOrder(
+    order = SegmentGraph(
         name="plant/readings", successors={0: (EPOCH_1 | 1,), EPOCH_1 | 1: ()}, final_lengths={0: 8}
     )
     with pytest.raises(InvalidRequestError, match="position goes back"):
@@ -163,17 +163,17 @@ def test_a_position_that_goes_back_is_refused(start: dict[int, int], end: dict[i
 
 
 def test_a_batch_behind_segments_that_retention_removed_begins_at_the_head() -> None:
-    order = StreamOrder(
+    order = SegmentGraph(
         name="plant/readings",
         successors={EPOCH_1 | 2: (), EPOCH_1 | 3: ()},
         final_lengths={},
     )
     assert order.gone({0: 3, EPOCH_1 | 3: 5}) == [0]
     assert order.between({0: 3, EPOCH_1 | 3: 5}, {EPOCH_1 | 2: 4, EPOCH_1 | 3: 6}) == [
-        SegmentStretch(EPOCH_1 | 2, 0, 4),
-        SegmentStretch(EPOCH_1 | 3, 5, 6),
+        OffsetRange(EPOCH_1 | 2, 0, 4),
+        OffsetRange(EPOCH_1 | 3, 5, 6),
     ]
-    assert order.between({0: 3}, {0: 9}) == [SegmentStretch(0, 3, 9)]
+    assert order.between({0: 3}, {0: 9}) == [OffsetRange(0, 3, 9)]
     assert order.later_of({0: 3, EPOCH_1 | 3: 5}, {EPOCH_1 | 2: 0, EPOCH_1 | 3: 1}) == {
         EPOCH_1 | 2: 0,
         EPOCH_1 | 3: 5,
@@ -181,5 +181,5 @@ def test_a_batch_behind_segments_that_retention_removed_begins_at_the_head() -> 
 
 
 def test_a_position_that_names_some_segments_only_begins_at_the_head_of_the_others() -> None:
-    order = StreamOrder(name="plant/readings", successors={0: (), 1: ()}, final_lengths={})
+    order = SegmentGraph(name="plant/readings", successors={0: (), 1: ()}, final_lengths={})
     assert order.later_of({0: 3, 1: 4}, {1: 9}) == {0: 3, 1: 9}

@@ -1,7 +1,7 @@
 """Bugs to plant: each breaks one decision of DurabilityRules, and every one must be found out."""
 
 from tier1.file_log.frames import FrameHeader
-from tier1.file_log.rules import DurabilityRules
+from tier1.file_log.settings import DurabilityRules
 
 
 class AcknowledgesBeforeSync(DurabilityRules):

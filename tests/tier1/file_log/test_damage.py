@@ -16,7 +16,7 @@ from tests.tier1.file_log.history import History, work
 from tests.tier1.file_log.worlds import TINY, SimulatedLogWorld
 from tier1.file_log.directory import parse_journal_name
 from tier1.file_log.frames import HEADER_BYTES, FrameHeader, FrameKind
-from tier1.file_log.scan import FoundFrame, scan_journal
+from tier1.file_log.recovery import FoundFrame, scan_journal
 
 FLIPS = 6000
 

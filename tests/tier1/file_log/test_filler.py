@@ -5,7 +5,7 @@ from pathlib import Path
 
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
-from tier1.file_log.journal import JournalFiller
+from tier1.file_log.journals import JournalFiller
 
 KIB = 1 << 10
 STEP_BYTES, SIZE_BYTES = 768 * KIB, 2048 * KIB
@@ -24,9 +24,9 @@ class NotedFile(SystemFile):
             self._notes.append(("through the cache", length))
         super().write_at(offset, buffers)
 
-    def write_past_cache(self, offset: int, buffers: Sequence[BufferView]) -> None:
+    def write_direct(self, offset: int, buffers: Sequence[BufferView]) -> None:
         self._notes.append(("past the cache", sum(map(len, buffers))))
-        super().write_past_cache(offset, buffers)
+        super().write_direct(offset, buffers)
 
     def sync_data(self) -> None:
         self._notes.append(("sync", self.size()))

@@ -22,9 +22,9 @@ from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.history import History
 from tests.tier1.file_log.worlds import KIB, SMALL, SimulatedLogWorld
 from tier1.file_log.directory import LogDirectory
-from tier1.file_log.flush import FrameFlush
+from tier1.file_log.frame_flush import FrameFlush
+from tier1.file_log.frame_planner import PlannedFrame
 from tier1.file_log.log import FileDurableDataLog
-from tier1.file_log.planner import PlannedFrame
 
 AHEAD = replace(SMALL, batch_bytes_max=8 * KIB, ahead_bytes_min=4 * KIB, mark_delay_seconds=1.0)
 """An entry of 8 KiB is a frame of its own, and enough to be planned ahead."""

@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 
 from segmentstore.codec.vectored import LARGE_BUFFER_BYTES
 from segmentstore.contracts.identifiers import BufferView
-from tier1.file_log.directory import parse_journal_name
+from tier1.file_log.directory import (
+    LogIdentity,
+    decode_identity,
+    encode_identity,
+    parse_journal_name,
+)
 from tier1.file_log.frames import (
-    LONE_ENTRY_BYTES_MAX,
     PAGE_BYTES,
+    SINGLE_PAGE_ENTRY_BYTES_MAX,
     FrameEntry,
     FrameHeader,
     FrameKind,
@@ -19,11 +24,10 @@ from tier1.file_log.frames import (
     decode_body,
     decode_header,
     encode_frame,
-    encode_lone_entry,
+    encode_single_page,
     frame_bytes,
     looks_like_header,
 )
-from tier1.file_log.identity import LogIdentity, decode_identity, encode_identity
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tier1_frames.hex"
 LOG_ID = bytes(range(16))
@@ -191,7 +195,7 @@ def test_journal_names_parse_back() -> None:
 @settings(max_examples=100)
 @given(
     st.lists(st.binary(max_size=1400), max_size=3).filter(
-        lambda pieces: sum(map(len, pieces)) <= LONE_ENTRY_BYTES_MAX
+        lambda pieces: sum(map(len, pieces)) <= SINGLE_PAGE_ENTRY_BYTES_MAX
     ),
     st.lists(st.integers(0, 2**64 - 2), min_size=7, max_size=7),
     st.integers(0, 2**32 - 1),
@@ -218,7 +222,7 @@ def test_the_short_way_to_a_lone_entry_gives_the_bytes_of_the_long_one(
         body_bytes=body_bytes(1, length),
     )
     long = b"".join(encode_frame(header, [FrameEntry(address, pieces, length)]))
-    short = encode_lone_entry(
+    short = encode_single_page(
         log_id=LOG_ID,
         epoch=epoch,
         generation=generation,

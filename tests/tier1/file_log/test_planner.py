@@ -5,11 +5,9 @@ from typing import cast
 import pytest
 
 from tests.tier1.file_log.worlds import SMALL
+from tier1.file_log.frame_planner import FramePlanner, PendingEntries
 from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind, decode_header
-from tier1.file_log.journal import Journal
-from tier1.file_log.pending import PendingEntries
-from tier1.file_log.planner import FramePlanner
-from tier1.file_log.pool import JournalPool
+from tier1.file_log.journals import Journal, JournalPool
 
 LOG_ID = b"planner-of-a-log"
 PAGES = 8
@@ -56,10 +54,10 @@ def test_h52_lone_entries_leave_the_last_pages_of_a_file_to_marks() -> None:
     planner = planner_of(last)
     planned = 0
     while last.entry_room() >= PAGE_BYTES:
-        assert planner.plan_lone(21 + planned, [b"lone"], 4) is not None
+        assert planner.plan_single_page(21 + planned, [b"lone"], 4) is not None
         planned += 1
     assert planned == PAGES - 2
-    assert planner.plan_lone(21 + planned, [b"lone"], 4) is None
+    assert planner.plan_single_page(21 + planned, [b"lone"], 4) is None
     assert last.mark_room(truncation=False)
     planner.check()
 
@@ -73,7 +71,7 @@ def test_h50_a_lone_frame_calls_the_first_file_with_live_entries_the_oldest_need
     )
     if up_to:
         planner._truncated_up_to = up_to
-    frame = planner.plan_lone(21, [b"lone"], 4)
+    frame = planner.plan_single_page(21, [b"lone"], 4)
     assert frame is not None
     header = decode_header(frame.content, log_id=LOG_ID, page=0)
     assert header is not None

@@ -26,8 +26,7 @@ from tests.tier1.file_log.planted import (
 from tests.tier1.file_log.recovered import recovered
 from tests.tier1.file_log.worlds import SMALL, TINY, SimulatedLogWorld
 from tier1.file_log.log import FileDurableDataLog
-from tier1.file_log.rules import DurabilityRules
-from tier1.file_log.settings import FileLogSettings
+from tier1.file_log.settings import DurabilityRules, FileLogSettings
 
 
 @dataclass(frozen=True, slots=True)

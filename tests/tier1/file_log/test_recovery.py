@@ -6,9 +6,15 @@ import pytest
 
 from segmentstore.contracts.errors import LogCorruptedError
 from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind
-from tier1.file_log.recovery import RecoveredChain, RecoveryPlan, link_frames, plan_recovery
-from tier1.file_log.rules import DurabilityRules
-from tier1.file_log.scan import FoundFrame, ScannedJournal
+from tier1.file_log.recovery import (
+    FoundFrame,
+    RecoveredChain,
+    RecoveryPlan,
+    ScannedJournal,
+    link_frames,
+    plan_recovery,
+)
+from tier1.file_log.settings import DurabilityRules
 
 RULES = DurabilityRules()
 EPOCH, ENTRIES, MARK = FrameKind.EPOCH, FrameKind.ENTRIES, FrameKind.MARK

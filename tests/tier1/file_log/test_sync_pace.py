@@ -12,8 +12,8 @@ from tests.contracts.durable_data_log_suite import entries
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.worlds import KIB, SMALL, SimulatedLogWorld
+from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.log import FileDurableDataLog
-from tier1.file_log.sync_pace import SyncPace
 
 QUIET = replace(SMALL, mark_delay_seconds=1000.0)
 THREAD_SECONDS = 0.01
@@ -29,8 +29,8 @@ class Clock:
         return self.seconds
 
 
-def pace_of(clock: Clock) -> SyncPace:
-    return SyncPace(
+def pace_of(clock: Clock) -> InlineSyncPolicy:
+    return InlineSyncPolicy(
         now=clock.now,
         usual_seconds_max=0.001,
         seconds_max=0.002,
@@ -93,7 +93,7 @@ def test_the_loop_is_given_to_syncs_at_most_half_of_the_time() -> None:
 
 async def trusted(world: SimulatedLogWorld, loop: SimLoop) -> FileDurableDataLog:
     """A log whose lone frames are written on the loop from now on; a thread would take THREAD_SECONDS."""
-    world.pace = SyncPace(now=loop.time, fast_writes_min=2)
+    world.pace = InlineSyncPolicy(now=loop.time, fast_writes_min=2)
     log = world.log()
     await log.initialize()
     for _ in range(3):

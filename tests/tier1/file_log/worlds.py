@@ -8,10 +8,9 @@ from typing import Any
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
 from tests.sim.disk import Mount, SimulatedDisk
+from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.log import FileDurableDataLog
-from tier1.file_log.rules import DurabilityRules
-from tier1.file_log.settings import FileLogSettings
-from tier1.file_log.sync_pace import SyncPace
+from tier1.file_log.settings import DurabilityRules, FileLogSettings
 
 KIB = 1024
 
@@ -73,7 +72,7 @@ class SimulatedLogWorld:
         *,
         disk: SimulatedDisk | None = None,
         rules: DurabilityRules | None = None,
-        pace: SyncPace | None = None,
+        pace: InlineSyncPolicy | None = None,
         seed: int = 1,
     ) -> None:
         self.pace = pace

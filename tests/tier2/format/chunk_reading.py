@@ -1,9 +1,7 @@
 """Reads a chunk image the way Tier 2 does: tail, index, planned range, blocks."""
 
 from segmentstore.contracts.identifiers import BufferView
-from tier2.format.chunk_encoder import EncodedChunk
-from tier2.format.chunk_index import ChunkIndex
-from tier2.format.chunk_reader import (
+from tier2.format.chunk_decoder import (
     ByteRange,
     ChunkIdentity,
     decode_blocks,
@@ -11,6 +9,8 @@ from tier2.format.chunk_reader import (
     plan_read,
     tail_range,
 )
+from tier2.format.chunk_encoder import EncodedChunk
+from tier2.format.chunk_format import ChunkIndex
 
 
 def image_of(chunk: EncodedChunk) -> bytes:

@@ -10,17 +10,23 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError
 from tests.tier2.format.chunk_reading import identity_of, image_of, read_index, read_range
 from tier2.format.block import decode_block
+from tier2.format.chunk_decoder import (
+    ChunkIdentity,
+    decode_blocks,
+    parse_tail,
+    plan_read,
+    verify_chunk,
+)
 from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
-from tier2.format.chunk_format import Compression
-from tier2.format.chunk_header import encode_header, parse_header
-from tier2.format.chunk_index import (
+from tier2.format.chunk_format import (
     ChunkIndex,
+    Compression,
     EventInformation,
+    encode_header,
     encode_index,
+    parse_header,
     parse_index,
 )
-from tier2.format.chunk_reader import ChunkIdentity, decode_blocks, parse_tail, plan_read
-from tier2.format.chunk_verification import verify_chunk
 
 CONTENT = b"".join(b"line %d of the segment\n" % (number % 7) for number in range(40))
 

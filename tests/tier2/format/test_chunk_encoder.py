@@ -7,11 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tier2.format.chunk_reading import identity_of, image_of, read_index, read_range
+from tier2.format.chunk_decoder import verify_chunk
 from tier2.format.chunk_encoder import encode_chunk
-from tier2.format.chunk_format import BLOCK_BYTES_MAX, ChunkFlag, Compression
-from tier2.format.chunk_header import parse_header
-from tier2.format.chunk_index import EventInformation
-from tier2.format.chunk_verification import verify_chunk
+from tier2.format.chunk_format import (
+    BLOCK_BYTES_MAX,
+    ChunkFlag,
+    Compression,
+    EventInformation,
+    parse_header,
+)
 
 COMPRESSIONS = list(Compression)
 CREATED_MS = 1_795_000_000_000

@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.tier2.format.chunk_reading import identity_of, image_of, read_index, read_range
+from tier2.format.chunk_decoder import ChunkIdentity, verify_chunk
 from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
-from tier2.format.chunk_format import ChunkFlag, Compression
-from tier2.format.chunk_header import parse_header
-from tier2.format.chunk_index import EventInformation
-from tier2.format.chunk_reader import ChunkIdentity
-from tier2.format.chunk_verification import verify_chunk
+from tier2.format.chunk_format import ChunkFlag, Compression, EventInformation, parse_header
 from tier2.format.records import Record, decode_records, encode_records
 
 GOLDEN = Path(__file__).parents[2] / "golden"

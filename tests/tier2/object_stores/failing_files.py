@@ -50,9 +50,9 @@ class FailingFile:
         self._log.note("sync_data", self._path)
         self._file.write_synced(offset, buffers)
 
-    def write_past_cache(self, offset: int, buffers: Sequence[BufferView]) -> None:
+    def write_direct(self, offset: int, buffers: Sequence[BufferView]) -> None:
         self._log.note("write_past_cache", self._path)
-        self._file.write_past_cache(offset, buffers)
+        self._file.write_direct(offset, buffers)
 
     def read_at(self, offset: int, length: int) -> bytes:
         self._log.note("read_at", self._path)
@@ -74,13 +74,13 @@ class FailingFile:
         self._log.note("sync_data", self._path)
         self._file.sync_data()
 
-    def start_writing(self, start: int, length: int) -> None:
+    def start_writeback(self, start: int, length: int) -> None:
         self._log.note("start_writing", self._path)
-        self._file.start_writing(start, length)
+        self._file.start_writeback(start, length)
 
-    def forget_cached(self, start: int = 0, length: int = 0) -> None:
+    def drop_page_cache(self, start: int = 0, length: int = 0) -> None:
         self._log.note("forget_cached", self._path)
-        self._file.forget_cached(start, length)
+        self._file.drop_page_cache(start, length)
 
     def lock_exclusive(self) -> bool:
         self._log.note("lock_exclusive", self._path)

@@ -5,10 +5,7 @@ from pathlib import Path
 from random import Random
 
 from tests.tier2.object_stores.failing_files import FailingFileSystem
-from tier2.object_stores.filesystem.filesystem_object_store import (
-    FilesystemObjectStore,
-    FilesystemObjectStoreSettings,
-)
+from tier2.object_stores.filesystem import FilesystemObjectStore, FilesystemObjectStoreSettings
 
 SMALL_SETTINGS = FilesystemObjectStoreSettings(
     lock_attempts_max=5, lock_delay_seconds_max=0.001, write_bytes_max=1000

@@ -12,7 +12,7 @@ from random import Random
 
 from segmentstore.contracts.errors import ObjectChangedError, ObjectExistsError
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 
 def say(line: str) -> None:

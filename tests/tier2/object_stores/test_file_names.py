@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contracts.object_store_suite import KEYS
-from tier2.object_stores.filesystem.file_names import (
+from tier2.object_stores.filesystem import (
     component_of_part,
     parent_of_path,
     part_of_component,

@@ -12,7 +12,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.object_stores.failing_files import FailingFile, FailingFileSystem
 from tests.tier2.object_stores.failing_store import World
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 
 async def test_a_cancelled_caller_leaves_the_store_usable(tmp_path: Path) -> None:

@@ -21,9 +21,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_key_suite import listed
 from tests.tier2.object_stores.failing_store import SMALL_SETTINGS, World
-from tier2.object_stores.filesystem.filesystem_object_store import (
-    FilesystemObjectStore,
-)
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import ObjectStoreSuite
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 
 @pytest.fixture

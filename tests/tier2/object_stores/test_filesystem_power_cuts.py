@@ -25,7 +25,7 @@ from tests.sim.disk import Boundary, Mount, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_images
 from tests.sim.simulation import run_simulation
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 ROOT = "/machine/store"
 

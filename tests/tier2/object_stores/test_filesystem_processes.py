@@ -11,7 +11,7 @@ import pytest
 
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_key_suite import listed
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 
 PROJECT = Path(__file__).parents[3]
 PROCESSES = 4

@@ -7,8 +7,8 @@ from segmentstore.contracts.identifiers import ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from tests.contracts.storage_publications import LOG_ID
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 STORE_ID = b"\x5a" * 16
 SMALL = StorageSettings(
@@ -16,19 +16,19 @@ SMALL = StorageSettings(
     solo_chunk_bytes_min=1024,
     pack_bytes_max=8192,
     pack_chunks_max=16,
-    repack_living_share_max=0.6,
+    repack_live_share_max=0.6,
     compaction_chunk_bytes=4096,
     compaction_chunks_min=4,
     compaction_growth_min=2.0,
     compaction_step_bytes=8192,
     compaction_step_segments=8,
-    run_block_bytes=256,
-    run_part_bytes=2048,
-    run_tier_bytes=1024,
-    run_fanout=3,
-    run_count_max=12,
+    sst_block_bytes=256,
+    sst_part_bytes=2048,
+    sst_tier_bytes=1024,
+    sst_fanout=3,
+    sst_count_max=12,
     merge_read_bytes=512,
-    run_cache_bytes=16_384,
+    sst_cache_bytes=16_384,
     record_cache_bytes=4_096,
     chunk_index_cache_bytes=8_192,
     whole_chunk_read_bytes_max=600,

@@ -3,7 +3,7 @@
 from segmentstore.contracts.storage import Publication
 from tests.contracts.storage_publications import change, data, round_of
 from tests.tier2.storage.faulty_store import FaultyStore
-from tier2.storage.root import Root, decode_root
+from tier2.manifest.manifest import Manifest, decode_manifest
 
 ROOT_KEY = "containers/0003/root"
 
@@ -16,8 +16,8 @@ def second_round() -> Publication:
     return round_of(change(1, "a", length=5, sequence_number=2, pieces=[data(3, b"de")]))
 
 
-async def root_of(store: FaultyStore) -> Root:
-    return decode_root((await store.store.get(ROOT_KEY)).content)
+async def root_of(store: FaultyStore) -> Manifest:
+    return decode_manifest((await store.store.get(ROOT_KEY)).content)
 
 
 async def keys_of(store: FaultyStore) -> set[str]:

@@ -10,10 +10,10 @@ from segmentstore.contracts.storage import DataPiece, MergePiece, RunEvents, Sto
 from tests.contracts.storage_publications import change, data, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
+from tier2.container_objects import ObjectIdentity
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.object_names import ObjectIdentity
-from tier2.storage.root_reading import RootReading
-from tier2.storage.run_values import EntryEvents, LayoutEntry
+from tier2.read.published_segments import ManifestReading
+from tier2.sst.keyspace import EntryEvents, LayoutEntry
 
 INSIDE = RunEvents(None, 5, 6)
 
@@ -38,7 +38,7 @@ def declared(offset: int, *runs: tuple[int, RunEvents | None]) -> DataPiece:
 
 
 async def blocks_of(
-    reader: RootReading, segment_id: int, start: int, end: int
+    reader: ManifestReading, segment_id: int, start: int, end: int
 ) -> list[StoredBlock]:
     async with aclosing(reader.list_blocks(SegmentId(segment_id), start, end)) as blocks:
         return [block async for block in blocks]

@@ -7,15 +7,14 @@ import pytest
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import SegmentId
-from segmentstore.contracts.storage import Publication
+from segmentstore.contracts.storage import Publication, SwapProposal
 from tests.contracts.storage_publications import change, data, read_all
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.test_compaction import rounds, trickle
 from tests.tier2.storage.test_swap_proposals import chunks, upload
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.swap_proposals import SwapProposal
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.tiered_storage import TieredStorage
 
 QUIET = replace(SMALL, compaction_bytes_per_second=0)
 

@@ -9,8 +9,8 @@ from tests.contracts.storage_publications import change, data, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.chunk_listing import StoredChunk
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.read.published_segments import StoredChunk
+from tier2.tiered_storage import TieredStorage
 
 ROUNDS = 20
 LENGTH = 100

@@ -21,9 +21,9 @@ from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
 from tier2.format.chunk_format import Compression
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.reader import ContainerReader
-from tier2.storage.tiered_storage import TieredStorage
-from tier2.storage.verify import verify_container
+from tier2.offline.verify import verify_container
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 
 
 def rounds(*changes: SegmentPublication) -> Publication:
@@ -323,7 +323,7 @@ async def test_h76_joined_blocks_know_what_their_parts_knew(
 async def test_h6_a_zombie_that_slept_past_a_compaction_and_its_garbage_resurrects_nothing(
     store: FaultyStore, backing: ObjectStoreBacking
 ) -> None:
-    """Its root is old, the chunks it names are gone: its publication is fenced and no acknowledged byte is lost."""
+    """Its manifest is old, the chunks it names are gone: its publication is fenced and no acknowledged byte is lost."""
     zombie = await backing.claimed(1)
     await trickle(zombie, 12)
     assert await read_all(zombie, 1, 0, 1200)

@@ -8,15 +8,11 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.runtime.clock import SystemWallClock
+from tier2.container_objects import ContainerObjects, IdentitySource, ObjectNames, StorageCounters
 from tier2.format.chunk_format import BLOCK_BYTES_MAX, Compression
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.container_objects import ContainerObjects
-from tier2.storage.counters import StorageCounters
-from tier2.storage.identity_source import IdentitySource
-from tier2.storage.new_chunks import NewChunk
-from tier2.storage.object_names import ObjectNames
-from tier2.storage.settings import StorageSettings
-from tier2.storage.upload import Uploader
+from tier2.publish.chunk_upload import NewChunk, Uploader
+from tier2.settings import StorageSettings
 
 NOISE = Random(1).randbytes(1 << 20)
 RUNS = {

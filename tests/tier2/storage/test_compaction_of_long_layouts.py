@@ -12,7 +12,7 @@ from tests.tier2.storage.test_compaction import rounds, settle
 from tests.tier2.storage.test_swap_proposals import chunks
 from tier2.object_stores.memory import MemoryObjectStore
 
-ROOMY = replace(SMALL, run_block_bytes=4096, run_part_bytes=1 << 20, run_cache_bytes=1 << 20)
+ROOMY = replace(SMALL, sst_block_bytes=4096, sst_part_bytes=1 << 20, sst_cache_bytes=1 << 20)
 MANY = 2_500
 """More than two looks take in."""
 

@@ -1,4 +1,4 @@
-"""Stored bytes: golden samples of the root and of a run, and what parsing refuses."""
+"""Stored bytes: golden samples of the manifest and of a run, and what parsing refuses."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,26 +16,33 @@ from segmentstore.contracts.identifiers import (
     SequenceNumber,
 )
 from segmentstore.contracts.storage import SegmentRecord
-from tier2.storage.object_names import ObjectIdentity, ObjectKind, ObjectNames
-from tier2.storage.root import Root, RunPart, decode_root
-from tier2.storage.run_block import RunBlock, encode_block, seal, unseal
-from tier2.storage.run_keys import (
+from tier2.container_objects import ObjectIdentity, ObjectKind, ObjectNames
+from tier2.manifest.manifest import Manifest, decode_manifest
+from tier2.sst.keyspace import (
+    LayoutEntry,
     attribute_key,
     catalog_key,
-    garbage_key,
-    layout_key,
-    record_key,
-    reference_key,
-)
-from tier2.storage.run_part import PartImage, PartIndex, RunBuilder, verify_part
-from tier2.storage.run_values import (
-    LayoutEntry,
     decode_attribute,
     decode_record,
     encode_attribute,
     encode_garbage,
     encode_id,
     encode_record,
+    garbage_key,
+    layout_key,
+    record_key,
+    reference_key,
+)
+from tier2.sst.sst_format import (
+    SstBlock,
+    SstBuilder,
+    SstPart,
+    SstPartImage,
+    SstPartIndex,
+    encode_block,
+    seal,
+    unseal,
+    verify_part,
 )
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -54,10 +61,10 @@ RECORD = SegmentRecord(
 ENTRY = LayoutEntry(3, 1 << 40, IDENTITY, 4096, 65536, 0xDEADBEEF, 0)
 
 
-def sample_root() -> Root:
-    part = RunPart(IDENTITY, 4711, 0x01020304, 12, 4000, b"ca", b"s\xff")
-    other = RunPart(ObjectIdentity(6, 1, 2), 100, 5, 1, 50, b"t", b"t")
-    return Root(
+def sample_root() -> Manifest:
+    part = SstPart(IDENTITY, 4711, 0x01020304, 12, 4000, b"ca", b"s\xff")
+    other = SstPart(ObjectIdentity(6, 1, 2), 100, 5, 1, 50, b"t", b"t")
+    return Manifest(
         store_id=b"S" * 16,
         log_id=b"L" * 20,
         container_id=ContainerId(3),
@@ -68,12 +75,12 @@ def sample_root() -> Root:
         highest_segment_id=SegmentId(1000),
         highest_sequence_number=SequenceNumber(123_456_789),
         changes=38,
-        runs=((part, other), (RunPart(ObjectIdentity(1, 1, 1), 9, 9, 9, 9, b"a", b"z"),)),
+        runs=((part, other), (SstPart(ObjectIdentity(1, 1, 1), 9, 9, 9, 9, b"a", b"z"),)),
     )
 
 
-def sample_part() -> PartImage:
-    builder = RunBuilder(block_bytes=128, part_bytes=1 << 20)
+def sample_part() -> SstPartImage:
+    builder = SstBuilder(block_bytes=128, part_bytes=1 << 20)
     value = encode_record(RECORD, no_extended_attribute=True)
     entries: dict[bytes, bytes | None] = {
         catalog_key("scope/stream/0"): encode_id(SegmentId(7)),
@@ -97,18 +104,18 @@ def golden(name: str) -> bytes:
 
 def test_the_root_is_written_as_it_always_was() -> None:
     assert sample_root().encode() == golden("root_v2.hex")
-    assert decode_root(golden("root_v2.hex")) == sample_root()
+    assert decode_manifest(golden("root_v2.hex")) == sample_root()
 
 
 def test_a_root_of_before_changes_were_counted_had_as_many_as_versions() -> None:
-    assert decode_root(golden("root_v1.hex")) == replace(sample_root(), changes=41)
+    assert decode_manifest(golden("root_v1.hex")) == replace(sample_root(), changes=41)
 
 
 def test_a_claim_is_no_change_of_the_root() -> None:
-    root = sample_root()
-    claimed = root.successor(nonce=b"C" * 16, runs=root.runs, epoch=Epoch(7))
+    manifest = sample_root()
+    claimed = manifest.successor(nonce=b"C" * 16, runs=manifest.runs, epoch=Epoch(7))
     changed = claimed.successor(nonce=b"D" * 16, runs=())
-    assert [(each.version, each.changes) for each in (root, claimed, changed)] == [
+    assert [(each.version, each.changes) for each in (manifest, claimed, changed)] == [
         (41, 38),
         (42, 38),
         (43, 39),
@@ -129,9 +136,9 @@ def test_a_run_is_written_and_read_as_it_always_was() -> None:
     assert blocks_of(stored, part) == blocks_of(b"".join(image.buffers), image.named(IDENTITY))
 
 
-def blocks_of(content: bytes, part: RunPart) -> list[bytes]:
+def blocks_of(content: bytes, part: SstPart) -> list[bytes]:
     """Uncompressed, because another version of the compressor may find other bytes for the same block."""
-    index = PartIndex(part, content[part.index_position :])
+    index = SstPartIndex(part, content[part.index_position :])
     places = [index.block_place(number) for number in range(index.block_count)]
     return [unseal(content[position : position + size]) for position, size in places]
 
@@ -167,7 +174,7 @@ def test_cut_off_or_longer_values_are_refused() -> None:
 
 def test_a_block_finds_every_key_and_no_other() -> None:
     entries = [(b"k%03d" % n, None if n % 7 == 0 else b"v" * n) for n in range(0, 300, 3)]
-    block = RunBlock(unseal(seal(encode_block(entries))))
+    block = SstBlock(unseal(seal(encode_block(entries))))
     block.check()
     assert block.slice(0, block.count) == entries
     assert block.slice(5, 9) == entries[5:9]
@@ -180,7 +187,7 @@ def test_a_block_finds_every_key_and_no_other() -> None:
 
 def test_a_long_run_goes_on_in_further_parts_in_order() -> None:
     entries = [(b"c%06d" % n, b"x" * 50) for n in range(2_000)]
-    builder = RunBuilder(block_bytes=1024, part_bytes=16 << 10)
+    builder = SstBuilder(block_bytes=1024, part_bytes=16 << 10)
     for first in range(0, 2_000, 300):
         builder.add(entries[first : first + 300])
     images = builder.finish()
@@ -197,7 +204,7 @@ def test_object_keys_follow_the_stores_rules_and_come_back() -> None:
     for kind in ObjectKind:
         key = names.key(kind, IDENTITY)
         assert names.identity(kind, key) == IDENTITY
-        assert not key.startswith(names.root + "/")
+        assert not key.startswith(names.manifest + "/")
     assert names.identity(ObjectKind.RUN, names.key(ObjectKind.CHUNKS, IDENTITY)) is None
     assert names.identity(ObjectKind.RUN, "containers/0003/runs/something") is None
     assert ObjectIdentity.decode(IDENTITY.encode()) == IDENTITY

@@ -12,7 +12,7 @@ from tier2.object_stores.memory import MemoryObjectStore
 
 
 class FullStore(FaultyStore):
-    """From `fill()` on there is no room for a root until a chunk was deleted."""
+    """From `fill()` on there is no room for a manifest until a chunk was deleted."""
 
     def fill(self) -> None:
         async def refuse() -> None:

@@ -13,11 +13,15 @@ from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, second_round
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage import lost_chunks
-from tier2.storage.lost_chunks import LostRange, find_lost_chunks
-from tier2.storage.lost_root import find_pins_without_root, find_remains
-from tier2.storage.reader import ContainerReader
-from tier2.storage.verify import verify_container
+from tier2.offline import lost_data as lost_chunks
+from tier2.offline.lost_data import (
+    LostRange,
+    find_lost_chunks,
+    find_remains,
+    find_snapshots_without_manifest,
+)
+from tier2.offline.verify import verify_container
+from tier2.store_reader import ContainerReader
 
 BIG = bytes(range(256)) * 8
 
@@ -146,7 +150,7 @@ async def test_h8_what_the_root_no_longer_names_is_not_lost_and_a_lost_run_is_da
     )
     await store.store.delete(first)
     assert (await find_lost_chunks(old)).range_count == 0
-    for part in (part for run in old.root.runs for part in run):
+    for part in (part for run in old.manifest.runs for part in run):
         await store.store.delete(f"containers/0003/runs/{part.identity}")
     with pytest.raises(CorruptedDataError, match="container=3"):
         await find_lost_chunks(await reader_of(store))
@@ -170,12 +174,12 @@ async def test_h7_a_root_that_appears_beside_its_objects_while_they_are_listed_i
 ) -> None:
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    root = (await store.store.get(ROOT_KEY)).content
+    manifest = (await store.store.get(ROOT_KEY)).content
     await store.store.delete(ROOT_KEY)
     listed = store.store.list
 
     async def appears(prefix: str) -> AsyncGenerator[ObjectInfo, None]:
-        await store.store.put_if_absent(ROOT_KEY, root)
+        await store.store.put_if_absent(ROOT_KEY, manifest)
         async for info in listed(prefix):
             yield info
 
@@ -208,9 +212,9 @@ async def test_h6_pins_are_found_in_the_runs_when_the_root_is_gone(
     reader = ContainerReader(
         object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
     )
-    pins = await find_pins_without_root(reader.components)
+    pins = await find_snapshots_without_manifest(reader.components)
     assert [pin.name for pin in pins] == ["monday", "tuesday"]
-    assert pins[0].root.version == monday.version
+    assert pins[0].manifest.version == monday.version
     remains = await find_remains(reader.components)
     assert remains.object_count == len(keys) - 1
     assert remains.highest_epoch == 1
@@ -245,8 +249,8 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
         reader = ContainerReader(
             object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
         )
-        found = await find_pins_without_root(reader.components)
-        assert [pin.root.version for pin in found] == [kept.version]
+        found = await find_snapshots_without_manifest(reader.components)
+        assert [pin.manifest.version for pin in found] == [kept.version]
 
 
 async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
@@ -258,7 +262,7 @@ async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
     await owner.publish(second_round())
     await owner.pin("tuesday")
     reader = await reader_of(store)
-    newest = f"containers/0003/runs/{reader.root.runs[0][0].identity}"
+    newest = f"containers/0003/runs/{reader.manifest.runs[0][0].identity}"
     content = (await store.store.get(newest)).content
     names: set[tuple[str, ...]] = set()
     for at in range(len(content)):
@@ -267,13 +271,17 @@ async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
         reader = ContainerReader(
             object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
         )
-        names.add(tuple(pin.name for pin in await find_pins_without_root(reader.components)))
+        names.add(
+            tuple(pin.name for pin in await find_snapshots_without_manifest(reader.components))
+        )
     # A flip in the part of the header or filter that nobody asks is not noticed, which is no harm here.
     assert names <= {("monday",), ("monday", "tuesday")}
     for length in (0, 1, 31, 40):
         await store.store.delete(newest)
         await store.store.put(newest, [content[:length]])
-        assert [pin.name for pin in await find_pins_without_root(reader.components)] == ["monday"]
+        assert [pin.name for pin in await find_snapshots_without_manifest(reader.components)] == [
+            "monday"
+        ]
 
 
 async def test_h7_a_root_that_is_older_than_its_objects_is_found_by_their_epochs(

@@ -1,4 +1,4 @@
-"""Root versions that are kept: H6 for backups, and a copy of what they name."""
+"""Manifest versions that are kept: H6 for backups, and a copy of what they name."""
 
 import pytest
 
@@ -15,11 +15,11 @@ from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_compaction import rounds, settle, trickle, verified
+from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.copying import CopyReport, copy_container
-from tier2.storage.pins import Pin, read_pins
-from tier2.storage.reader import ContainerReader
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.offline.container_copy import CopyReport, copy_container
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 
 
 @pytest.fixture
@@ -38,21 +38,21 @@ async def drop_everything(owner: TieredStorage) -> None:
         await settle(owner)
 
 
-async def pins_of(store: FaultyStore) -> list[Pin]:
+async def pins_of(store: FaultyStore) -> list[Snapshot]:
     reader = ContainerReader(
         object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
     )
     await reader.refresh()
-    return await read_pins(reader.view)
+    return await read_snapshots(reader.view)
 
 
-async def restore(store: FaultyStore, pin: Pin) -> tuple[FaultyStore, CopyReport]:
+async def restore(store: FaultyStore, pin: Snapshot) -> tuple[FaultyStore, CopyReport]:
     reader = ContainerReader(
         object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
     )
     await reader.refresh()
     target = FaultyStore(MemoryObjectStore())
-    return target, await copy_container(pin.root, reader.components, target)
+    return target, await copy_container(pin.manifest, reader.components, target)
 
 
 async def test_h6_what_a_pin_names_outlives_compaction_deletion_and_restarts(
@@ -67,7 +67,7 @@ async def test_h6_what_a_pin_names_outlives_compaction_deletion_and_restarts(
     owner = await backing.claimed(2)
     await drop_nothing(owner)
     (pin,) = await pins_of(store)
-    assert (pin.name, pin.root.epoch) == ("monday", 1)
+    assert (pin.name, pin.manifest.epoch) == ("monday", 1)
     target, report = await restore(store, pin)
     assert report.missing == []
     restored = ObjectStoreBacking(target, SMALL)
@@ -131,8 +131,8 @@ async def test_pins_are_found_without_the_owner_and_made_once(
         with pytest.raises(InvalidRequestError):
             await owner.pin(name)
     with pytest.raises(CorruptedDataError):
-        Pin.decode("cut", pin.encode()[:10])
-    assert Pin.decode("a.b-c_1", pin.encode()) == pin
+        Snapshot.decode("cut", pin.encode()[:10])
+    assert Snapshot.decode("a.b-c_1", pin.encode()) == pin
 
 
 @pytest.mark.parametrize("fault", [Fault.AFTER, Fault.LATE, Fault.BEFORE])
@@ -169,10 +169,10 @@ async def test_a_copy_has_no_root_until_it_is_whole_and_names_what_is_lost(
     )
     await reader.refresh()
     with pytest.raises(ObjectExistsError):
-        await copy_container(pin.root, reader.components, target)
+        await copy_container(pin.manifest, reader.components, target)
     run = next(key for key in sorted(await keys_of(store)) if "/runs/" in key)
     store.damage = {run: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
     empty = FaultyStore(MemoryObjectStore())
     with pytest.raises(CorruptedDataError):
-        await copy_container(pin.root, reader.components, empty)
+        await copy_container(pin.manifest, reader.components, empty)
     assert not any(key.endswith("/root") for key in await keys_of(empty))

@@ -1,4 +1,4 @@
-"""Pins that are made while something else works on the root: H4 and H6 for backups."""
+"""Pins that are made while something else works on the manifest: H4 and H6 for backups."""
 
 import asyncio
 

@@ -7,7 +7,7 @@ from segmentstore.contracts.storage import DataPiece
 from tests.contracts.storage_publications import change, round_of
 from tests.tier2.storage.backings import ObjectStoreBacking
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
+from tier2.settings import StorageSettings
 
 MIB = 1 << 20
 """The length of a block: appends of this length are not joined."""

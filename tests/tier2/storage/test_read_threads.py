@@ -9,8 +9,8 @@ from tests.contracts.storage_publications import LOG_ID, change, round_of
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.storage.backings import STORE_ID
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.settings import StorageSettings
+from tier2.tiered_storage import TieredStorage
 
 ZEROS = bytes(1 << 20)
 """As few bytes when stored: what counts is how many they become."""

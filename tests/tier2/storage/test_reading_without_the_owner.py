@@ -17,11 +17,11 @@ from segmentstore.contracts.identifiers import AttributeKey, ContainerId, Segmen
 from tests.contracts.storage_publications import change, data, listed, merge, read_all, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
+from tier2.manifest.manifest import decode_manifest
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.reader import ContainerReader, StoreReader
-from tier2.storage.root import decode_root
-from tier2.storage.tiered_storage import TieredStorage
-from tier2.storage.verify import verify_container
+from tier2.offline.verify import verify_container
+from tier2.store_reader import ContainerReader, StoreReader
+from tier2.tiered_storage import TieredStorage
 
 ROOT_KEY = "containers/0003/root"
 BIG = b"".join(number.to_bytes(4, "big") for number in range(3000))
@@ -35,7 +35,7 @@ def store() -> FaultyStore:
 @pytest.fixture
 async def owner(store: FaultyStore) -> TieredStorage:
     """A container with packed and lone chunks, a merge, a truncation, a deletion, attributes and a merged run."""
-    owner = await ObjectStoreBacking(store, replace(SMALL, run_tier_bytes=1 << 20)).claimed(1)
+    owner = await ObjectStoreBacking(store, replace(SMALL, sst_tier_bytes=1 << 20)).claimed(1)
     big_runs = [BIG[at : at + 900] for at in range(0, len(BIG), 900)]
     await owner.publish(
         round_of(
@@ -220,15 +220,15 @@ async def test_a_flipped_bit_in_the_root_is_refused(
     store: FaultyStore, owner: TieredStorage
 ) -> None:
     content = await _content(store, ROOT_KEY)
-    decode_root(content)
+    decode_manifest(content)
     for position in range(len(content)):
         flipped = bytearray(content)
         flipped[position] ^= 1 << (position % 8)
         with pytest.raises(CorruptedDataError):
-            decode_root(bytes(flipped))
+            decode_manifest(bytes(flipped))
     for length in range(0, len(content), 7):
         with pytest.raises(CorruptedDataError):
-            decode_root(content[:length])
+            decode_manifest(content[:length])
 
 
 async def test_a_damaged_answer_is_read_again_once_and_then_counted(
@@ -269,7 +269,7 @@ async def test_h8_a_reader_without_the_owner_follows_a_swap(
     store: FaultyStore, owner: TieredStorage
 ) -> None:
     reader = await reader_of(store)
-    stale = reader.root.version
+    stale = reader.manifest.version
     for number in range(33, 40):
         await owner.publish(
             round_of(
@@ -287,7 +287,7 @@ async def test_h8_a_reader_without_the_owner_follows_a_swap(
     while await owner.collect_garbage():
         pass
     assert (await reader.load([SegmentId(29)]))[SegmentId(29)].length == 40
-    assert reader.root.version > stale
+    assert reader.manifest.version > stale
     assert await cat(reader, "big") == BIG
 
 
@@ -305,7 +305,7 @@ async def test_a_settings_value_never_changes_what_is_read(
     store: FaultyStore, owner: TieredStorage
 ) -> None:
     for block_bytes in (64, 1 << 16):
-        other = ObjectStoreBacking(store, replace(SMALL, run_block_bytes=block_bytes, run_fanout=2))
+        other = ObjectStoreBacking(store, replace(SMALL, sst_block_bytes=block_bytes, sst_fanout=2))
         storage = await other.claimed(1 + block_bytes)
         while await storage.maintain():
             pass

@@ -10,7 +10,7 @@ from segmentstore.contracts.identifiers import AttributeKey, SegmentId
 from tests.contracts.storage_publications import change, data, read_all, round_of
 from tests.tier2.storage.backings import ObjectStoreBacking
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
+from tier2.settings import StorageSettings
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ async def test_h1_a_round_over_ten_thousand_small_segments_is_a_handful_of_puts(
 async def test_h1_a_hundred_thousand_segments_are_found_after_reopening_within_bounded_memory() -> (
     None
 ):
-    settings = StorageSettings(run_cache_bytes=4 << 20, record_cache_bytes=1 << 20)
+    settings = StorageSettings(sst_cache_bytes=4 << 20, record_cache_bytes=1 << 20)
     backing = ObjectStoreBacking(MemoryObjectStore(), settings)
     owner = await backing.claimed(1)
     for first in range(1, 100_001, 10_000):
@@ -82,7 +82,7 @@ async def test_h1_a_hundred_thousand_segments_are_found_after_reopening_within_b
 
 
 async def test_runs_stay_few_however_many_rounds_there_are() -> None:
-    backing = ObjectStoreBacking(MemoryObjectStore(), StorageSettings(run_fanout=4))
+    backing = ObjectStoreBacking(MemoryObjectStore(), StorageSettings(sst_fanout=4))
     owner = await backing.claimed(1)
     most = 0
     for n in range(1, 200):
@@ -97,7 +97,7 @@ async def test_runs_stay_few_however_many_rounds_there_are() -> None:
 
 
 async def test_publish_merges_by_itself_when_nobody_maintains() -> None:
-    backing = ObjectStoreBacking(MemoryObjectStore(), StorageSettings(run_count_max=10))
+    backing = ObjectStoreBacking(MemoryObjectStore(), StorageSettings(sst_count_max=10))
     owner = await backing.claimed(1)
     for n in range(1, 60):
         await owner.publish(

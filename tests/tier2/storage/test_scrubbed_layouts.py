@@ -1,4 +1,4 @@
-"""What a scrub sees besides chunks of the newest root: layouts that do not join, runs, and what backups alone name."""
+"""What a scrub sees besides chunks of the newest manifest: layouts that do not join, runs, and what backups alone name."""
 
 from dataclasses import replace
 
@@ -12,12 +12,13 @@ from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_compaction import rounds, settle, trickle
 from tests.tier2.storage.test_pins import drop_everything
 from tests.tier2.storage.test_scrubbing import FAST, Cache, chunk_keys, scrub
+from tier2.maintenance import scrub as scrub_walk
+from tier2.maintenance import scrub as scrubbing
+from tier2.manifest.commit import ManifestUpdate
+from tier2.manifest.view import ManifestView
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage import scrub_walk, scrubbing
-from tier2.storage.root_publisher import Attempt
-from tier2.storage.run_keys import layout_key
-from tier2.storage.run_view import RunView
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.sst.keyspace import layout_key
+from tier2.tiered_storage import TieredStorage
 
 ONE_PASS = replace(FAST, scrub_pass_seconds=1e9)
 
@@ -32,12 +33,14 @@ def backing_of(store: FaultyStore) -> ObjectStoreBacking:
 
 
 async def remove_entry(owner: TieredStorage, end_offset: int) -> None:
-    """A root that no correct owner publishes."""
+    """A manifest that no correct owner publishes."""
     owned = owner._claimed()
     changes: dict[bytes, bytes | None] = {layout_key(1, end_offset): None}  # type: ignore[arg-type]
     async with owned.lock:
-        run = await owned.upload_run(changes, owned.uploader())
-        await owned.commit(Attempt(root=owned.next_root((run, *owned.root.runs))))
+        run = await owned.upload_sst(changes, owned.uploader())
+        await owned.commit(
+            ManifestUpdate(manifest=owned.next_manifest((run, *owned.manifest.runs)))
+        )
 
 
 @pytest.mark.parametrize(
@@ -60,10 +63,10 @@ async def test_h8_a_layout_that_changed_under_the_walk_is_looked_at_again_and_no
 ) -> None:
     monkeypatch.setattr(scrub_walk, "_PAGE", 2)
     monkeypatch.setattr(scrubbing, "_STEP_SECONDS_MAX", 0.0)
-    looked: list[scrub_walk.DoubtedLayout] = []
+    looked: list[scrub_walk.SuspectLayout] = []
     look_again = scrubbing.Scrubber._look_again
 
-    async def spy(scrubber: scrubbing.Scrubber, doubt: scrub_walk.DoubtedLayout) -> None:
+    async def spy(scrubber: scrubbing.Scrubber, doubt: scrub_walk.SuspectLayout) -> None:
         looked.append(doubt)
         await look_again(scrubber, doubt)
 
@@ -201,7 +204,7 @@ async def test_a_run_that_cannot_be_read_behind_a_damaged_chunk_stops_no_owner(
     async def unreadable(*_: object) -> dict[bytes, bytes]:
         raise CorruptedDataError("run is corrupted")
 
-    monkeypatch.setattr(RunView, "get_many", unreadable)
+    monkeypatch.setattr(ManifestView, "get_many", unreadable)
     await scrub(owner, Cache())
     statistics = owner.statistics()
     assert (statistics.scrub_passes, statistics.scrubbed_chunks) == (1, 3)

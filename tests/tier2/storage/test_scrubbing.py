@@ -18,10 +18,9 @@ from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
 from tests.tier2.storage.test_compaction import rounds, settle, trickle, verified
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.reader import ContainerReader
-from tier2.storage.tiered_storage import TieredStorage
-from tier2.storage.verify import verify_container
-from tier2.storage.verify_report import VerifyReport
+from tier2.offline.verify import VerifyReport, verify_container
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 
 FAST = replace(
     SMALL, scrub_bytes_per_second=1 << 40, scrub_pass_seconds=0.0, compaction_bytes_per_second=0

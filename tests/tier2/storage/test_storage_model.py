@@ -24,9 +24,9 @@ from tests.contracts.storage_publications import change, data, listed, merge, re
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.reader import ContainerReader
-from tier2.storage.tiered_storage import TieredStorage
-from tier2.storage.verify import verify_container
+from tier2.offline.verify import verify_container
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 
 NAMES = ["a", "a/b", "b", "c", "d"]
 

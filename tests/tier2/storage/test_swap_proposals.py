@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from segmentstore.contracts.errors import StorageNotPrimaryError, StoreFullError
+from segmentstore.contracts.errors import StorageNotPrimaryError, StoreFullError, SwapRefusedError
 from segmentstore.contracts.identifiers import SegmentId
-from segmentstore.contracts.storage import DataPiece
+from segmentstore.contracts.storage import DataPiece, ProposedImage, SwapProposal
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.storage_publications import change, data, read_all
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
@@ -17,16 +17,13 @@ from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event
 from tests.tier2.storage.test_compaction import rounds, settle, trickle, verified
+from tier2.container_objects import ObjectKind, ObjectNames
 from tier2.format.chunk_encoder import encode_chunk
-from tier2.format.chunk_format import Compression
-from tier2.format.chunk_index import EventInformation
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.format.chunk_format import Compression, EventInformation
+from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.object_names import ObjectKind, ObjectNames
-from tier2.storage.run_keys import end_offset_of, layout_range
-from tier2.storage.run_values import LayoutEntry
-from tier2.storage.swap_proposals import ProposedImage, SwapProposal, SwapRefusedError
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.sst.keyspace import LayoutEntry, end_offset_of, layout_range
+from tier2.tiered_storage import TieredStorage
 
 QUIET = replace(SMALL, compaction_bytes_per_second=0)
 
@@ -42,9 +39,9 @@ def backing(store: FaultyStore) -> ObjectStoreBacking:
 
 
 async def chunks(owner: TieredStorage, segment_id: int = 1) -> list[ProposedImage]:
-    """The chunks of a segment, as whoever reads the root finds them."""
+    """The chunks of a segment, as whoever reads the manifest finds them."""
     start, end = layout_range(SegmentId(segment_id), 0)
-    names = ObjectNames(owner.view.root.container_id)
+    names = ObjectNames(owner.view.manifest.container_id)
     return [
         ProposedImage(
             entry.start_offset,

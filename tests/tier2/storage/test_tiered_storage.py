@@ -9,9 +9,9 @@ import pytest
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.storage_suite import StorageSuite
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
-from tier2.object_stores.filesystem.filesystem_object_store import FilesystemObjectStore
+from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.settings import StorageSettings
+from tier2.settings import StorageSettings
 
 
 class TestTieredStorageInMemory(StorageSuite):

@@ -1,4 +1,4 @@
-"""H4: who is not told what became of a root is told why, in the word that the object store has for it."""
+"""H4: who is not told what became of a manifest is told why, in the word that the object store has for it."""
 
 import pytest
 

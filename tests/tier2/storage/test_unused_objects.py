@@ -19,7 +19,7 @@ from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, second_round
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.tiered_storage import TieredStorage
+from tier2.tiered_storage import TieredStorage
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_compaction import settle, trickle
 from tests.tier2.storage.test_pins import drop_everything
+from tier2.manifest.snapshots import Snapshot, read_snapshots
+from tier2.manifest.view import ManifestView
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage import verify
-from tier2.storage.pins import Pin, read_pins
-from tier2.storage.reader import ContainerReader
-from tier2.storage.run_view import RunView
-from tier2.storage.tiered_storage import TieredStorage
-from tier2.storage.verify import verify_container
-from tier2.storage.verify_report import VerifyReport
+from tier2.offline import verify
+from tier2.offline.verify import VerifyReport, verify_container
+from tier2.store_reader import ContainerReader
+from tier2.tiered_storage import TieredStorage
 
 
 @pytest.fixture
@@ -136,8 +135,8 @@ async def test_h8_runs_that_are_merged_while_a_backup_is_read_are_no_damage_of_i
     before = await keys_of(store)
     moved: list[str] = []
 
-    async def move_on(view: RunView) -> list[Pin]:
-        pins = await read_pins(view)
+    async def move_on(view: ManifestView) -> list[Snapshot]:
+        pins = await read_snapshots(view)
         if not moved:
             moved.append("on")
             await trickle(owner, 20, first=16)

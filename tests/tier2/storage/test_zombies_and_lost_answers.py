@@ -22,8 +22,8 @@ from tests.contracts.storage_publications import (
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, root_of, second_round
+from tier2.manifest.manifest import decode_manifest
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.storage.root import decode_root
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_h4_a_foreign_writer_of_the_same_epoch_halts_the_owner(
 ) -> None:
     owner = await backing.claimed(1)
     current = await store.get(ROOT_KEY)
-    foreign = decode_root(current.content).successor(nonce=b"\x77" * 16, runs=())
+    foreign = decode_manifest(current.content).successor(nonce=b"\x77" * 16, runs=())
     await store.store.put_if_match(ROOT_KEY, foreign.encode(), current.tag)
     with pytest.raises(ServiceHaltError, match="somebody else"):
         await owner.publish(first_round())
@@ -213,7 +213,7 @@ async def test_h8_a_reader_over_a_swap_resolves_again(
         pass
     missing = [key for key in store.deleted if "/runs/" in key]
     assert missing
-    assert stale.root.version < owner.view.root.version
+    assert stale.manifest.version < owner.view.manifest.version
     assert (await owner.load([SegmentId(1)]))[SegmentId(1)].length == 3
     assert await read_all(owner, 1, 0, 3) == b"xxx"
 

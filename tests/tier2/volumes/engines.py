@@ -10,9 +10,8 @@ from random import Random
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.index_database import IndexDatabase, LmdbIndex
+from tier2.volumes.objects import IndexRecord
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from segmentstore.contracts.identifiers import BufferView
-from tier2.volumes.blob_record import (
+from tier2.volumes.volume_format import (
     ALIGNMENT,
     RecordHeader,
     RecordKind,
@@ -22,7 +22,7 @@ def encode_record(
     key: bytes,
     index_record: bytes,
     blob: Sequence[BufferView] = (),
-    group_left: int = 0,
+    batch_left: int = 0,
 ) -> list[BufferView]:
     """Its buffers, one behind the other, with so many of its group behind it."""
     body = (key, index_record, *blob)
@@ -34,7 +34,7 @@ def encode_record(
         kind=kind,
         index_record_length=len(index_record),
         sequence=sequence,
-        group_left=group_left,
+        batch_left=batch_left,
     )
     padding = bytes(-header.body_length % ALIGNMENT)
     return [encode_record_header(header, secret), *body, padding]

@@ -13,12 +13,11 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes.group import Outcome
 from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.index_rows import VOLUME
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index import VOLUME
+from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.mutations import Mutation
-from tier2.volumes.new_objects import Prepared
+from tier2.volumes.write_batch import Outcome, PreparedBatch
 
 
 def fail_after(
@@ -32,7 +31,7 @@ def fail_after(
         self: GroupCommit,
         mutations: Sequence[Mutation],
         now_ms: int,
-        ahead: Sequence[Prepared | None],
+        ahead: Sequence[PreparedBatch | None],
         *,
         full: bool,
     ) -> list[Outcome]:

@@ -36,15 +36,15 @@ class NotedFile(FailingFile):
         super().sync_data()
         self.synced_end = self.written_end
 
-    def start_writing(self, start: int, length: int) -> None:
+    def start_writeback(self, start: int, length: int) -> None:
         assert start + length == self.written_end, f"{start=} {length=} {self.written_end=}"
         self.begun.append(start)
-        super().start_writing(start, length)
+        super().start_writeback(start, length)
 
-    def forget_cached(self, start: int = 0, length: int = 0) -> None:
+    def drop_page_cache(self, start: int = 0, length: int = 0) -> None:
         assert start + length <= self.synced_end, f"{start=} {length=} {self.synced_end=}"
         self.forgotten.append((start, start + length))
-        super().forget_cached(start, length)
+        super().drop_page_cache(start, length)
 
 
 def opened(tmp_path: Path, *, cached_bytes_max: int) -> tuple[OpenVolume, NotedFile, CallLog]:

@@ -12,14 +12,13 @@ import pytest
 
 from segmentstore.contracts.errors import StorageError, StorageUnavailableError
 from tests.tier2.volumes.engines import SetClock
-from tier2.volumes.buffered_index import RowsAhead
-from tier2.volumes.commit_line import CommitLine
-from tier2.volumes.description import Description
-from tier2.volumes.group import Outcome
 from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.mutations import Delete, Mutation, Put, Undigested
-from tier2.volumes.new_objects import Prepared
+from tier2.volumes.index_database import PrefetchedRows
+from tier2.volumes.mutations import Delete, Mutation, Put, UnhashedPut
+from tier2.volumes.objects import Description
 from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.write_batch import Outcome, PreparedBatch
+from tier2.volumes.write_queue import WriteQueue
 
 PATIENCE_SECONDS = 20.0
 _THREAD = threading.local()
@@ -56,9 +55,9 @@ class Commit:
             raise self.failures[number]
         return [None] * len(mutations)
 
-    def prepare(self, puts: Sequence[Put], now_ms: int) -> Prepared:
+    def prepare(self, puts: Sequence[Put], now_ms: int) -> PreparedBatch:
         self.prepared.append([one.key for one in puts])
-        return Prepared(RowsAhead(0, {}))
+        return PreparedBatch(PrefetchedRows(0, {}))
 
     def flush_index(self) -> None:
         self._enter()
@@ -111,8 +110,8 @@ async def threads() -> AsyncIterator[Threads]:
 @asynccontextmanager
 async def line_over(
     commit: Commit, executor: Threads, *, index_delay_seconds: float
-) -> AsyncIterator[CommitLine]:
-    started = CommitLine(
+) -> AsyncIterator[WriteQueue]:
+    started = WriteQueue(
         commit=cast("GroupCommit", commit),
         check=lambda put, _: put,
         executor=executor,
@@ -127,24 +126,24 @@ async def line_over(
 
 
 @pytest.fixture
-async def line(commit: Commit, threads: Threads) -> AsyncIterator[CommitLine]:
+async def queue(commit: Commit, threads: Threads) -> AsyncIterator[WriteQueue]:
     """The database's turn does not come by itself."""
     async with line_over(commit, threads, index_delay_seconds=1e6) as started:
         yield started
 
 
-def deleted(line: CommitLine, *keys: bytes) -> list["asyncio.Future[object]"]:
-    """Joined to the line in the order of the keys."""
+def deleted(queue: WriteQueue, *keys: bytes) -> list["asyncio.Future[object]"]:
+    """Joined to the queue in the order of the keys."""
     futures = []
     for key in keys:
-        future = line.submit_at_once(Delete(key))
+        future = queue.submit_at_once(Delete(key))
         assert future is not None
         futures.append(cast("asyncio.Future[object]", future))
     return futures
 
 
-def put_of(number: int) -> Undigested:
-    return Undigested(b"%d" % number, [b"%d" % number], len(b"%d" % number), Description())
+def put_of(number: int) -> UnhashedPut:
+    return UnhashedPut(b"%d" % number, [b"%d" % number], len(b"%d" % number), Description())
 
 
 async def reached(moment: threading.Semaphore) -> None:
@@ -153,11 +152,11 @@ async def reached(moment: threading.Semaphore) -> None:
 
 
 async def test_the_thread_goes_on_with_what_became_ready_meanwhile(
-    line: CommitLine, commit: Commit, threads: Threads
+    queue: WriteQueue, commit: Commit, threads: Threads
 ) -> None:
-    first = deleted(line, b"a")
+    first = deleted(queue, b"a")
     await reached(commit.has_begun)
-    later = deleted(line, b"b", b"c")
+    later = deleted(queue, b"b", b"c")
     commit.let_go(2)
     await asyncio.gather(*first, *later)
     assert commit.groups == [[b"a"], [b"b", b"c"]]
@@ -165,11 +164,11 @@ async def test_the_thread_goes_on_with_what_became_ready_meanwhile(
 
 
 async def test_callers_are_told_before_the_next_group_is_durable(
-    line: CommitLine, commit: Commit
+    queue: WriteQueue, commit: Commit
 ) -> None:
-    (first,) = deleted(line, b"a")
+    (first,) = deleted(queue, b"a")
     await reached(commit.has_begun)
-    (second,) = deleted(line, b"b")
+    (second,) = deleted(queue, b"b")
     commit.let_go(1)
     await asyncio.wait_for(first, PATIENCE_SECONDS)
     await reached(commit.has_begun)
@@ -181,10 +180,10 @@ async def test_callers_are_told_before_the_next_group_is_durable(
 async def test_the_thread_that_has_hashed_commits_if_nobody_else_does(commit: Commit) -> None:
     # Of one thread nobody else can have the next call before this one ends.
     with Threads(max_workers=1) as threads:
-        async with line_over(commit, threads, index_delay_seconds=1e6) as line:
+        async with line_over(commit, threads, index_delay_seconds=1e6) as queue:
             commit.let_go(2)
             for number in range(2):
-                await asyncio.wait_for(line.submit(put_of(number)), PATIENCE_SECONDS)
+                await asyncio.wait_for(queue.submit(put_of(number)), PATIENCE_SECONDS)
             assert commit.groups == [[b"0"], [b"1"]]
             assert commit.prepared == [[b"0"], [b"1"]]
             assert commit.calls == ["_hash_in_thread", "_hash_in_thread"]
@@ -192,10 +191,10 @@ async def test_the_thread_that_has_hashed_commits_if_nobody_else_does(commit: Co
 
 async def test_closing_waits_for_the_thread_that_has_the_turn(commit: Commit) -> None:
     with Threads(max_workers=2) as threads:
-        async with line_over(commit, threads, index_delay_seconds=1e6) as line:
-            put = asyncio.create_task(line.submit(put_of(1)))
+        async with line_over(commit, threads, index_delay_seconds=1e6) as queue:
+            put = asyncio.create_task(queue.submit(put_of(1)))
             await reached(commit.has_begun)
-            closing = asyncio.create_task(line.close())
+            closing = asyncio.create_task(queue.close())
             await asyncio.sleep(0.01)
             assert not closing.done()
             assert not commit.overlaps
@@ -205,36 +204,36 @@ async def test_closing_waits_for_the_thread_that_has_the_turn(commit: Commit) ->
 
 
 async def test_what_was_hashed_while_a_group_ended_is_not_left_lying(
-    line: CommitLine, commit: Commit, threads: Threads
+    queue: WriteQueue, commit: Commit, threads: Threads
 ) -> None:
     """Whoever hashes finds the turn taken, and whoever has it may be about to leave: one of the two sees the other."""
     commit.let_go(2000)
     for number in range(300):
-        deletes = deleted(line, b"d%d" % number)
-        puts = [asyncio.create_task(line.submit(put_of(one))) for one in range(number, number + 3)]
+        deletes = deleted(queue, b"d%d" % number)
+        puts = [asyncio.create_task(queue.submit(put_of(one))) for one in range(number, number + 3)]
         await asyncio.wait_for(asyncio.gather(*deletes, *puts), PATIENCE_SECONDS)
 
 
 async def test_nobody_commits_beside_the_database_getting_its_turn(
     commit: Commit, threads: Threads
 ) -> None:
-    async with line_over(commit, threads, index_delay_seconds=0.001) as line:
+    async with line_over(commit, threads, index_delay_seconds=0.001) as queue:
         commit.let_go(3000)
         for number in range(200):
-            await asyncio.gather(*(line.submit(put_of(number + one)) for one in range(3)))
+            await asyncio.gather(*(queue.submit(put_of(number + one)) for one in range(3)))
         assert commit.flushes, "the database never had its turn"
     assert not commit.overlaps
 
 
 async def test_a_group_that_fails_takes_neither_the_one_before_nor_the_one_behind_along(
-    line: CommitLine, commit: Commit
+    queue: WriteQueue, commit: Commit
 ) -> None:
     commit.failures[1] = OSError("the disk says no")
     commit.failures[2] = StorageUnavailableError("stopped", state="index_failed")
-    futures = deleted(line, b"a")
+    futures = deleted(queue, b"a")
     for key in (b"b", b"c", b"d"):
         await reached(commit.has_begun)
-        futures += deleted(line, key)
+        futures += deleted(queue, key)
         commit.let_go(1)
     await reached(commit.has_begun)
     commit.let_go(1)
@@ -250,12 +249,12 @@ async def test_a_group_that_fails_takes_neither_the_one_before_nor_the_one_behin
 async def test_the_database_gets_its_turn_although_there_is_always_a_next_group(
     commit: Commit, threads: Threads
 ) -> None:
-    async with line_over(commit, threads, index_delay_seconds=0.001) as line:
-        deleted(line, b"first")
+    async with line_over(commit, threads, index_delay_seconds=0.001) as queue:
+        deleted(queue, b"first")
         groups = 0
         while not commit.flushes:
             await reached(commit.has_begun)
-            deleted(line, b"%d" % groups)
+            deleted(queue, b"%d" % groups)
             await asyncio.sleep(0.001)
             commit.let_go(1)
             groups += 1
@@ -263,12 +262,12 @@ async def test_the_database_gets_its_turn_although_there_is_always_a_next_group(
 
 
 async def test_the_executor_is_given_back_now_and_then(
-    line: CommitLine, commit: Commit, threads: Threads
+    queue: WriteQueue, commit: Commit, threads: Threads
 ) -> None:
-    futures = deleted(line, b"first")
+    futures = deleted(queue, b"first")
     for number in range(40):
         await reached(commit.has_begun)
-        futures += deleted(line, b"%d" % number)
+        futures += deleted(queue, b"%d" % number)
         commit.let_go(1)
     commit.let_go(1)
     await asyncio.gather(*futures)

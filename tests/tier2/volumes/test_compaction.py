@@ -14,14 +14,13 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes.blob_record import RecordKind
-from tier2.volumes.compaction_choice import CompactionChoice
+from tier2.volumes.compaction import CompactionPicker
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_record import RetentionMode
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import MemoryIndex
+from tier2.volumes.objects import RetentionMode
 from tier2.volumes.opening import OpenEngine
-from tier2.volumes.volume_files import VolumeFiles
-from tier2.volumes.volume_scan import ScannedRecord, VolumeScan
+from tier2.volumes.volume_files import ScannedRecord, VolumeFiles, VolumeScan
+from tier2.volumes.volume_format import RecordKind
 
 
 @pytest.fixture
@@ -353,7 +352,7 @@ async def test_what_compaction_could_give_back_is_known_as_a_share(
     volumes = VolumeFiles(
         str(directory / "volumes"), files=SystemFileSystem(), random=Random(), engine_id=engine_id
     )
-    choice = CompactionChoice(index=index, volumes=volumes, settings=SMALL)
+    choice = CompactionPicker(index=index, volumes=volumes, settings=SMALL)
     assert choice.garbage_share == 0.0
     assert choice.candidates(0)
     assert least < choice.garbage_share < most

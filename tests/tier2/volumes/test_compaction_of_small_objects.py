@@ -18,16 +18,19 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
 from tests.tier2.volumes.one_record import encode_record
-from tier2.volumes.blob_record import RECORD_HEADER_BYTES
-from tier2.volumes.copy_batch import CopyBatch
+from tier2.volumes.compaction_copy import (
+    CopiedSlice,
+    CopyBatch,
+    PlainCopier,
+    RecordCopier,
+    verify_slice,
+)
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.mutations import PlainRelocation, VolumeWritten
 from tier2.volumes.opening import OpenEngine
-from tier2.volumes.plain_copy import CopiedSlice, PlainCopier, verify_slice
-from tier2.volumes.record_copy import RecordCopier
-from tier2.volumes.volume_files import OpenVolume, VolumeFiles
-from tier2.volumes.volume_scan import VolumeScan
+from tier2.volumes.volume_files import OpenVolume, VolumeFiles, VolumeScan
+from tier2.volumes.volume_format import RECORD_HEADER_BYTES
 
 ROOMY = replace(SMALL, volume_bytes_max=50_000)
 

@@ -15,22 +15,7 @@ from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestErro
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.one_record import encode_record
-from tier2.volumes import index_record
-from tier2.volumes.blob_record import (
-    ALIGNMENT,
-    RECORD_HEADER_BYTES,
-    GroupRecord,
-    RecordKind,
-    decode_record_header,
-    encode_records,
-)
-from tier2.volumes.index_record import (
-    IndexRecord,
-    RetentionMode,
-    decode_index_record,
-    encode_index_record,
-)
-from tier2.volumes.index_rows import (
+from tier2.volumes.index import (
     BlobRow,
     ObjectRow,
     VolumeRow,
@@ -45,13 +30,24 @@ from tier2.volumes.index_rows import (
     version_id_key,
     version_key,
 )
-from tier2.volumes.volume_header import (
+from tier2.volumes.objects import IndexRecord, RetentionMode
+from tier2.volumes.volume_files import DamagedStretch, ScannedRecord, VolumeScan
+from tier2.volumes.volume_format import (
+    ALIGNMENT,
+    RECORD_HEADER_BYTES,
     VOLUME_HEADER_BYTES,
+    BatchRecord,
+    RecordKind,
     VolumeHeader,
+    _decoded,
+    _encode,
+    decode_index_record,
+    decode_record_header,
     decode_volume_header,
+    encode_index_record,
+    encode_records,
     encode_volume_header,
 )
-from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "volumes_v1.hex"
 SECRET = 0x1122334455667788
@@ -92,7 +88,7 @@ def record_bytes(kind: RecordKind, blob: bytes, left: int = 0) -> bytes:
             key=b"bucket/key",
             index_record=encode_index_record(RECORD),
             blob=[blob[:100], blob[100:]] if blob else (),
-            group_left=left,
+            batch_left=left,
         )
     )
 
@@ -121,7 +117,7 @@ def test_golden_samples_read_back() -> None:
     found = samples()
     assert decode_volume_header(found["volume header"]) == HEADER
     assert decode_index_record(found["index record"]) == RECORD
-    assert decode_record_header(found["put"], SECRET).group_left == 3
+    assert decode_record_header(found["put"], SECRET).batch_left == 3
     assert decode_record_header(found["tombstone"], SECRET).is_deleted
     assert decode_object_row(found["object row"]).record == RECORD
     assert decode_blob_row(found["blob row"]) == BlobRow(3, 64, 300, 600, 2)
@@ -181,7 +177,7 @@ def test_a_usual_record_is_written_at_once_as_it_is_field_by_field(
             legal_hold=False,
             delete_marker=False,
         )
-    assert encode_index_record(record) == index_record._encode(record)  # any shape
+    assert encode_index_record(record) == _encode(record)  # any shape
 
 
 @settings(max_examples=100, deadline=None)
@@ -201,7 +197,7 @@ def test_the_records_of_a_group_are_those_of_one_after_the_other(
     given_records: list[tuple[RecordKind, int, bytes, bytes, list[bytes]]],
 ) -> None:
     expected: list[BufferView] = []
-    records: list[GroupRecord] = []
+    records: list[BatchRecord] = []
     for number, (kind, sequence, key, indexed, blob) in enumerate(given_records):
         records.append((kind, sequence, key, indexed, blob))
         expected += encode_record(
@@ -212,7 +208,7 @@ def test_the_records_of_a_group_are_those_of_one_after_the_other(
             key=key,
             index_record=indexed,
             blob=blob,
-            group_left=len(given_records) - number - 1,
+            batch_left=len(given_records) - number - 1,
         )
     found = encode_records(records, secret=SECRET, timestamp_ms=5)
     assert b"".join(found) == b"".join(expected)
@@ -325,6 +321,6 @@ def test_a_usual_record_is_read_at_once_as_it_is_field_by_field(
             damaged = bytearray(encoded)
             damaged[position] ^= flip
             found = _outcome(decode_index_record, bytes(damaged))
-            assert found == _outcome(index_record._decoded, bytes(damaged)), (position, flip)
+            assert found == _outcome(_decoded, bytes(damaged)), (position, flip)
     for cut in (encoded[:-1], encoded + b"\0"):
         assert _outcome(decode_index_record, cut) is None

@@ -14,18 +14,16 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes import check_line
-from tier2.volumes.content import digest
-from tier2.volumes.description import Description
+from tier2.volumes import deduplication as check_line
+from tier2.volumes.deduplication import DuplicateCheck
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.found_bytes import FoundBytes, FoundBytesCheck
-from tier2.volumes.index_record import RetentionMode
-from tier2.volumes.index_rows import BlobRow, blob_key, decode_blob_row
-from tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.mutations import Put
+from tier2.volumes.index import BlobRow, blob_key, decode_blob_row
+from tier2.volumes.index_database import MemoryIndex
+from tier2.volumes.mutations import DuplicateFound, Put
+from tier2.volumes.objects import Description, RetentionMode, digest
 from tier2.volumes.opening import OpenEngine
 from tier2.volumes.verification import VerificationReport
-from tier2.volumes.volume_header import VOLUME_HEADER_BYTES
+from tier2.volumes.volume_format import VOLUME_HEADER_BYTES
 
 PATIENCE_SECONDS = 10
 CONTENT = Random(1).randbytes(5000)
@@ -108,7 +106,7 @@ async def test_h72_a_put_of_bytes_that_are_damaged_where_they_are_repairs_them(
     record = await two.engine.put(b"other", [content])
     assert place_of(two.engine, record.content_hash).references == 3
     assert await read(two.engine, b"old", b"new", b"other") == [content] * 3
-    assert two.engine._line._queued_bytes == 0
+    assert two.engine._queue._queued_bytes == 0
     await require_sums(two.engine)
     new = [path for path in (tmp_path / "volumes").iterdir() if path != volume(tmp_path)]
     assert size < sum(path.stat().st_size for path in new) < size + 5000, "one copy"
@@ -282,11 +280,11 @@ class Held:
         self.under_way = self.most = self.count = 0
         self._goes_on = threading.Event()
         self._lock = threading.Lock()
-        checks = opened.engine._line._checks
+        checks = opened.engine._queue._checks
         self._check = checks._check
         checks._check = self._hold
 
-    def _hold(self, put: Put, found: FoundBytes) -> Put:
+    def _hold(self, put: Put, found: DuplicateFound) -> Put:
         with self._lock:
             self.under_way += 1
             self.count += 1
@@ -375,7 +373,7 @@ async def test_a_put_that_was_given_up_while_it_was_checked_is_not_made(tmp_path
     held.go_on()
     await stays
     await opened.close()
-    assert engine._line._queued_bytes == engine._line._unanswered == 0
+    assert engine._queue._queued_bytes == engine._queue._unanswered == 0
     assert held.count == 5, "those that were in nobody's thread yet are not looked at"
     again = await open_small(str(tmp_path))
     assert await read(again.engine, b"stays", b"old") == [CONTENT] * 2
@@ -450,7 +448,7 @@ async def test_a_disk_that_cannot_be_read_is_no_reason_to_share(
         raise OSError(5, "as the test says")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FoundBytesCheck, "_front", fail)
+        patch.setattr(DuplicateCheck, "_front", fail)
         record = await opened.engine.put(b"key", [CONTENT])
     row = place_of(opened.engine, record.content_hash)
     assert row.record_offset > len(CONTENT)

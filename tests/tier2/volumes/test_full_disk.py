@@ -12,7 +12,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import open_small
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import MemoryIndex
 
 ROOT = "/machine/engine"
 

@@ -16,16 +16,12 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import SetClock, let_run, open_small
-from tier2.volumes.buffered_index import RowsAhead
-from tier2.volumes.content import digest, digest_by_name
-from tier2.volumes.description import Description
-from tier2.volumes.group_line import GroupLine
-from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.mutations import Delete, Put, Undigested
-from tier2.volumes.new_objects import Prepared
+from tier2.volumes.index_database import MemoryIndex, PrefetchedRows
+from tier2.volumes.mutations import Delete, Put, UnhashedPut
+from tier2.volumes.objects import Description, IndexRecord, digest, digest_by_name
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.waiting import Waiting
+from tier2.volumes.write_batch import PreparedBatch, QueuedMutation
+from tier2.volumes.write_queue import HashingQueue
 
 SETTINGS = VolumeSettings()
 LARGE = 200_000
@@ -38,7 +34,7 @@ async def threads() -> AsyncIterator[CountingThreads]:
         yield executor
 
 
-class Line(GroupLine):
+class Line(HashingQueue):
     """With one who makes its groups, in place of all who may have the turn."""
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
@@ -57,20 +53,20 @@ class Line(GroupLine):
             hashed=lambda _: None,
         )
 
-    def _prepare_in_time(self, puts: Sequence[Put], _: int) -> Prepared:
+    def _prepare_in_time(self, puts: Sequence[Put], _: int) -> PreparedBatch:
         self.hashed_at_once.append(len(puts))
         self.calls_at_once -= 1
         if self.calls_at_once < 0:
             assert self.taken.wait(PATIENCE_SECONDS)
-        return Prepared(RowsAhead(0, {}))
+        return PreparedBatch(PrefetchedRows(0, {}))
 
-    async def next(self) -> list[Waiting]:
+    async def next(self) -> list[QueuedMutation]:
         """The next group; the one before it has ended."""
         self.is_under_way = False
         while not self.has_ready:
             await self.changed()
         self.is_under_way = True
-        group = self.cut_group()
+        group = self.take_batch()
         self.taken.set()
         return group
 
@@ -83,28 +79,28 @@ def content_of(number: int, size: int) -> list[BufferView]:
     return [b"%8d" % number, memoryview(bytes(size - 8))]
 
 
-def undigested(number: int, size: int = 10_000, **given: object) -> Waiting:
-    new = Undigested(b"%d" % number, content_of(number, size), size, Description(), **given)  # type: ignore[arg-type]  # as the test says
+def undigested(number: int, size: int = 10_000, **given: object) -> QueuedMutation:
+    new = UnhashedPut(b"%d" % number, content_of(number, size), size, Description(), **given)  # type: ignore[arg-type]  # as the test says
     return waiting_for(new)
 
 
-def waiting_for(mutation: Undigested | Delete) -> Waiting:
+def waiting_for(mutation: UnhashedPut | Delete) -> QueuedMutation:
     future: asyncio.Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
-    return Waiting(mutation, future)
+    return QueuedMutation(mutation, future)
 
 
-def join_all(line: GroupLine, some: list[Waiting]) -> list[Waiting]:
+def join_all(queue: HashingQueue, some: list[QueuedMutation]) -> list[QueuedMutation]:
     for one in some:
-        line.join(one)
+        queue.join(one)
     return some
 
 
-def put_of(waiting: Waiting) -> Put:
+def put_of(waiting: QueuedMutation) -> Put:
     assert isinstance(waiting.mutation, Put), f"{waiting.mutation=} {waiting.error=}"
     return waiting.mutation
 
 
-async def hashed(some: list[Waiting]) -> None:
+async def hashed(some: list[QueuedMutation]) -> None:
     while not all(isinstance(one.mutation, Put) for one in some):
         await asyncio.sleep(0.001)
 
@@ -112,62 +108,62 @@ async def hashed(some: list[Waiting]) -> None:
 async def test_small_contents_of_one_turn_are_hashed_by_two_calls_and_are_one_group(
     threads: CountingThreads,
 ) -> None:
-    line = line_of(threads)
-    some = join_all(line, [undigested(number) for number in range(16)])
-    assert await line.next() == some
+    queue = line_of(threads)
+    some = join_all(queue, [undigested(number) for number in range(16)])
+    assert await queue.next() == some
     assert threads.jobs == 2
     for number, one in enumerate(some):
         found = digest(content_of(number, 10_000), SETTINGS.piece_bytes)
         draft = put_of(one).draft
         assert (draft.content_hash, draft.pieces) == (found.content_hash, found.pieces)
-    assert not line.has_ready
+    assert not queue.has_ready
 
 
 async def test_of_much_that_comes_at_once_one_half_is_hashed_while_the_other_is_written(
     threads: CountingThreads,
 ) -> None:
-    line = line_of(threads)
-    line.calls_at_once = 2
-    some = join_all(line, [undigested(number, LARGE) for number in range(16)])
-    assert await line.next() == some[:8]
+    queue = line_of(threads)
+    queue.calls_at_once = 2
+    some = join_all(queue, [undigested(number, LARGE) for number in range(16)])
+    assert await queue.next() == some[:8]
     # The first group is under way: nobody asks for the next one yet.
     await hashed(some)
     # Those of the first group put again, before the second one begins.
-    again = join_all(line, [undigested(number, LARGE) for number in range(16, 24)])
-    assert await line.next() == some[8:]
+    again = join_all(queue, [undigested(number, LARGE) for number in range(16, 24)])
+    assert await queue.next() == some[8:]
     await hashed(again)
-    assert await line.next() == again
+    assert await queue.next() == again
     assert threads.jobs == 2 + 1 + 1
 
 
 async def test_a_round_is_bounded(threads: CountingThreads) -> None:
-    line = line_of(threads)
-    some = join_all(line, [undigested(number, LARGE) for number in range(100)])
-    groups = [await line.next()]
+    queue = line_of(threads)
+    some = join_all(queue, [undigested(number, LARGE) for number in range(100)])
+    groups = [await queue.next()]
     while sum(map(len, groups)) < len(some):
-        groups.append(await line.next())
+        groups.append(await queue.next())
     assert [one for group in groups for one in group] == some
-    assert sum(line.hashed_at_once) == len(some)
-    assert max(line.hashed_at_once) <= (4 << 20) // LARGE + 1
+    assert sum(queue.hashed_at_once) == len(some)
+    assert max(queue.hashed_at_once) <= (4 << 20) // LARGE + 1
 
 
 async def test_what_needs_no_hashing_does_not_overtake_what_does(threads: CountingThreads) -> None:
-    line = line_of(threads)
-    some: list[Waiting] = []
+    queue = line_of(threads)
+    some: list[QueuedMutation] = []
     for number in range(20):
         delete = waiting_for(Delete(b"%d" % number))
-        some += join_all(line, [delete, undigested(number), waiting_for(Delete(b"x"))])
+        some += join_all(queue, [delete, undigested(number), waiting_for(Delete(b"x"))])
         await asyncio.sleep(0)
-    made: list[Waiting] = []
+    made: list[QueuedMutation] = []
     while len(made) < len(some):
-        made += await line.next()
+        made += await queue.next()
     assert made == some
 
 
 async def test_a_unique_content_is_named_and_not_hashed(threads: CountingThreads) -> None:
-    line = line_of(threads)
-    hashed, named = some = join_all(line, [undigested(1), undigested(1, unique=True)])
-    assert await line.next() == some
+    queue = line_of(threads)
+    hashed, named = some = join_all(queue, [undigested(1), undigested(1, unique=True)])
+    assert await queue.next() == some
     whole = b"".join(content_of(1, 10_000))
     assert put_of(hashed).draft.content_hash == hashlib.sha256(whole).digest()
     by_name = digest_by_name(b"1", [whole], SETTINGS.piece_bytes)
@@ -176,13 +172,13 @@ async def test_a_unique_content_is_named_and_not_hashed(threads: CountingThreads
 
 
 async def test_the_worker_is_woken_without_a_group(threads: CountingThreads) -> None:
-    line = line_of(threads)
-    changed = asyncio.create_task(line.changed())
+    queue = line_of(threads)
+    changed = asyncio.create_task(queue.changed())
     await let_run()
     assert not changed.done()
-    line.wake()
+    queue.wake()
     await changed
-    assert not line.has_ready
+    assert not queue.has_ready
 
 
 async def test_a_put_that_is_refused_takes_nothing_from_its_round(tmp_path: Path) -> None:
@@ -215,7 +211,7 @@ async def test_a_caller_that_goes_away_while_it_is_hashed_takes_nothing_from_its
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(one, asyncio.CancelledError) for one in outcomes[::2])
     assert all(isinstance(one, IndexRecord) for one in outcomes[1::2])
-    # A change in the line is made all the same.
+    # A change in the queue is made all the same.
     assert len(await engine.list(b"", limit=10)) == 6
     await engine.check()
     await opened.close()
@@ -224,10 +220,10 @@ async def test_a_caller_that_goes_away_while_it_is_hashed_takes_nothing_from_its
 async def test_callers_are_told_when_nobody_hashes_any_more() -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
-    line = line_of(executor)
+    queue = line_of(executor)
     for number in range(2):
-        (one,) = join_all(line, [undigested(number)])
-        assert await line.next() == [one]
+        (one,) = join_all(queue, [undigested(number)])
+        assert await queue.next() == [one]
         assert isinstance(one.error, RuntimeError)
 
 

@@ -11,14 +11,11 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError
 from tests.tier2.volumes.index_database_suite import IndexDatabaseSuite
-from tier2.volumes.buffered_index import BufferedIndex
-from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.lmdb_index import LmdbIndex
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex, MemoryIndex
 
 _WRITER = """
 import sys
-from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.volumes.index_database import LmdbIndex
 index = LmdbIndex(sys.argv[1])
 number = 0
 while True:

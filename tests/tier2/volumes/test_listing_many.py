@@ -7,8 +7,7 @@ import pytest
 
 from tests.tier2.volumes.engines import SMALL, open_small
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import Row
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import MemoryIndex, Row
 
 
 class CountingIndex(MemoryIndex):

@@ -12,14 +12,12 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes import lookup_line
-from tier2.volumes.buffered_index import BufferedIndex
+from tier2.volumes import reader as lookup_line
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_rows import current_key
-from tier2.volumes.lmdb_index import LmdbIndex
-from tier2.volumes.lookup_line import LookupLine
-from tier2.volumes.lookups import Lookups, Wanted
+from tier2.volumes.index import current_key
+from tier2.volumes.index_database import BufferedIndex, LmdbIndex
 from tier2.volumes.opening import OpenEngine
+from tier2.volumes.reader import ObjectReader, ReadQueue, ReadRequest
 
 KEYS = [b"key/%02d" % number for number in range(16)]
 
@@ -317,13 +315,13 @@ async def test_callers_are_told_when_nobody_looks_up_any_more(tmp_path: Path) ->
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     index = LmdbIndex(str(tmp_path))
-    lookups = Lookups(index=BufferedIndex(index, rows_max=1, bytes_max=1), volumes=None)  # type: ignore[arg-type]
-    line = LookupLine(lookups=lookups, executor=executor)
+    lookups = ObjectReader(index=BufferedIndex(index, rows_max=1, bytes_max=1), volumes=None)  # type: ignore[arg-type]
+    queue = ReadQueue(lookups=lookups, executor=executor)
     for checked in (True, False):
         outcomes = await asyncio.gather(
-            *(line.read(Wanted(key, None, checked=checked)) for key in KEYS),
+            *(queue.read(ReadRequest(key, None, checked=checked)) for key in KEYS),
             return_exceptions=True,
         )
         assert all(isinstance(one, RuntimeError) for one in outcomes)
-    await line.close()
+    await queue.close()
     index.close()

@@ -20,18 +20,17 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
-from tier2.volumes.description import Description
-from tier2.volumes.index_record import RetentionMode
-from tier2.volumes.multipart import MultipartUploads, UploadNotFoundError
-from tier2.volumes.mutations import Condition
-from tier2.volumes.opening import OpenEngine
-from tier2.volumes.part_files import Part, part_of_file_name
-from tier2.volumes.upload_record import (
+from tier2.volumes.multipart import (
     UPLOAD_ID,
+    MultipartUploads,
+    Part,
     UploadRecord,
     decode_upload_record,
     encode_upload_record,
+    part_of_file_name,
 )
+from tier2.volumes.objects import Condition, Description, RetentionMode, UploadNotFoundError
+from tier2.volumes.opening import OpenEngine
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -138,7 +137,7 @@ async def test_a_large_completion_that_is_given_up_leaves_no_volume_open(
     monkeypatch.setattr(uploads._files, "slices", waiting_first(uploads._files.slices, wait))
     if stopped_in == "put_digested":
         monkeypatch.undo()
-        commit = engine._line._commit
+        commit = engine._queue._commit
         monkeypatch.setattr(commit, "commit", waiting_first(commit.commit, wait))
     content = Random(1).randbytes(9000)
     upload = await uploads.begin(b"key", Description())

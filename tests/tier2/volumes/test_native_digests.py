@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
-from tier2.volumes import blob_record, content
+from tier2.volumes import objects as content
+from tier2.volumes import volume_format as blob_record
 
 NATIVE = native_module("segmentstore.runtime.native.digests")
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="built without native pieces")

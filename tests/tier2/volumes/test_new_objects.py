@@ -15,23 +15,27 @@ from hypothesis import strategies as st
 from segmentstore.contracts.errors import ObjectExistsError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes import group_line, new_objects
-from tier2.volumes.blob_record import RECORD_HEADER_BYTES, decode_record_header, seed_of
-from tier2.volumes.found_bytes import FoundBytes
+from tier2.volumes import write_queue as group_line
 from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.index_record import IndexRecord, decode_index_record
-from tier2.volumes.index_rows import decode_blob_row, decode_object_row
-from tier2.volumes.mutations import Condition, NewObject, Put, SmallPut
-from tier2.volumes.new_objects import (
-    GroupPlace,
-    Prepared,
+from tier2.volumes.index import decode_blob_row, decode_object_row
+from tier2.volumes.mutations import DuplicateFound, NewObject, Put, SmallPut
+from tier2.volumes.objects import Condition, IndexRecord
+from tier2.volumes.opening import OpenEngine
+from tier2.volumes.volume_files import OpenVolume
+from tier2.volumes.volume_format import (
+    RECORD_HEADER_BYTES,
+    decode_index_record,
+    decode_record_header,
+    seed_of,
+)
+from tier2.volumes.write_batch import (
+    BatchPlace,
+    PreparedBatch,
     Seal,
-    SealedGroup,
+    SealedBatch,
     native_seal,
     seal_in_python,
 )
-from tier2.volumes.opening import OpenEngine
-from tier2.volumes.volume_files import OpenVolume
 
 SECRET = 0x1234567890ABCDEF
 VOLUME, OFFSET, SEQUENCE, NOW_MS, PIECE_BYTES = 7, (1 << 33) + 64, (1 << 40) + 5, 99, 256 << 10
@@ -112,7 +116,7 @@ def test_records_and_rows_read_back(seal: Seal) -> None:
         buffers,
     ) in enumerate(objects):
         header = decode_record_header(written[position:], SECRET)
-        assert (header.sequence, header.group_left) == (SEQUENCE + number, 8 - number)
+        assert (header.sequence, header.batch_left) == (SEQUENCE + number, 8 - number)
         assert (header.key_length, header.blob_length) == (len(key), size)
         body = written[position + RECORD_HEADER_BYTES :][: header.body_length]
         assert header.crc == crc32(body, seed_of(SECRET))
@@ -208,20 +212,20 @@ class Beside:
 
     def __init__(self, opened: OpenEngine) -> None:
         self.opened = opened
-        self.commit: GroupCommit = opened.engine._line._commit
+        self.commit: GroupCommit = opened.engine._queue._commit
 
     def puts(self, *numbers: int) -> list[Put]:
         wanted = [SmallPut(b"%d" % one, content_of(one), "", "", 900) for one in numbers]
         return group_line._digest_small(wanted, NOW_MS, SMALL)
 
-    def prepared(self, puts: list[Put]) -> Prepared:
+    def prepared(self, puts: list[Put]) -> PreparedBatch:
         return self.commit.prepare(puts, NOW_MS)
 
-    def make(self, puts: list[Put], ahead: Sequence[Prepared | None]) -> None:
+    def make(self, puts: list[Put], ahead: Sequence[PreparedBatch | None]) -> None:
         outcomes = self.commit.commit(puts, NOW_MS, ahead)
         for number, one in enumerate(outcomes):
-            if isinstance(one, FoundBytes):
-                put = self.opened.engine._line._checks._check(puts[number], one)
+            if isinstance(one, DuplicateFound):
+                put = self.opened.engine._queue._checks._check(puts[number], one)
                 (outcomes[number],) = self.commit.commit([put], NOW_MS, [None])
         assert [one.size for one in outcomes if isinstance(one, IndexRecord)] == [900] * len(puts)
 
@@ -254,11 +258,11 @@ def sealings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many objects, each time that a group is sealed, ahead or in its turn."""
     counts: list[int] = []
 
-    def seal_group(puts: Sequence[Put], place: GroupPlace, now_ms: int) -> SealedGroup:
+    def seal_batch(puts: Sequence[Put], place: BatchPlace, now_ms: int) -> SealedBatch:
         counts.append(len(puts))
-        return new_objects.seal_group(puts, place, now_ms)
+        return seal_batch(puts, place, now_ms)
 
-    monkeypatch.setattr("tier2.volumes.group_commit.seal_group", seal_group)
+    monkeypatch.setattr("tier2.volumes.group_commit.seal_group", seal_batch)
     return counts
 
 
@@ -314,11 +318,11 @@ async def test_h48_what_was_sealed_for_a_volume_that_failed_goes_to_the_next_one
     beside.make(beside.puts(1), [None])
     puts = beside.puts(2, 3)
 
-    def prepare_and_fail() -> Prepared:
+    def prepare_and_fail() -> PreparedBatch:
         ahead.append(beside.prepared(puts))
         raise OSError(errno.EIO, "as the test says")
 
-    ahead: list[Prepared] = []
+    ahead: list[PreparedBatch] = []
     during_the_next_write(monkeypatch, prepare_and_fail)
     with pytest.raises(OSError, match="as the test says"):
         beside.commit.commit(beside.puts(4), NOW_MS, [None])
@@ -327,10 +331,10 @@ async def test_h48_what_was_sealed_for_a_volume_that_failed_goes_to_the_next_one
 
 
 def during_the_next_write(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[], Prepared]
-) -> list[Prepared]:
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[], PreparedBatch]
+) -> list[PreparedBatch]:
     """What the call came to."""
-    calls, found = [call], list[Prepared]()
+    calls, found = [call], list[PreparedBatch]()
     real = OpenVolume.write
 
     def write(self: OpenVolume, buffers: Sequence[BufferView], length: int, **given: bool) -> None:
@@ -350,7 +354,7 @@ async def test_what_is_sealed_is_what_judging_makes(tmp_path: Path, seed: int) -
         directory, random = tmp_path / f"{is_sealed}", Random(seed)
         directory.mkdir()
         opened = await open_small(str(directory))
-        commit: GroupCommit = opened.engine._line._commit
+        commit: GroupCommit = opened.engine._queue._commit
         applied: list[int] = []
         for number in range(30):
             # A few old keys and contents, and twice the same in one group now and then.

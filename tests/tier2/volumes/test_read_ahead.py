@@ -9,12 +9,11 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes import group_line
-from tier2.volumes.buffered_index import BufferedIndex
+from tier2.volumes import write_queue as group_line
 from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.mutations import Put, Undigested
-from tier2.volumes.new_objects import Prepared
+from tier2.volumes.index_database import BufferedIndex, MemoryIndex
+from tier2.volumes.mutations import Put, UnhashedPut
+from tier2.volumes.write_batch import PreparedBatch
 
 KEYS = [b"key%d" % number for number in range(8)]
 
@@ -27,9 +26,9 @@ def test_rows_that_were_read_ahead_are_those_of_now_or_unknown(seed: int) -> Non
     known = 0
     for step in range(60):
         wanted = random.sample(KEYS, 4)
-        aheads.append(index.read_ahead(wanted))
+        aheads.append(index.prefetch(wanted))
         for ahead in random.sample(aheads, min(5, len(aheads))):
-            rows = index.still_true(ahead)
+            rows = index.still_valid(ahead)
             known += len(rows)
             assert not rows or list(rows) == list(ahead.rows)
             assert [*rows.values()] == index.get_many([*rows])
@@ -58,14 +57,14 @@ class StubbornIndex(MemoryIndex):
 def test_rows_of_a_batch_that_did_not_reach_the_database_are_known_from_memory() -> None:
     database = StubbornIndex()
     index = BufferedIndex(database, rows_max=100, bytes_max=1 << 20)
-    ahead = index.read_ahead(KEYS)
+    ahead = index.prefetch(KEYS)
     index.apply((key, b"new") for key in KEYS)
     database.fails = True
     with pytest.raises(StorageError):
         index.flush()
-    later = index.read_ahead(KEYS)
+    later = index.prefetch(KEYS)
     for one in (ahead, later):
-        assert set(index.still_true(one).values()) == {b"new"}
+        assert set(index.still_valid(one).values()) == {b"new"}
 
 
 async def test_a_put_finds_what_a_group_changed_after_it_had_looked(
@@ -75,7 +74,7 @@ async def test_a_put_finds_what_a_group_changed_after_it_had_looked(
     looked = []
     real = GroupCommit.prepare
 
-    def prepare(self: GroupCommit, puts: Sequence[Put], now_ms: int) -> Prepared:
+    def prepare(self: GroupCommit, puts: Sequence[Put], now_ms: int) -> PreparedBatch:
         looked.append(len(puts))
         return real(self, puts, now_ms)
 
@@ -100,7 +99,7 @@ async def test_bytes_that_change_after_they_were_hashed_are_the_trouble_of_one_o
     changed = bytearray(40_000)
     real = group_line._digest_all
 
-    def digest_and_change(wanted: Sequence[Undigested], *rest: object) -> object:
+    def digest_and_change(wanted: Sequence[UnhashedPut], *rest: object) -> object:
         found = real(wanted, *rest)  # type: ignore[arg-type]  # as it came
         changed[20_000] = 1
         return found

@@ -14,25 +14,16 @@ from segmentstore.contracts.errors import StorageUnavailableError
 from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.engines import Model, SetClock, open_small, require
 from tests.tier2.volumes.index_database_suite import LONG
-from tier2.volumes import record_block
-from tier2.volumes.index_database import Row
-from tier2.volumes.index_mark import IndexMark
-from tier2.volumes.index_record import IndexRecord, RetentionMode
-from tier2.volumes.index_rows import (
-    ObjectRow,
-    decode_object_row,
-    encode_object_row,
-    plain_row_sequence,
-)
-from tier2.volumes.lmdb_index import LmdbIndex
-from tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.opening import OpenEngine, open_engine_for_reading
-from tier2.volumes.plain_rows import PlainRows
-from tier2.volumes.record_block import RecordBlocks, native_walk, walk_in_python
+from tier2.volumes import rebuild as record_block
+from tier2.volumes.index import ObjectRow, decode_object_row, encode_object_row, plain_row_sequence
+from tier2.volumes.index_database import LmdbIndex, MemoryIndex, Row
+from tier2.volumes.objects import IndexRecord, RetentionMode
+from tier2.volumes.opening import IncompleteIndexMark, OpenEngine, open_engine_for_reading
+from tier2.volumes.rebuild import PlainRows, RecordBlocks, native_walk, walk_in_python
+from tier2.volumes.recovery import object_row_of
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.tail_replay import object_row_of
-from tier2.volumes.volume_header import VOLUME_HEADER_BYTES, decode_volume_header
-from tier2.volumes.volume_scan import DamagedStretch, ScannedRecord, VolumeScan
+from tier2.volumes.volume_files import DamagedStretch, ScannedRecord, VolumeScan
+from tier2.volumes.volume_format import VOLUME_HEADER_BYTES, decode_volume_header
 
 ROOMY = VolumeSettings(
     volume_bytes_max=200_000,
@@ -278,7 +269,7 @@ async def test_h68_an_index_that_was_not_made_whole_is_made_again(tmp_path: Path
     model = Model()
     await live(opened, model, Random(2), 40)
     await opened.close()
-    mark = IndexMark(str(tmp_path / "index"), files=SystemFileSystem())
+    mark = IncompleteIndexMark(str(tmp_path / "index"), files=SystemFileSystem())
     assert not mark.is_there
     mark.put()
     index = LmdbIndex(str(tmp_path / "index"))

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tier2.volumes.index_database import NewRow
-from tier2.volumes.record_block import Walk, Walked, native_walk, walk_in_python
+from tier2.volumes.rebuild import Walk, Walked, native_walk, walk_in_python
 
 SEED = 0xDEADBEEF
 START = (1 << 33) + 64

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tier2.volumes.index_database import NewRow
-from tier2.volumes.plain_rows import Order, native_order, order_in_python
+from tier2.volumes.rebuild import Order, native_order, order_in_python
 
 NATIVE = native_order()
 needs_native = pytest.mark.skipif(NATIVE is None, reason="it was not built, or is switched off")

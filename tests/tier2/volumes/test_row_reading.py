@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.runtime.native import native_module
-from tier2.volumes import lookups
-from tier2.volumes.buffered_index import BufferedIndex
-from tier2.volumes.index_record import IndexRecord, RetentionMode
-from tier2.volumes.index_rows import ObjectRow, encode_object_row
-from tier2.volumes.lookups import Lookups, StoredObject, Wanted
+from tier2.volumes.index import ObjectRow, encode_object_row
+from tier2.volumes.index_database import BufferedIndex
+from tier2.volumes.objects import IndexRecord, RetentionMode, StoredObject
+from tier2.volumes.reader import ObjectReader, ReadRequest
 from tier2.volumes.volume_files import VolumeFiles
 
 NATIVE = native_module("tier2.volumes.native.row_reading")
@@ -115,13 +114,13 @@ class Rows:
 
 
 def looked_up(
-    contents: Sequence[bytes | None], wanted: Wanted, *, native: bool
+    contents: Sequence[bytes | None], wanted: ReadRequest, *, native: bool
 ) -> list[StoredObject | ObjectRow | Exception]:
     index = cast(BufferedIndex, Rows([*contents, None]))
     with pytest.MonkeyPatch.context() as patched:
         if not native:
             patched.setattr(lookups, "_NATIVE", None)
-        looking = Lookups(index=index, volumes=cast(VolumeFiles, None))
+        looking = ObjectReader(index=index, volumes=cast(VolumeFiles, None))
         found = looking.look_up([wanted] * (len(contents) + 1))
     return found[:-1]
 
@@ -145,7 +144,7 @@ def small_objects(contents: Sequence[bytes | Exception | None]) -> list[StoredOb
 def test_small_objects_are_the_same_natively_and_row_by_row(
     contents: list[bytes | None], start: int, length: int | None
 ) -> None:
-    wanted = Wanted(b"key", None, start, length)
+    wanted = ReadRequest(b"key", None, start, length)
     natively = looked_up(contents, wanted, native=True)
     row_by_row = looked_up(contents, wanted, native=False)
     assert list(map(repr, natively)) == list(map(repr, row_by_row))
@@ -212,7 +211,7 @@ def stretched(row: bytes) -> bytes:
     ],
 )
 def test_rows_that_lie_are_judged_as_without_it(row: bytes) -> None:
-    wanted = Wanted(b"key", None)
+    wanted = ReadRequest(b"key", None)
     natively, row_by_row = (looked_up([row], wanted, native=native) for native in (True, False))
     assert list(map(repr, natively)) == list(map(repr, row_by_row))
 

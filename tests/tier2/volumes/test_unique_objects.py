@@ -11,9 +11,9 @@ from segmentstore.contracts.errors import CorruptedDataError
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.object_stores.failing_files import FailingFileSystem
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small, small_engine
-from tier2.object_stores.volumes.volume_object_store import VolumeObjectStore
-from tier2.volumes.content import digest, digest_by_name
-from tier2.volumes.lmdb_index import LmdbIndex
+from tier2.object_stores.volumes import VolumeObjectStore
+from tier2.volumes.index_database import LmdbIndex
+from tier2.volumes.objects import digest, digest_by_name
 from tier2.volumes.opening import open_engine
 from tier2.volumes.settings import VolumeSettings
 

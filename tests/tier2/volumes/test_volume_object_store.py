@@ -10,10 +10,8 @@ import pytest
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import ObjectStoreSuite
-from tier2.object_stores.volumes.volume_object_store import VolumeObjectStore
-from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.lmdb_index import LmdbIndex
-from tier2.volumes.memory_index import MemoryIndex
+from tier2.object_stores.volumes import VolumeObjectStore
+from tier2.volumes.index_database import IndexDatabase, LmdbIndex, MemoryIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 

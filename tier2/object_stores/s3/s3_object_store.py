@@ -10,35 +10,66 @@ Invariants:
 - No request is sent unless a verb needs it: an idle store costs nothing.
 
 start() first, close() last, after every other call has ended.
+
+A large object in parts: sent side by side, each guarded by its CRC32C, visible all at once at the end.
+
+Invariants:
+
+- Nothing is visible before `complete`; a failed upload is aborted, so that its parts are not billed for ever. An upload
+  whose process died is left to the bucket's lifecycle rule (AbortIncompleteMultipartUpload).
+- At most `parts_in_flight_max` parts are under way, so memory beside the caller's buffers is bounded. A part is made
+  from them in a thread, once, when it is its turn: the loop that sends them does nothing else.
+- `complete` may be answered "no such upload" for its own earlier success: the caller compares the object then.
+
+Reads by obstore, a client in Rust: a setting, since a small read takes a tenth of the time and of the CPU.
+
+Only reads: they have no outcome that could be in doubt. Every put goes by the other client, whose answers to
+conditional requests are what the commit rests on (H4).
+
+Invariants:
+
+- It repeats nothing by itself, and every attempt is counted, as with the other client (request_line).
+- Its errors become those of the other client, so that there is one place that says what they mean (failures).
+- Credentials are those that the other client found; they are asked for again before they are five minutes old.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import re
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 
 import aioboto3
 from aiobotocore.config import AioConfig
+from botocore.exceptions import ClientError, NoCredentialsError
+from crc32c import crc32c
 
 from segmentstore.contracts.errors import (
+    InvalidRequestError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    SegmentStoreError,
     StorageError,
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
+from segmentstore.runtime.clock import SystemWallClock
+from tier2.object_stores.conditional_puts import require_compare_and_set
 from tier2.object_stores.object_key import check_key, check_prefix, check_range
-from tier2.object_stores.s3.multipart_upload import MultipartUpload, summed
-from tier2.object_stores.s3.one_attempt_session import OneAttemptSession
-from tier2.object_stores.s3.request_line import ConditionFailedError, RequestLine
-from tier2.object_stores.s3.request_statistics import RequestStatistics
-from tier2.object_stores.s3.rust_reads import RustReads
-from tier2.object_stores.s3.settings import S3Settings
-from tier2.object_stores.s3.startup_race import require_compare_and_set
+from tier2.object_stores.s3.requests import (
+    ConditionFailedError,
+    OneAttemptSession,
+    RequestSender,
+    RequestStatistics,
+)
+from tier2.object_stores.s3.settings import PARTS_MAX, S3Settings
 
 _PROBE_KEY = "probe"
 _PARTIAL_CONTENT = 206
@@ -59,7 +90,7 @@ class S3ObjectStore:
         self._settings = settings
         self._executor = executor
         self._random = random
-        self._line = RequestLine(settings=settings, random=random, renew=self._renew)
+        self._sender = RequestSender(settings=settings, random=random, renew=self._renew)
         self._stack = AsyncExitStack()
         self._client: Any = None  # the client library makes its classes at run time
         self._credentials: object = None
@@ -69,7 +100,7 @@ class S3ObjectStore:
 
     @property
     def statistics(self) -> RequestStatistics:
-        return self._line.statistics
+        return self._sender.statistics
 
     async def start(self) -> int:
         """Connect, and prove that conditional puts work. Raises StorageError, InvalidRequestError."""
@@ -129,8 +160,8 @@ class S3ObjectStore:
             else:
                 body, checksum = await self._summed(content, size)
                 request = self._put_request(key, body, checksum, IfNoneMatch="*")
-                await self._line.repeatable("put_object", key, request)
-                self._line.statistics.sent_bytes += size
+                await self._sender.repeatable("put_object", key, request)
+                self._sender.statistics.sent_bytes += size
         except (ConditionFailedError, ObjectNotFoundError) as error:
             await self._require_same(key, b"".join(content), error)
 
@@ -143,7 +174,7 @@ class S3ObjectStore:
     async def _put_parts(self, key: str, content: Sequence[BufferView], size: int) -> None:
         upload = MultipartUpload(
             client=self._client,
-            line=self._line,
+            sender=self._sender,
             settings=self._settings,
             key=self._full_key(key),
             creation=self._creation,
@@ -179,8 +210,8 @@ class S3ObjectStore:
     async def _put_once(self, key: str, body: bytes, **condition: str) -> str:
         body, checksum = summed([body])
         request = self._put_request(key, body, checksum, **condition)
-        answer = await self._line.once("put_object", key, request)
-        self._line.statistics.sent_bytes += len(body)
+        answer = await self._sender.once("put_object", key, request)
+        self._sender.statistics.sent_bytes += len(body)
         return _tag_of(answer, key)
 
     def _put_request(
@@ -209,8 +240,8 @@ class S3ObjectStore:
                 content = await stream.read()
             return VersionedObject(content=content, tag=_tag_of(answer, key))
 
-        found = await self._line.repeatable("get_object", key, request)
-        self._line.statistics.received_bytes += len(found.content)
+        found = await self._sender.repeatable("get_object", key, request)
+        self._sender.statistics.received_bytes += len(found.content)
         return found
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -238,8 +269,8 @@ class S3ObjectStore:
                 return content[start : start + length]
             return content
 
-        content = await self._line.repeatable("get_object", key, request)
-        self._line.statistics.received_bytes += len(content)
+        content = await self._sender.repeatable("get_object", key, request)
+        self._sender.statistics.received_bytes += len(content)
         if len(content) > length:
             raise StorageError(
                 f"s3 sent more than was asked for key={key} start={start} length={length} got={len(content)}"
@@ -248,14 +279,14 @@ class S3ObjectStore:
 
     async def size(self, key: str) -> int:
         check_key(key)
-        answer = await self._line.repeatable(
+        answer = await self._sender.repeatable(
             "head_object", key, lambda: self._client.head_object(**self._address(key))
         )
         return int(answer["ContentLength"])
 
     async def delete(self, key: str) -> None:
         check_key(key)
-        await self._line.repeatable(
+        await self._sender.repeatable(
             "delete_object", key, lambda: self._client.delete_object(**self._address(key))
         )
 
@@ -264,7 +295,7 @@ class S3ObjectStore:
         cut = len(self._full_key(""))
         parameters = {"Bucket": self._settings.bucket, "Prefix": self._full_key(prefix)}
         while True:
-            page = await self._line.repeatable(
+            page = await self._sender.repeatable(
                 "list_objects_v2", prefix, lambda: self._client.list_objects_v2(**parameters)
             )
             for item in page.get("Contents", ()):
@@ -314,3 +345,252 @@ def _creation_parameters(settings: S3Settings) -> dict[str, str]:
         "SSEKMSKeyId": settings.kms_key_id,
     }
     return {name: value for name, value in given.items() if value}
+
+
+def checksum_text(body: bytes | memoryview) -> str:
+    """The CRC32C as the protocol writes it: big-endian, base64."""
+    return b64encode(crc32c(body).to_bytes(4, "big")).decode()
+
+
+def summed(content: Sequence[BufferView]) -> tuple[bytes, str]:
+    """One body of all, as the client library wants it, and its checksum. Blocking: two passes over the bytes."""
+    body = b"".join(content)
+    return body, checksum_text(body)
+
+
+def cut_into_parts(content: Sequence[BufferView], part_bytes: int) -> Iterator[list[BufferView]]:
+    """The same bytes, uncopied, by `part_bytes`; the last part may be shorter."""
+    part: list[BufferView] = []
+    room = part_bytes
+    for buffer in content:
+        view = memoryview(buffer)
+        while len(view) >= room:
+            yield [*part, view[:room]]
+            part, view, room = [], view[room:], part_bytes
+        if view:
+            part.append(view)
+            room -= len(view)
+    if part:
+        yield part
+
+
+class MultipartUpload:
+    """One upload under one key."""
+
+    def __init__(
+        self,
+        *,
+        client: Any,  # the client library makes its classes at run time
+        sender: RequestSender,
+        settings: S3Settings,
+        key: str,
+        creation: dict[str, str],
+        executor: Executor | None,
+    ) -> None:
+        """`creation`: storage class and encryption, as parameters of the request."""
+        self._client = client
+        self._sender = sender
+        self._settings = settings
+        self._address = {"Bucket": settings.bucket, "Key": key}
+        self._key = key
+        self._creation = creation
+        self._executor = executor
+
+    async def run(self, content: Sequence[BufferView], size: int) -> None:
+        """Upload and complete. Raises ConditionFailedError if the key is taken, ObjectNotFoundError if the upload is
+        gone (perhaps completed by an earlier attempt), StorageError."""
+        created = await self._sender.repeatable(
+            "create_multipart_upload",
+            self._key,
+            lambda: self._client.create_multipart_upload(
+                **self._address, **self._creation, ChecksumAlgorithm="CRC32C"
+            ),
+        )
+        upload = {**self._address, "UploadId": str(created["UploadId"])}
+        try:
+            parts = await self._send_parts(upload, content, size)
+            await self._sender.repeatable(
+                "complete_multipart_upload",
+                self._key,
+                lambda: self._client.complete_multipart_upload(
+                    **upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                ),
+            )
+        except BaseException:
+            await asyncio.shield(self._abort(upload))
+            raise
+
+    async def _send_parts(
+        self, upload: dict[str, str], content: Sequence[BufferView], size: int
+    ) -> list[dict[str, object]]:
+        part_bytes = max(self._settings.part_bytes, -(-size // PARTS_MAX))
+        places = asyncio.Semaphore(self._settings.parts_in_flight_max)
+        loop = asyncio.get_running_loop()
+
+        async def send(number: int, buffers: Sequence[BufferView]) -> dict[str, object]:
+            async with places:
+                part, checksum = await loop.run_in_executor(self._executor, summed, buffers)
+                answer = await self._sender.repeatable(
+                    "upload_part",
+                    self._key,
+                    lambda: self._client.upload_part(
+                        **upload, PartNumber=number, Body=part, ChecksumCRC32C=checksum
+                    ),
+                )
+            self._sender.statistics.sent_bytes += len(part)
+            return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sending = [
+                    tasks.create_task(send(number, buffers))
+                    for number, buffers in enumerate(cut_into_parts(content, part_bytes), start=1)
+                ]
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+        return [task.result() for task in sending]
+
+    async def _abort(self, upload: dict[str, str]) -> None:
+        try:
+            await self._sender.repeatable(
+                "abort_multipart_upload",
+                self._key,
+                lambda: self._client.abort_multipart_upload(**upload),
+            )
+        except SegmentStoreError:
+            return  # the lifecycle rule of the bucket is the second broom; the first error is what matters
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+_CREDENTIALS_LIFE = timedelta(minutes=5)
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"\b([345]\d\d) [A-Z]")
+_RANGE_REFUSED = 416
+
+
+class _Credential(TypedDict):
+    access_key_id: str
+    secret_access_key: str
+    token: str | None
+    expires_at: datetime | None
+
+
+class RustReads:
+    """Get and ranged get of one bucket. Raises what the other client raises."""
+
+    def __init__(self, *, settings: S3Settings, session: aioboto3.Session) -> None:
+        """Raises InvalidRequestError if obstore is not installed."""
+        try:
+            # Optional: its types are not known where it is not installed.
+            self._obstore: Any = import_module("obstore")
+            stores: Any = import_module("obstore.store")
+            errors: Any = import_module("obstore.exceptions")
+        except ImportError as error:
+            raise InvalidRequestError(
+                "reads by obstore need the package obstore: pip install obstore"
+            ) from error
+        self._session = session
+        self._refusals: tuple[type[Exception], ...] = (
+            FileNotFoundError,
+            ValueError,
+            errors.BaseError,
+        )
+        self._denials: tuple[type[Exception], ...] = (
+            errors.PermissionDeniedError,
+            errors.UnauthenticatedError,
+        )
+        endpoint = settings.endpoint_url
+        seconds = timedelta(seconds=settings.read_seconds_max)
+        self._store: Any = stores.S3Store(
+            settings.bucket,
+            region=settings.region,
+            endpoint=endpoint or None,
+            virtual_hosted_style_request=not endpoint,
+            credential_provider=self._credential,
+            retry_config={"max_retries": 0},
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=settings.connect_seconds_max),
+                "timeout": seconds,
+            },
+        )
+
+    async def get(self, key: str) -> VersionedObject:
+        """The whole object."""
+        try:
+            answer = await self._obstore.get_async(self._store, key)
+            content = bytes(await answer.bytes_async())
+        except self._refusals as error:
+            raise self._translated(error) from error
+        return VersionedObject(content=content, tag=str(answer.meta["e_tag"]))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """The bytes [start, start + length), or fewer at the end."""
+        options = {"range": (start, start + length)}
+        try:
+            answer = await self._obstore.get_async(self._store, key, options=options)
+            return bytes(await answer.bytes_async())
+        except self._refusals as error:
+            translated = self._translated(error)
+            if _is_behind_the_end(translated):
+                return b""
+            raise translated from error
+
+    async def _credential(self) -> _Credential:
+        credentials = await self._session.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        frozen = await credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            # The client compares it with the system's clock, whatever clock we run on.
+            "expires_at": _instant(SystemWallClock().now_ms()) + _CREDENTIALS_LIFE,
+        }
+
+    def _translated(self, error: Exception) -> Exception:
+        """What the other client would have raised: the code of the answer, or a broken connection."""
+        text = str(error)
+        if isinstance(error, FileNotFoundError):
+            return _client_error("NoSuchBucket" if "NoSuchBucket" in text else "NoSuchKey", 404, "")
+        code, status = _CODE.search(text), _STATUS.search(text)
+        if code is not None:
+            return _client_error(code[1], int(status[1]) if status else 0, text)
+        if isinstance(error, self._denials):
+            return _client_error("AccessDenied", 403, text)
+        if status is not None:
+            return _client_error(status[1], int(status[1]), text)
+        if "NoCredentialsError" in text:
+            missing: Exception = NoCredentialsError()
+            return missing
+        return ConnectionError(text)
+
+
+def _instant(unix_ms: int) -> datetime:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC)
+
+
+def _client_error(code: str, status: int, text: str) -> Exception:
+    error: Exception = ClientError(
+        {
+            "Error": {"Code": code, "Message": text[:500]},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        },
+        "GetObject",
+    )
+    return error
+
+
+def _is_behind_the_end(error: Exception) -> bool:
+    if not isinstance(error, ClientError):
+        return False
+    code = error.response["Error"]["Code"]
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return bool(code == "InvalidRange" or status == _RANGE_REFUSED)

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from tier2.volumes.mutations import NewObject
-from tier2.volumes.new_objects import Sealed
+from tier2.volumes.write_batch import Sealed
 
 def seal(
     objects: Sequence[NewObject],

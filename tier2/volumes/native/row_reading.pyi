@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from tier2.volumes.index_record import IndexRecord
-from tier2.volumes.lookups import StoredObject
+from tier2.volumes.volume_format import IndexRecord
+from tier2.volumes.reader import StoredObject
 
 def small_objects(
     contents: Sequence[bytes | Exception | None],

@@ -19,11 +19,10 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from tests.contracts.object_store_suite import ObjectStoreSuite
 from tests.tier2.counting_threads import CountingThreads
+from tier2.object_stores.conditional_puts import require_compare_and_set
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.object_stores.s3.multipart_upload import cut_into_parts
-from tier2.object_stores.s3.s3_object_store import S3ObjectStore
+from tier2.object_stores.s3.s3_object_store import S3ObjectStore, cut_into_parts
 from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
-from tier2.object_stores.s3.startup_race import require_compare_and_set
 
 
 @pytest.fixture

@@ -1,0 +1,230 @@
+"""Brings unknown attributes into memory: what is wanted of a segment during a request shares the next one.
+
+- One request per segment is under way, a bounded number of them per container.
+- What is learnt is never older than what has left memory meanwhile: if values left and something was published during
+  the request, it is made again (H26).
+- A caller that goes away does not end the request for the others.
+
+Keeps the extended attributes that one container holds in memory within a bound.
+
+Values that Tier 2 has leave, those that were not used for longest first, approximately: the hand goes from segment
+to segment, and within a segment takes the generation that was not used since its last turn. What Tier 2 does not have
+never leaves; when that alone is more than the bound, the storage writer is asked to flush (H14), and beyond
+a multiple of the bound writers are slowed.
+"""
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from containers.container_settings import AttributeFetchSettings, AttributeMemorySettings
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
+from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
+from segmentstore.contracts.identifiers import NO_SEGMENT, AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.storage import ReadOnlyStorage
+
+AttributeValues: TypeAlias = Mapping[AttributeKey, AttributeValue | None]
+
+
+class _Batch:
+    """Keys of one segment that are asked for next, and who waits for them."""
+
+    __slots__ = ("done", "keys")
+
+    def __init__(self, done: "Future[AttributeValues]") -> None:
+        self.keys: dict[AttributeKey, None] = {}
+        self.done = done
+
+
+class AttributeFetches:
+    """All attribute requests of one container. They make progress while run() does."""
+
+    def __init__(self, *, storage: ReadOnlyStorage, settings: AttributeFetchSettings) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._wanted: dict[SegmentMetadata, _Batch] = {}
+        self._waiting: deque[SegmentMetadata] = deque()
+        """Segments with a batch and no request under way."""
+        self._busy: set[SegmentMetadata] = set()
+        self._wake = asyncio.Event()
+        self._stopped: ContainerStoppedError | None = None
+        self.requests = 0
+
+    def want(
+        self, segment: SegmentMetadata, keys: Iterable[AttributeKey]
+    ) -> "Future[AttributeValues]":
+        """The committed values of (at least) these keys at some moment after this call, None for absent ones.
+
+        They are in memory as well when it is done, for a while. Fails with StorageError, ContainerStoppedError.
+
+        The segment must be pinned, or waited for in line, as long as somebody relies on the answer.
+        """
+        if self._stopped is not None:
+            refused: Future[AttributeValues] = asyncio.get_running_loop().create_future()
+            _settle(refused, self._stopped)
+            return refused
+        batch = self._wanted.get(segment)
+        if batch is None:
+            batch = _Batch(asyncio.get_running_loop().create_future())
+            self._wanted[segment] = batch
+            segment.pins += 1
+            if segment not in self._busy:
+                self._waiting.append(segment)
+                self._wake.set()
+        batch.keys.update(dict.fromkeys(keys))
+        return batch.done
+
+    async def fetch(self, segment: SegmentMetadata, keys: Iterable[AttributeKey]) -> None:
+        """Bring the keys into memory."""
+        await asyncio.shield(self.want(segment, keys))
+
+    async def values(
+        self, segment: SegmentMetadata, keys: Sequence[AttributeKey]
+    ) -> dict[AttributeKey, AttributeValue | None]:
+        """Committed values, None for absent ones, however little of them fits into memory."""
+        table = segment.attributes
+        values = {key: table.committed_value(key) for key in keys if table.is_known(key)}
+        unknown = [key for key in keys if key not in values]
+        if unknown:
+            found = await asyncio.shield(self.want(segment, unknown))
+            values.update((key, found[key]) for key in unknown)
+        return values
+
+    async def run(self) -> None:
+        """Make the requests, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    while self._waiting and len(self._busy) < self._settings.requests_max:
+                        segment = self._waiting.popleft()
+                        self._busy.add(segment)
+                        tasks.create_task(self._serve(segment))
+                    self._wake.clear()
+                    await self._wake.wait()
+        finally:
+            self._stopped = ContainerStoppedError("the container stopped")
+            self._fail_all(self._stopped)
+
+    async def _serve(self, segment: SegmentMetadata) -> None:
+        batch = self._wanted.pop(segment)
+        outcome: AttributeValues | SegmentStoreError = ContainerStoppedError(
+            "the container stopped"
+        )
+        try:
+            outcome = await self._load(segment, list(batch.keys))
+        except SegmentStoreError as failure:
+            outcome = failure
+        finally:
+            segment.pins -= 1
+            self._busy.discard(segment)
+            if segment in self._wanted:
+                self._waiting.append(segment)
+            self._wake.set()
+            _settle(batch.done, outcome)
+
+    async def _load(self, segment: SegmentMetadata, keys: list[AttributeKey]) -> AttributeValues:
+        table = segment.attributes
+        values: dict[AttributeKey, AttributeValue | None] = {}
+        for first in range(0, len(keys), self._settings.keys_max):
+            some = keys[first : first + self._settings.keys_max]
+            missing: dict[AttributeKey, None] = {}
+            while True:
+                # Also those that an earlier round brought: they may leave memory while the others come.
+                missing.update((key, None) for key in some if not table.is_known(key))
+                unknown = list(missing)
+                found: Mapping[AttributeKey, AttributeValue] = {}
+                if unknown:
+                    self.requests += 1
+                    before = (table.drops, segment.published_sequence_number)
+                    found = await self._storage.load_attributes(segment.segment_id, unknown)
+                    after = (table.drops, segment.published_sequence_number)
+                    if before[0] != after[0] and before[1] != after[1]:
+                        continue
+                    table.learn(unknown, found)
+                if all(map(table.is_known, some)):
+                    break
+            values.update((key, table.committed_value(key)) for key in some)
+        return values
+
+    def _fail_all(self, error: SegmentStoreError) -> None:
+        for segment, batch in self._wanted.items():
+            segment.pins -= 1
+            _settle(batch.done, error)
+        self._wanted.clear()
+        self._waiting.clear()
+
+
+def _settle(done: "Future[AttributeValues]", outcome: AttributeValues | SegmentStoreError) -> None:
+    if done.done():
+        return
+    if not isinstance(outcome, SegmentStoreError):
+        done.set_result(outcome)
+        return
+    done.set_exception(outcome)
+    done.exception()  # taken here: perhaps nobody waits any more
+
+
+class AttributeMemory:
+    """The hand of the clock, for all segments of one container."""
+
+    def __init__(self, *, metadata: ContainerMetadata, settings: AttributeMemorySettings) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._hand: SegmentId = NO_SEGMENT
+        self.wants_flush = False
+        """Un-published values alone are more than the bound."""
+        self.swept = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._metadata.attribute_ledger.held_bytes
+
+    @property
+    def throttle_fraction(self) -> float:
+        """Share of what may be held at the very most."""
+        return self.held_bytes / (self._settings.bytes_max * self._settings.throttle_factor)
+
+    async def run(self) -> None:
+        """Look at the bound now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.look_seconds)
+            await self.shrink()
+
+    async def shrink(self) -> None:
+        """Bring the memory a little below its bound, if Tier 2 has enough of it. O(values) at worst, in slices."""
+        bytes_max = self._settings.bytes_max
+        if self.held_bytes <= bytes_max:
+            self.wants_flush = False
+            return
+        target = bytes_max - bytes_max // 8
+        for _ in range(
+            2
+        ):  # once round the generations that were not used, once round all that is left
+            for segment in self._in_turn():
+                await self._sweep(segment, target)
+                if self.held_bytes <= target:
+                    self._hand = segment.segment_id
+                    self.wants_flush = False
+                    return
+        self.wants_flush = self.held_bytes > bytes_max
+
+    def _in_turn(self) -> list[SegmentMetadata]:
+        """Segments with values, the one behind the hand first."""
+        holding = [s for s in self._metadata.by_id.values() if s.attributes.extended_count]
+        holding.sort(key=lambda segment: (segment.segment_id < self._hand, segment.segment_id))
+        return holding
+
+    async def _sweep(self, segment: SegmentMetadata, target: int) -> None:
+        table = segment.attributes
+        left = table.extended_count
+        while left > 0 and self.held_bytes > target:
+            if self._metadata.by_id.get(segment.segment_id) is not segment:
+                return
+            left -= max(
+                1, table.sweep(segment.published_sequence_number, self._settings.slice_count)
+            )
+            self.swept += 1
+            await asyncio.sleep(0)

@@ -1,0 +1,183 @@
+"""Requests that cannot be accepted yet: writers are slowed, the cache has no room, or an attribute is not in memory.
+
+The line keeps call order per segment (H35): while a segment has a request here, every later one of it that must not
+overtake queues behind it. A segment that waits for an attribute steps aside with its requests and lets other segments
+go on (H26). Requests are held, never dropped; their bytes are bounded.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from containers.attributes.attribute_updates import UnknownAttributesError
+from containers.log.throttler import STOP, Throttle
+from containers.metadata.segment_metadata import SegmentMetadata
+from segmentstore.contracts.errors import CacheFullError, SegmentStoreError
+from segmentstore.contracts.identifiers import AttributeKey
+
+_BATCH_REQUESTS = 256
+_BATCH_BYTES = 512 * 1024
+_LOOK_AGAIN_SECONDS = 0.05
+"""The longest wait for room of which nobody tells."""
+
+
+class WaitingRequest:
+    """One request in the line."""
+
+    __slots__ = ("attempt", "attributes", "fail", "length", "segment")
+
+    def __init__(
+        self,
+        segment: SegmentMetadata,
+        *,
+        length: int,
+        attempt: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.segment = segment
+        self.length = length
+        self.attempt = attempt
+        """Accepts the request, or refuses it through its future; raises what means "not yet"."""
+        self.fail = fail
+        self.attributes: dict[AttributeKey, None] = {}
+        """All that it was ever found to need: asked for one after the other, the first may leave memory before the last
+        has come, for ever."""
+
+
+class AdmissionQueue:
+    """The line and the task that works it off."""
+
+    def __init__(
+        self,
+        *,
+        throttle: Callable[[], Throttle],
+        fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
+        make_room: Callable[[], None],
+        queue_has_room: Callable[[], bool],
+        bytes_max: int,
+    ) -> None:
+        self._throttle = throttle
+        self._fetch_attributes = fetch_attributes
+        self._make_room = make_room
+        self._queue_has_room = queue_has_room
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._requests: deque[WaitingRequest] = deque()
+        self._aside: dict[SegmentMetadata, deque[WaitingRequest]] = {}
+        self._wake = asyncio.Event()
+        self.is_blocked = False
+        """The head of the line found no room in the cache: who comes now must not take it away."""
+
+    def __len__(self) -> int:
+        return len(self._requests) + sum(len(line) for line in self._aside.values())
+
+    @property
+    def has_room(self) -> bool:
+        return self._bytes < self._bytes_max
+
+    def add(self, request: WaitingRequest) -> None:
+        """Queue behind what waits already."""
+        request.segment.line += 1
+        self._bytes += request.length
+        aside = self._aside.get(request.segment)
+        (self._requests if aside is None else aside).append(request)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something changed that may let requests through."""
+        if self._requests:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Work the line off until cancelled."""
+        async with asyncio.TaskGroup() as fetches:
+            while True:
+                while not self._requests:
+                    self._wake.clear()
+                    await self._wake.wait()
+                await self._wait_for_throttle()
+                if not self._queue_has_room():
+                    self._wake.clear()
+                    await self._wait(_LOOK_AGAIN_SECONDS)
+                    continue
+                self.is_blocked = not self._admit_batch(fetches)
+                if self.is_blocked:
+                    self._make_room()
+                    self._wake.clear()
+                    await self._wait(_LOOK_AGAIN_SECONDS)
+                await asyncio.sleep(0)
+
+    async def _wait_for_throttle(self) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        while True:
+            delay = self._throttle().delay_seconds
+            left = begin + delay - loop.time()
+            if delay == 0.0 or left <= 0.0:
+                return
+            self._make_room()
+            self._wake.clear()
+            await self._wait(0.25 if delay == STOP else left)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until woken, at most this long: gauges may fall without a word."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    def _admit_batch(self, fetches: asyncio.TaskGroup) -> bool:
+        """Let the head of the line through; False if the cache has no room for it."""
+        requests = self._requests
+        length = 0
+        for _ in range(_BATCH_REQUESTS):
+            if not requests or length >= _BATCH_BYTES:
+                break
+            request = requests.popleft()
+            segment = request.segment
+            aside = self._aside.get(segment)
+            if aside is not None:
+                aside.append(request)
+                continue
+            try:
+                request.attempt()
+            except CacheFullError:
+                requests.appendleft(request)
+                return False
+            except UnknownAttributesError as unknown:
+                self._aside[segment] = deque([request])
+                request.attributes.update(dict.fromkeys(unknown.keys))
+                fetches.create_task(self._fetch(segment, list(request.attributes)))
+                continue
+            length += request.length
+            self._leave(request)
+        return True
+
+    def _leave(self, request: WaitingRequest) -> None:
+        request.segment.line -= 1
+        self._bytes -= request.length
+
+    async def _fetch(self, segment: SegmentMetadata, keys: list[AttributeKey]) -> None:
+        error: SegmentStoreError | None = None
+        try:
+            await self._fetch_attributes(segment, keys)
+        except SegmentStoreError as failure:
+            error = failure
+        waiting = self._aside.pop(segment)
+        if error is not None and waiting:
+            # Only the one that needs it fails: those behind may not need the attribute at all.
+            first = waiting.popleft()
+            self._leave(first)
+            first.fail(error)
+        self._requests.extendleft(reversed(waiting))
+        self._wake.set()
+
+    def fail_all(self, error: Exception) -> None:
+        """The container ends: nobody waits any longer."""
+        self.is_blocked = False
+        for line in [self._requests, *self._aside.values()]:
+            while line:
+                request = line.popleft()
+                self._leave(request)
+                request.fail(error)

@@ -1,0 +1,320 @@
+"""Brings a container back from its log, and from what Tier 2 says of it.
+
+Order matters: the log is opened first (that fences its former owner), then the root is claimed (that fences a former
+owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted or served
+before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+
+When the bytes that Tier 2 lacks do not fit into memory, replay stops, what has been replayed is flushed, and it goes on
+(H38). The log says nothing of this: whoever replays it again finds more of it in Tier 2.
+
+One recovery of a container: its log and its root, brought to the state in which the parts can begin.
+
+What replay finds in Tier 2 already is kept as checksums, for the storage writer to compare; what does not fit into
+memory is flushed on the way (containers.recovery.replay_flush).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from containers.cache.cache_manager import CacheManager
+from containers.container_settings import WriterSettings
+from containers.log.checkpoints import CheckpointPolicy
+from containers.log.data_frame import RecordStream, decode_frame
+from containers.log.in_memory_log import InMemoryLog
+from containers.log.log_truncation import TruncationMarkers
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.operations.operation import OperationType
+from containers.operations.record_codec import LENGTH_FIELD_BYTES, Record, decode_record
+from containers.read_index.container_read_index import ContainerReadIndex
+from containers.recovery.replay import Replay, ReplayedOverlap, ReplayReadIndex
+from containers.recovery.replay_flush import ReplayFlush
+from segmentstore.contracts.durable_data_log import DurableDataLog
+from segmentstore.contracts.errors import (
+    CacheFullError,
+    DataCorruptionError,
+    ErrorKind,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.storage import ClaimedManifest, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """What recovery fills and the parts work on."""
+
+    log: DurableDataLog
+    storage: Storage
+    cache: CacheManager
+    metadata: ContainerMetadata
+    memory_log: InMemoryLog
+    read_index: ContainerReadIndex
+    markers: TruncationMarkers
+    checkpoints: CheckpointPolicy
+
+
+_APPEND = int(OperationType.APPEND)
+_CHECKPOINTS = (int(OperationType.METADATA_CHECKPOINT), int(OperationType.STORAGE_CHECKPOINT))
+_LOGGER = logging.getLogger(__name__)
+
+NUMBER_GAP = 1 << 24
+"""Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power
+cut took are not given again (H33). The same for segment ids."""
+
+SLICE_SECONDS = 0.001
+"""Replay gives the loop back after about this long, and a frame: other containers serve meanwhile (H23, H37)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverySummary:
+    """What recovery found."""
+
+    epoch: int
+    claimed: ClaimedManifest | None
+    """None: Tier 2 did not answer, the state is that of the log alone."""
+    claim_failure: str
+    """What it answered instead, in a sentence; "" if it was claimed."""
+    frames: int
+    operations: int
+    data_bytes: int
+    """Bytes that only the log had."""
+    active_segments: int
+    flushes: int
+    """How often memory was full, and what had been replayed was flushed (H38)."""
+
+
+class Recovery:
+    """One recovery of one container."""
+
+    def __init__(
+        self,
+        *,
+        log: DurableDataLog,
+        storage: Storage,
+        metadata: ContainerMetadata,
+        memory_log: InMemoryLog,
+        read_index: ReplayReadIndex,
+        markers: TruncationMarkers,
+        expect_in_storage: Callable[[SegmentId, int, memoryview], None],
+        flush: Callable[[Replay, ClaimedManifest], Awaitable[ClaimedManifest]],
+    ) -> None:
+        """`flush` publishes what has been replayed, as far as it may, and says what the root knows then."""
+        self._log = log
+        self._storage = storage
+        self._metadata = metadata
+        self._memory_log = memory_log
+        self._read_index = read_index
+        self._markers = markers
+        self._expect_in_storage = expect_in_storage
+        self._flush = flush
+        self._claimed: ClaimedManifest | None = None
+        self._claim_failure = ""
+        self._root_changes = 0
+        """Of the root as it was claimed: a flush on the way adds to them."""
+        self._flushes = 0
+
+    async def run(self) -> RecoverySummary:
+        """Raises DataCorruptionError (the log should be disabled), LogNotPrimaryError, StorageNotPrimaryError,
+        InvalidRequestError (Tier 2 belongs to another log), SegmentStoreError."""
+        metadata = self._metadata
+        metadata.epoch = await self._log.initialize()
+        self._claimed = await self._claim()
+        self._root_changes = 0 if self._claimed is None else self._claimed.changes
+        replay = Replay(
+            metadata=metadata,
+            memory_log=self._memory_log,
+            read_index=self._read_index,
+            expect_in_storage=self._expect_in_storage,
+            storage_known=self._claimed is not None,
+        )
+        frames = await self._replay(replay)
+        if not replay.checkpoint_seen and replay.operations:
+            raise DataCorruptionError(
+                f"the log has {replay.operations} operations but no checkpoint"
+            )
+        replay.finish()
+        claimed = self._claimed
+        floor_number, floor_id = 0, 0
+        if claimed is not None:
+            floor_number, floor_id = claimed.highest_sequence_number, claimed.highest_segment_id
+            metadata.root_changes = self._storage.root_changes  # replay relied on what is there
+        gap = NUMBER_GAP if frames or floor_number else 0
+        metadata.raise_numbers(
+            sequence_number=max(metadata.sequence_number, floor_number) + gap,
+            segment_id=max(metadata.highest_segment_id, floor_id) + gap,
+        )
+        metadata.committed_sequence_number = SequenceNumber(metadata.sequence_number)
+        return RecoverySummary(
+            epoch=metadata.epoch,
+            claimed=claimed,
+            claim_failure=self._claim_failure,
+            frames=frames,
+            operations=replay.operations,
+            data_bytes=replay.data_bytes,
+            active_segments=len(metadata.by_id),
+            flushes=self._flushes,
+        )
+
+    async def _claim(self) -> ClaimedManifest | None:
+        try:
+            return await self._storage.claim(
+                epoch=self._metadata.epoch, log_id=self._log.log_id, follows=self._log.follows
+            )
+        except SegmentStoreError as error:
+            if error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
+                raise
+            _LOGGER.warning(
+                "container=%d tier 2 does not answer, recovering from the log alone: %s",
+                self._metadata.container_id,
+                error,
+            )
+            self._claim_failure = str(error)
+            return None
+
+    async def _replay(self, replay: Replay) -> int:
+        stream = RecordStream()
+        frames = 0
+        loop = asyncio.get_running_loop()
+        slice_end = loop.time() + SLICE_SECONDS
+        others: list[Record] = []
+
+        def take(payload: memoryview, position: int) -> int:
+            return position if others else replay.append_records(payload, position)
+
+        async with aclosing(self._log.read()) as entries:
+            async for entry in entries:
+                frame = decode_frame(entry.payload)
+                frames += 1
+                for view in stream.records(frame, take=take):
+                    if _is_append(view):
+                        if others:
+                            await self._apply(replay, others)
+                            others.clear()
+                        try:
+                            replay.append_record(view)
+                        except CacheFullError as full:
+                            await self._append_after_flush(replay, view, full)
+                    else:
+                        # Copied: the views of a frame are valid only until the next step.
+                        others.append(decode_record(memoryview(bytes(view))))
+                if others:
+                    await self._apply(replay, others)
+                    others.clear()
+                self._markers.add_frame(frame.last_started, entry.address)
+                if loop.time() >= slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = loop.time() + SLICE_SECONDS
+        return frames
+
+    async def _append_after_flush(
+        self, replay: Replay, view: memoryview, full: CacheFullError
+    ) -> None:
+        """The frame that the view belongs to stays in memory meanwhile: the log is not asked for the next one."""
+        if self._claimed is None:
+            raise _too_little_memory("and Tier 2 does not answer", full) from full
+        if not self._flushes:
+            await self._look_ahead()
+        self._claimed = await self._flush(replay, self._claimed)
+        self._flushes += 1
+        try:
+            replay.append_record(view)
+        except CacheFullError as still_full:
+            raise _too_little_memory("although Tier 2 took what it can", still_full) from still_full
+
+    async def _look_ahead(self) -> None:
+        """A flush adds to the changes of the root: what the rest of the log says of them is asked before the first one.
+
+        Else an older root had as many as the log says, as soon as recovery was tried again (H31).
+        """
+        stream = RecordStream()
+        async with aclosing(self._log.read()) as entries:
+            async for entry in entries:
+                for view in stream.records(decode_frame(entry.payload)):
+                    if view[LENGTH_FIELD_BYTES] in _CHECKPOINTS:
+                        record = decode_record(memoryview(bytes(view)))
+                        self._require_newest_root(record.root_changes)
+                await asyncio.sleep(0)
+
+    async def _apply(self, replay: Replay, records: list[Record]) -> None:
+        if self._claimed is not None and not self._claimed.created:
+            wanted = _mapped_ids(records)
+            for record in records:
+                if record.type is OperationType.METADATA_CHECKPOINT:
+                    wanted += replay.prepare_checkpoint(record)
+            wanted = sorted({key for key in wanted if key not in replay.records})
+            if wanted:
+                replay.learn(await self._storage.load(wanted))
+        for record in records:
+            self._require_newest_root(record.root_changes)
+            replay.apply(record)
+            if record.type is OperationType.METADATA_CHECKPOINT:
+                self._markers.add_truncation_point(record.sequence_number)
+
+    def _require_newest_root(self, logged: int) -> None:
+        """Nothing left memory or the log but what that many changes of the root had brought to Tier 2 (H31)."""
+        metadata = self._metadata
+        metadata.root_changes = max(metadata.root_changes, logged)
+        if self._claimed is not None and logged > self._root_changes:
+            raise DataCorruptionError(
+                f"Tier 2 is older than the log container={metadata.container_id}: its root has {self._root_changes} "
+                f"changes, and the log relies on what {logged} of them had stored. Was Tier 2 brought back from an "
+                "older copy, or did it lose its newest objects? Put the newer ones back, or let `segmentstore "
+                "recover --from-tier2` begin a store with what is there"
+            )
+
+
+def _too_little_memory(but: str, full: CacheFullError) -> SegmentStoreError:
+    return SegmentStoreError(
+        f"the bytes in the log that are not yet in Tier 2 do not fit into the cache {but}: "
+        f"start with a larger cache budget (cause: {full})"
+    )
+
+
+def _mapped_ids(records: Sequence[Record]) -> list[SegmentId]:
+    """Ids that Tier 2 should be asked about before these records are applied."""
+    return [
+        record.segment_id
+        for record in records
+        if record.type in (OperationType.MAP_SEGMENT, OperationType.MAP_TRANSACTION)
+    ]
+
+
+def _is_append(view: memoryview) -> bool:
+    """Whether a whole record is an append: appends are not decoded into objects."""
+    return view[LENGTH_FIELD_BYTES] == _APPEND
+
+
+class ContainerRecovery:
+    """Fills an empty state, once."""
+
+    def __init__(
+        self, *, state: RecoveredState, settings: WriterSettings, executor: Executor | None
+    ) -> None:
+        self.overlap = ReplayedOverlap()
+        """Filled by run()."""
+        flush = ReplayFlush(
+            metadata=state.metadata,
+            memory_log=state.memory_log,
+            overlap=self.overlap,
+            storage=state.storage,
+            settings=settings,
+            executor=executor,
+        )
+        self._recovery = Recovery(
+            log=state.log,
+            storage=state.storage,
+            metadata=state.metadata,
+            memory_log=state.memory_log,
+            read_index=state.read_index,
+            markers=state.markers,
+            expect_in_storage=self.overlap.add,
+            flush=flush.flush,
+        )
+
+    async def run(self) -> RecoverySummary:
+        """Raises what Recovery.run() raises."""
+        return await self._recovery.run()

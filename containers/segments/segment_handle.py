@@ -1,0 +1,291 @@
+"""One active segment in the hands of a face: see contracts.segments.Segment.
+
+Merges by name: of one source, or of many into one target behind one another.
+
+Invariants:
+- a source that is gone counts as merged only if the target remembers it (H74);
+- of many, the log has the first so many at any moment, in the order given: what is refused stops those behind it;
+- many share the log's frames: what waits for the log is each slice of them, not each of them.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+from containers.attributes.attribute_updates import (
+    ATTRIBUTE_UPDATES_MAX,
+    merged_source_key,
+    merged_source_keys,
+    validate_updates,
+)
+from containers.log.operation_processor import OperationProcessor
+from containers.metadata.segment_metadata import SegmentMetadata
+from containers.operations.operation import MergeOperation
+from containers.segments.segment_mapper import SegmentMapper
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    NotATableError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import (
+    TABLE_KEY_LENGTH,
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    ContainerId,
+    SegmentId,
+)
+from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntry, SegmentProperties
+
+EVENT_BYTES_MIN = 8
+"""The header of an event; an event may be empty."""
+
+
+class SegmentHandle:
+    """Pinned while somebody holds it; the context manager that made it unpins."""
+
+    __slots__ = ("_is_table", "_mapper", "_metadata", "_processor")
+
+    def __init__(
+        self,
+        *,
+        metadata: SegmentMetadata,
+        processor: OperationProcessor,
+        mapper: SegmentMapper,
+    ) -> None:
+        self._metadata = metadata
+        self._processor = processor
+        self._mapper = mapper
+        # Fixed at creation, and kept here: an append should meet as few objects of its segment as it can.
+        self._is_table = TABLE_KEY_LENGTH in metadata.attributes.core_values
+
+    @property
+    def name(self) -> str:
+        return self._metadata.name
+
+    @property
+    def segment_id(self) -> SegmentId:
+        return self._metadata.segment_id
+
+    @property
+    def metadata(self) -> SegmentMetadata:
+        """For benchmarks and checks inside this package's tests."""
+        return self._metadata
+
+    def info(self) -> SegmentProperties:
+        """Raises SegmentNotFoundError if it was deleted or merged away meanwhile."""
+        if self._metadata.is_gone():
+            raise SegmentNotFoundError(self._metadata.name)
+        return properties_of(self._metadata, self._mapper.container_id)
+
+    def append(
+        self,
+        data: BufferView,
+        *,
+        offset: int | None = None,
+        attribute_updates: Sequence[AttributeUpdate] = (),
+        seal: bool = False,
+        events: int | None = None,
+    ) -> "Future[int]":
+        """Also raises InvalidRequestError for updates that can never be accepted, and for events that cannot be."""
+        if self._is_table:
+            self.require_no_table()
+        if attribute_updates:
+            validate_updates(attribute_updates)
+        if events is not None and not (0 < events * EVENT_BYTES_MIN <= len(data)):
+            raise InvalidRequestError(
+                f"{len(data)} bytes cannot be {events} events of at least {EVENT_BYTES_MIN} bytes each"
+            )
+        return self._processor.append(
+            self._metadata,
+            data,
+            offset=offset,
+            attribute_updates=attribute_updates,
+            seal=seal,
+            events=events,
+        )
+
+    def require_no_table(self) -> None:
+        """Raises NotATableError: a segment verb would break the records or the index of a table."""
+        if self._is_table:
+            raise NotATableError(
+                f"the segment is a table: change it by the verbs of tables name={self._metadata.name!r}"
+            )
+
+    def update_attributes(self, updates: Sequence[AttributeUpdate]) -> "Future[int]":
+        self.require_no_table()
+        validate_updates(updates)
+        return self._processor.update_attributes(self._metadata, updates)
+
+    def barrier(self) -> "Future[int]":
+        return self._processor.barrier(self._metadata)
+
+    def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
+        table = self._metadata.attributes
+        if not table.is_known(key):
+            raise KeyError(key)
+        return table.pending_value(key)
+
+    async def load_attributes(
+        self, keys: Sequence[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        values = await self._mapper.attribute_values(self._metadata, keys)
+        return {key: value for key, value in values.items() if value is not None}
+
+    def merge(
+        self,
+        source: "SegmentHandle",
+        *,
+        attribute_updates: Sequence[AttributeUpdate],
+        seal_source: bool,
+    ) -> "Future[int]":
+        """See contracts.segments.SegmentApi.merge. Appends to the source that wait in line are not part of it."""
+        return self._processor.merge(
+            self._metadata,
+            source._metadata,
+            attribute_updates=attribute_updates,
+            seal_source=seal_source,
+        )
+
+    async def merge_first(
+        self, sources: "Sequence[SegmentHandle]", *, seal_sources: bool
+    ) -> list[int]:
+        """Merge the first source, and those behind it up to one that is refused; the length behind each of them.
+
+        Raises why the first one is refused. Needs one source at least.
+        """
+        merged: list[MergeOperation] = []
+        await asyncio.shield(
+            self._processor.merge_first(
+                self._metadata,
+                [source._metadata for source in sources],
+                merged,
+                seal_sources=seal_sources,
+            )
+        )
+        return [operation.result for operation in merged]
+
+    async def merged_length(self, source_name: str) -> int | None:
+        """This segment's length behind its merge of that source, None if it remembers none (H74)."""
+        key = merged_source_key(source_name)
+        length = (await self.load_attributes([key])).get(key)
+        return length if isinstance(length, int) else None
+
+    async def forget_merged(self, source_names: Sequence[str]) -> None:
+        """See contracts.segments.SegmentApi.forget_merged."""
+        keys = merged_source_keys(source_names)
+        for first in range(0, len(keys), ATTRIBUTE_UPDATES_MAX):
+            remembered = await self.load_attributes(keys[first : first + ATTRIBUTE_UPDATES_MAX])
+            if remembered:
+                forgotten = [AttributeUpdate(key, None) for key in remembered]
+                await asyncio.shield(self.update_attributes(forgotten))
+
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        return self._metadata.read_index.read_nowait(offset, length_max)
+
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        return self._metadata.read_index.views_nowait(offset, length_max)
+
+    def readable(self, offset: int) -> "Future[None]":
+        return self._metadata.read_index.readable(offset)
+
+    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
+        return self._metadata.read_index.read(offset, max_length)
+
+
+def properties_of(metadata: SegmentMetadata, container_id: ContainerId) -> SegmentProperties:
+    """Committed state as users see it."""
+    return SegmentProperties(
+        name=metadata.name,
+        segment_id=metadata.segment_id,
+        container_id=container_id,
+        start_offset=metadata.start_offset,
+        length=metadata.length,
+        storage_length=min(metadata.storage_length, metadata.length),
+        sealed=metadata.sealed,
+        sealed_in_storage=metadata.sealed_in_storage,
+        last_modified_ms=metadata.last_modified_ms,
+        core_attributes=metadata.attributes.core(),
+    )
+
+
+MERGED_TOGETHER_MAX = 256
+"""Sources that are pinned together, and taken in within one turn of the loop (H23)."""
+
+
+class SegmentMerges:
+    """The merging verbs of one container."""
+
+    def __init__(
+        self, *, open_segment: Callable[[str], AbstractAsyncContextManager[SegmentHandle]]
+    ) -> None:
+        self._open_segment = open_segment
+
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        *,
+        attribute_updates: Sequence[AttributeUpdate],
+        seal_source: bool,
+    ) -> int:
+        """See contracts.segments.SegmentApi.merge."""
+        validate_updates(attribute_updates)
+        async with self._open_segment(target) as into:
+            into.require_no_table()
+            try:
+                async with self._open_segment(source) as handle:
+                    handle.require_no_table()
+                    return await asyncio.shield(
+                        into.merge(
+                            handle, attribute_updates=attribute_updates, seal_source=seal_source
+                        )
+                    )
+            except SegmentNotFoundError as error:
+                return await _remembered(into, source, error)
+
+    async def merge_all(
+        self, target: str, sources: Sequence[str], *, seal_sources: bool
+    ) -> list[int]:
+        """See contracts.segments.SegmentApi.merge_all."""
+        lengths: list[int] = []
+        async with self._open_segment(target) as into:
+            into.require_no_table()
+            while len(lengths) < len(sources):
+                some = sources[len(lengths) : len(lengths) + MERGED_TOGETHER_MAX]
+                lengths += await self._merge_first(into, some, seal_sources=seal_sources)
+        return lengths
+
+    async def _merge_first(
+        self, into: SegmentHandle, sources: Sequence[str], *, seal_sources: bool
+    ) -> list[int]:
+        """Merge the first source, and as many behind it as can be had with it. Raises why the first one is refused."""
+        first = sources[0]
+        try:
+            async with AsyncExitStack() as opened:
+                handles: list[SegmentHandle] = []
+                for name in sources:
+                    try:
+                        handle = await opened.enter_async_context(self._open_segment(name))
+                        handle.require_no_table()
+                    except SegmentStoreError:
+                        if not handles:
+                            raise
+                        # Refused when its turn has come: those before it are merged first.
+                        break
+                    handles.append(handle)
+                return await into.merge_first(handles, seal_sources=seal_sources)
+        except SegmentNotFoundError as error:
+            return [await _remembered(into, first, error)]
+
+
+async def _remembered(into: SegmentHandle, source: str, error: SegmentNotFoundError) -> int:
+    """The target's length behind an earlier merge of the source. Raises the error if it remembers none."""
+    if error.name != source:
+        raise error
+    length = await into.merged_length(source)
+    if length is None:
+        raise error
+    return length

@@ -1,0 +1,105 @@
+"""Sizes and durations as arguments of commands.
+
+One command against a server: the server option, a client for the command's time, a loop to run it on.
+
+One command against a controller: the option, a client for the command's time, a loop to run it on.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from segmentstore.codec.quantities import parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from segmentstore.cli.http_client import HttpClient
+    from segmentstore.client.store import Store
+
+
+class BytesType(click.ParamType[int]):
+    """`64MiB`, `1MB`, `100`."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_bytes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SecondsType(click.ParamType[float]):
+    """`10s`, `250ms`, `2`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_seconds(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+BYTES = BytesType()
+SECONDS = SecondsType()
+
+
+DEFAULT_SERVER = "http://127.0.0.1:9091"
+
+_Result = TypeVar("_Result")
+
+server_option = click.option(
+    "--server",
+    envvar="SEGMENTSTORE_SERVER",
+    default=DEFAULT_SERVER,
+    show_default=True,
+    help="Address of the store.  [env: SEGMENTSTORE_SERVER]",
+)
+
+
+def with_client(
+    server: str, work: Callable[["HttpClient"], Coroutine[None, None, _Result]]
+) -> _Result:
+    """Run the work with an open client. Raises what the work raises."""
+    from segmentstore.cli.http_client import HttpClient
+
+    async def run() -> _Result:
+        async with HttpClient(server) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+DEFAULT_CONTROLLER = "tcp://127.0.0.1:9090"
+
+
+controller_option = click.option(
+    "--controller",
+    envvar="SEGMENTSTORE_CONTROLLER",
+    default=DEFAULT_CONTROLLER,
+    show_default=True,
+    help="Address of the controller.  [env: SEGMENTSTORE_CONTROLLER]",
+)
+
+
+def with_store(
+    controller: str, work: Callable[["Store"], Coroutine[None, None, _Result]]
+) -> _Result:
+    """Run the work with an open client. Raises what the work raises."""
+    from segmentstore.client.store import connect
+
+    async def run() -> _Result:
+        async with connect(controller) as store:
+            return await work(store)
+
+    return asyncio.run(run())

@@ -1,0 +1,91 @@
+"""`segmentstore standalone`: the whole store in this process.
+
+`segmentstore s3`: an S3 endpoint over the embedded object store, in this process.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from segmentstore.cli.config import environment, resolve, setting_options
+
+
+@click.command()
+@setting_options
+def standalone(
+    config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
+) -> None:
+    """Serve a store from one process until SIGTERM or SIGINT.
+
+    Prints one line beginning with 'ready' when it takes requests; its log goes to stderr.
+    """
+    resolved = resolve(config_file, assignments, **short_flags)
+    from segmentstore.host.standalone import run_standalone
+
+    def announce(line: str) -> None:
+        click.echo(line)
+        sys.stdout.flush()
+
+    run_standalone(resolved, announce)
+
+
+@click.command()
+@click.option(
+    "--data",
+    "data_directory",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data directory; the volumes are in its `tier2`.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9000",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Listen here; port 0 lets the system choose.",
+)
+@click.option("--region", default="us-east-1", show_default=True, help="What buckets say of it.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least severe line of the log.",
+)
+def s3(data_directory: Path, listen: str, region: str, log_level: str) -> None:
+    """Serve buckets and objects to S3 clients until SIGTERM or SIGINT.
+
+    Prints one line beginning with 'ready' when it takes requests; its log goes to stderr. Keys are taken from
+    SEGMENTSTORE_S3_ACCESS_KEY and SEGMENTSTORE_S3_SECRET_KEY; without them they are made at the first start and kept
+    in the data directory, readable by you alone.
+    """
+    from segmentstore.host.log_lines import configure_logging
+    from segmentstore.host.settings import LogSettings, split_address
+    from segmentstore.s3.authentication import (
+        ACCESS_KEY_VARIABLE,
+        SECRET_KEY_VARIABLE,
+        given_credentials,
+    )
+    from segmentstore.s3.endpoint import run_endpoint
+    from segmentstore.s3.settings import EndpointSettings
+
+    try:
+        host, port = split_address(listen)
+    except ValueError as error:
+        raise click.BadParameter("wants HOST:PORT", param_hint="--listen") from error
+    configure_logging(LogSettings(level=log_level))
+    variables = environment()
+
+    def announce(line: str) -> None:
+        click.echo(line)
+        sys.stdout.flush()
+
+    run_endpoint(
+        data_directory.absolute(),
+        credentials=given_credentials(
+            variables.get(ACCESS_KEY_VARIABLE, ""), variables.get(SECRET_KEY_VARIABLE, "")
+        ),
+        settings=EndpointSettings(host=host, port=port, region=region),
+        announce=announce,
+    )

@@ -1,0 +1,317 @@
+"""The shared state of a reader group: who reads what, and from where. Pure; every reader runs the same rules.
+
+Invariants:
+
+- A segment is read by at most one reader; its offset in the state is one up to which everything was acknowledged.
+- Every segment of a position is read by somebody, unassigned, or finished; nothing is forgotten when a reader leaves.
+- Successors begin only after all of their predecessors are finished (`reading_order.py`).
+- Each change is idempotent: made twice, because the answer to the first was lost, it is the same as once.
+
+Format, one JSON object, version 1:
+
+| field | content |
+|---|---|
+| format | 1 |
+| streams | by `scope/stream`: positions, waiting, ended |
+| positions | segment id: offset in bytes |
+| waiting | successor: list of unfinished predecessors |
+| ended | finished segment that is still in the position: list of its successors |
+| readers | by reader id: incarnation (random, per join), beat (grows while it lives), segments |
+| segments | list of [`scope/stream`, segment id] |
+
+Where the state of a reader group lives: one entry of a table segment, changed by compare and set.
+
+Invariants:
+
+- Two changes never overwrite each other: the update that finds another version starts over from the new state.
+- A change whose answer was lost is made again on the state as it is then; changes are idempotent.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from segmentstore.client.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ServiceUnavailableError,
+    TableConditionError,
+)
+from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.stream_segments import ReadingOrder, StreamCut, Successor
+from segmentstore.codec.stream_names import table_segment
+from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
+from segmentstore.codec.wire_protocol.tables import (
+    CreateTableSegment,
+    DeleteTableSegment,
+    ReadTable,
+    TableEntriesUpdated,
+    TableRead,
+    UpdateTableEntries,
+)
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+)
+from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
+
+FORMAT: Final = 1
+
+SegmentKey: TypeAlias = tuple[str, int]
+"""`scope/stream` and segment id."""
+
+
+@dataclass(slots=True)
+class ReaderRecord:
+    """One reader, as the others see it."""
+
+    incarnation: int
+    beat: int = 0
+    segments: list[SegmentKey] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StreamState:
+    """One stream of the group."""
+
+    positions: dict[int, int]
+    order: ReadingOrder = field(default_factory=ReadingOrder)
+
+
+@dataclass(slots=True)
+class GroupState:
+    """All of it."""
+
+    streams: dict[str, StreamState]
+    readers: dict[str, ReaderRecord] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> Sequence[SegmentKey]:
+        """Segments that are to be read now, by anybody."""
+        return [
+            (name, segment_id)
+            for name, stream in self.streams.items()
+            for segment_id in sorted(stream.positions)
+            if segment_id not in stream.order.ended
+        ]
+
+    @property
+    def unassigned(self) -> Sequence[SegmentKey]:
+        """Readable segments that nobody reads."""
+        taken = {key for reader in self.readers.values() for key in reader.segments}
+        return [key for key in self.readable if key not in taken]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every stream is sealed and read to its end."""
+        return not self.readable
+
+    def position(self, key: SegmentKey) -> int:
+        return self.streams[key[0]].positions[key[1]]
+
+    def cut(self, stream: str) -> StreamCut:
+        """Up to where the group has acknowledged the stream's events."""
+        return StreamCut(stream, dict(self.streams[stream].positions))
+
+    def join(self, reader: str, incarnation: int) -> None:
+        """Add a reader; an older incarnation of the same id loses its segments."""
+        known = self.readers.get(reader)
+        if known is None or known.incarnation != incarnation:
+            self.readers[reader] = ReaderRecord(incarnation)
+
+    def leave(self, reader: str) -> None:
+        """Its segments are for the others."""
+        self.readers.pop(reader, None)
+
+    def advance(self, reader: str, positions: Mapping[SegmentKey, int]) -> None:
+        """Store what a reader acknowledged; show that it lives."""
+        record = self.readers[reader]
+        record.beat += 1
+        for key in record.segments:
+            given = positions.get(key)
+            if given is not None:
+                stored = self.streams[key[0]].positions
+                stored[key[1]] = max(stored[key[1]], given)
+
+    def acquire(self, reader: str) -> None:
+        """Take unassigned segments, up to a fair share."""
+        record = self.readers[reader]
+        fair = -(-len(self.readable) // len(self.readers))
+        for key in self.unassigned[: max(0, fair - len(record.segments))]:
+            record.segments.append(key)
+
+    def has_surplus(self, reader: str) -> bool:
+        """Whether some other reader has at least two segments fewer and there is nothing else for it to take."""
+        count = len(self.readers[reader].segments)
+        fewest = min(len(record.segments) for record in self.readers.values())
+        return not self.unassigned and fewest <= count - 2
+
+    def release(self, reader: str, key: SegmentKey) -> None:
+        """Give a segment back."""
+        record = self.readers[reader]
+        if key in record.segments:
+            record.segments.remove(key)
+
+    def finish(self, reader: str, key: SegmentKey, successors: Sequence[Successor]) -> None:
+        """A reader read a segment to its end."""
+        record = self.readers[reader]
+        if key not in record.segments:
+            return
+        record.segments.remove(key)
+        name, segment_id = key
+        stream = self.streams[name]
+        for following in stream.order.finish(segment_id, successors, stream.positions):
+            stream.positions[following] = 0
+        for left in stream.order.settle(stream.positions):
+            del stream.positions[left]
+
+    def check(self) -> None:
+        """O(segments)."""
+        taken = [key for reader in self.readers.values() for key in reader.segments]
+        assert len(taken) == len(set(taken)), f"two readers read one segment {taken}"
+        readable = self.readable
+        for key in taken:
+            assert key in readable, f"a segment is read that is not readable {key}"
+        for name, stream in self.streams.items():
+            for segment_id in stream.order.waiting:
+                assert segment_id not in stream.positions, f"began early {name} {segment_id}"
+
+    def encode(self) -> bytes:
+        """The bytes that `decode` takes."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "streams": {
+                    name: {
+                        "positions": stream.positions,
+                        "waiting": stream.order.waiting,
+                        "ended": stream.order.ended,
+                    }
+                    for name, stream in self.streams.items()
+                },
+                "readers": {
+                    name: {
+                        "incarnation": record.incarnation,
+                        "beat": record.beat,
+                        "segments": record.segments,
+                    }
+                    for name, record in self.readers.items()
+                },
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def decode_group_state(content: bytes) -> GroupState:
+    """The state that `encode` wrote. Raises CorruptedDataError."""
+    try:
+        value: Any = json.loads(content)  # JSON of our own; whatever does not fit ends below
+        if value["format"] != FORMAT:
+            raise ValueError(f"format {value['format']}")
+        streams = {
+            name: StreamState(
+                _numbers(stream["positions"]),
+                ReadingOrder(_lists(stream["waiting"]), _lists(stream["ended"])),
+            )
+            for name, stream in value["streams"].items()
+        }
+        readers = {
+            name: ReaderRecord(
+                int(record["incarnation"]),
+                int(record["beat"]),
+                [(str(stream), int(segment)) for stream, segment in record["segments"]],
+            )
+            for name, record in value["readers"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptedDataError(f"state of the reader group is not readable: {error!r}") from error
+    return GroupState(streams, readers)
+
+
+def _numbers(value: Mapping[str, int]) -> dict[int, int]:
+    return {int(key): int(number) for key, number in value.items()}
+
+
+def _lists(value: Mapping[str, Sequence[int]]) -> dict[int, list[int]]:
+    return {int(key): [int(number) for number in numbers] for key, numbers in value.items()}
+
+
+STATE_KEY: Final = b"asyncio-reader-group-state"
+
+
+class GroupTable:
+    """The state of one group."""
+
+    def __init__(self, scope: str, group: str, calls: SegmentCalls) -> None:
+        self.name = f"{scope}/{group}"
+        self._segment = table_segment(scope, group)
+        self._calls = calls
+
+    async def create(self, state: GroupState) -> None:
+        """Raises AlreadyExistsError, also for a group that a client of another kind made under this name."""
+        # It may exist: from a lost answer, or somebody else's. The entry decides.
+        with suppress(SegmentExistsError):
+            await self._calls.ask(
+                self._segment,
+                lambda request_id: CreateTableSegment(request_id, self._segment, ""),
+                SegmentCreated,
+            )
+        try:
+            await self._write(state, NOT_EXISTS)
+        except TableConditionError as error:
+            raise AlreadyExistsError("reader group", self.name) from error
+
+    async def delete(self) -> None:
+        """Raises NotFoundError."""
+        try:
+            await self._calls.ask(
+                self._segment,
+                lambda request_id: DeleteTableSegment(request_id, self._segment, False, ""),
+                SegmentDeleted,
+            )
+        except SegmentNotFoundError as error:
+            raise NotFoundError("reader group", self.name) from error
+
+    async def load(self) -> tuple[GroupState, int]:
+        """The state and its version. Raises NotFoundError."""
+        try:
+            answer = await self._calls.ask(
+                self._segment,
+                lambda request_id: ReadTable(request_id, self._segment, "", [TableKey(STATE_KEY)]),
+                TableRead,
+            )
+        except SegmentNotFoundError as error:
+            raise NotFoundError("reader group", self.name) from error
+        (entry,) = answer.entries
+        if entry.version == NOT_EXISTS:
+            raise NotFoundError("reader group", self.name)
+        return decode_group_state(entry.value), entry.version
+
+    async def change(self, change: Callable[[GroupState], None]) -> GroupState:
+        """Apply an idempotent change; the state afterwards. Raises what `change` raises, ServiceUnavailableError."""
+        for _ in range(self._calls.settings.state_attempts_max):
+            state, version = await self.load()
+            before = state.encode()
+            change(state)
+            state.check()
+            if state.encode() == before:
+                return state
+            try:
+                await self._write(state, version)
+            except (TableConditionError, OutcomeUnknownError):
+                continue
+            return state
+        raise ServiceUnavailableError(f"state of the reader group is too busy group={self.name!r}")
+
+    async def _write(self, state: GroupState, version: int) -> None:
+        entry = TableEntry(STATE_KEY, state.encode(), version)
+        await self._calls.ask(
+            self._segment,
+            lambda request_id: UpdateTableEntries(request_id, self._segment, "", [entry]),
+            TableEntriesUpdated,
+            repeatable=False,
+        )

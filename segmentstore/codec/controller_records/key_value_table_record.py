@@ -1,0 +1,63 @@
+"""What the controller remembers of a key-value table.
+
+version 1; unsigned state, partition count; unsigned primary and secondary key length; signed rollover size in bytes
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
+from segmentstore.contracts.errors import CorruptedDataError
+
+_VERSION = 1
+
+
+class KeyValueTableState(IntEnum):
+    """Where a table stands. Persistent: never renumber."""
+
+    CREATING = 1
+    """Some of its partitions may not exist yet."""
+    ACTIVE = 2
+    DELETING = 3
+    """Some of its partitions may be gone already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValueTableRecord:
+    """One table; scope and name stand in its key."""
+
+    state: KeyValueTableState
+    partition_count: int
+    primary_key_bytes: int
+    secondary_key_bytes: int
+    rollover_bytes: int
+
+    @property
+    def key_bytes(self) -> int:
+        """Length of every key in the table's segments."""
+        return self.primary_key_bytes + self.secondary_key_bytes
+
+    def encode(self) -> bytes:
+        fields = FieldWriter(_VERSION)
+        fields.unsigned(self.state)
+        fields.unsigned(self.partition_count)
+        fields.unsigned(self.primary_key_bytes)
+        fields.unsigned(self.secondary_key_bytes)
+        fields.signed(self.rollover_bytes)
+        return fields.end()
+
+    @staticmethod
+    def decode(content: bytes) -> "KeyValueTableRecord":
+        fields = FieldReader(content, what="key-value table record", version_max=_VERSION)
+        try:
+            record = KeyValueTableRecord(
+                state=KeyValueTableState(fields.unsigned()),
+                partition_count=fields.unsigned(),
+                primary_key_bytes=fields.unsigned(),
+                secondary_key_bytes=fields.unsigned(),
+                rollover_bytes=fields.signed(),
+            )
+        except ValueError as error:
+            raise CorruptedDataError(f"key-value table record does not parse: {error}") from error
+        fields.end()
+        return record

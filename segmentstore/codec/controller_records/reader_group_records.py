@@ -1,0 +1,141 @@
+"""What the controller remembers of a reader group and of how far it has consumed a stream.
+
+    group    version 1; unsigned state; text id; unsigned generation, retention type; signed refresh time and
+             checkpoint interval in ms, outstanding checkpoints, rollover size in bytes;
+             list of starting cuts, list of ending cuts: text scope, text stream, offsets
+    consumed version 1; text group id; unsigned generation; offsets
+
+A group with a retention type other than NONE is a subscriber of every stream among its starting cuts: there is no
+second record that could disagree.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
+from segmentstore.contracts.errors import CorruptedDataError
+
+_VERSION = 1
+
+
+class ReaderGroupState(IntEnum):
+    """Where a group stands. Persistent: never renumber."""
+
+    CREATING = 1
+    """Its state stream may not exist yet."""
+    ACTIVE = 2
+    DELETING = 3
+    """Its state stream may be gone already."""
+
+
+class RetentionType(IntEnum):
+    """Whether the group's position holds back retention. Persistent, and the protocol's: never renumber."""
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCut:
+    """A stream of a group and a position in it."""
+
+    scope: str
+    stream: str
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderGroupRecord:
+    """One group; scope and name stand in its key."""
+
+    state: ReaderGroupState
+    group_id: str
+    generation: int
+    retention_type: RetentionType
+    refresh_ms: int
+    checkpoint_interval_ms: int
+    outstanding_checkpoints_max: int
+    rollover_bytes: int
+    starting_cuts: tuple[GroupCut, ...]
+    ending_cuts: tuple[GroupCut, ...]
+
+    def subscribes_to(self, scope: str, stream: str) -> bool:
+        """Whether what the group has consumed bounds the stream's retention."""
+        return (
+            self.state is ReaderGroupState.ACTIVE
+            and self.retention_type is not RetentionType.NONE
+            and any(cut.scope == scope and cut.stream == stream for cut in self.starting_cuts)
+        )
+
+    def encode(self) -> bytes:
+        fields = FieldWriter(_VERSION)
+        fields.unsigned(self.state)
+        fields.text(self.group_id)
+        fields.unsigned(self.generation)
+        fields.unsigned(self.retention_type)
+        fields.signed(self.refresh_ms)
+        fields.signed(self.checkpoint_interval_ms)
+        fields.signed(self.outstanding_checkpoints_max)
+        fields.signed(self.rollover_bytes)
+
+        def write(cut: GroupCut) -> None:
+            fields.text(cut.scope)
+            fields.text(cut.stream)
+            fields.offsets(cut.offsets)
+
+        fields.list_of(self.starting_cuts, write)
+        fields.list_of(self.ending_cuts, write)
+        return fields.end()
+
+    @staticmethod
+    def decode(content: bytes) -> "ReaderGroupRecord":
+        fields = FieldReader(content, what="reader group record", version_max=_VERSION)
+
+        def read() -> GroupCut:
+            return GroupCut(fields.text(), fields.text(), fields.offsets())
+
+        try:
+            record = ReaderGroupRecord(
+                state=ReaderGroupState(fields.unsigned()),
+                group_id=fields.text(),
+                generation=fields.unsigned(),
+                retention_type=RetentionType(fields.unsigned()),
+                refresh_ms=fields.signed(),
+                checkpoint_interval_ms=fields.signed(),
+                outstanding_checkpoints_max=fields.signed(),
+                rollover_bytes=fields.signed(),
+                starting_cuts=fields.list_of(read),
+                ending_cuts=fields.list_of(read),
+            )
+        except ValueError as error:
+            raise CorruptedDataError(f"reader group record does not parse: {error}") from error
+        fields.end()
+        return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedCutRecord:
+    """How far a subscriber has consumed a stream; group and stream stand in its key."""
+
+    group_id: str
+    """Of the group that said so: a group that was deleted and created again starts afresh."""
+    generation: int
+    offsets: Mapping[int, int]
+
+    def encode(self) -> bytes:
+        fields = FieldWriter(_VERSION)
+        fields.text(self.group_id)
+        fields.unsigned(self.generation)
+        fields.offsets(self.offsets)
+        return fields.end()
+
+    @staticmethod
+    def decode(content: bytes) -> "ConsumedCutRecord":
+        fields = FieldReader(content, what="consumed cut", version_max=_VERSION)
+        record = ConsumedCutRecord(
+            group_id=fields.text(), generation=fields.unsigned(), offsets=fields.offsets()
+        )
+        fields.end()
+        return record

@@ -1,0 +1,265 @@
+"""The socket of the controller: gRPC over plain HTTP/2.
+
+Invariants:
+
+- At most `calls_at_once_max` calls are under way; further ones are answered RESOURCE_EXHAUSTED, which clients retry.
+- `close` lets calls that are under way finish for `close_grace_seconds`, then cancels them: an operation that a call
+  began is finished by whoever holds its stream next.
+
+The gRPC services, Pravega's and our own: finds the call, turns errors into statuses.
+
+Invariants:
+
+- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
+  come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
+  stand still for many times as long as it took.
+- A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
+- Calls are answered by the life of the controller that is there when they begin, and end with it at the latest.
+- A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
+
+Calls under way in one life of the controller: they end with it.
+
+Invariants:
+
+- When `end` returns no call is under way any more, and each of them was answered or refused.
+- A call that is ended so is refused with ControllerRestartedError, which clients come back after; its operation is taken up by
+  the next life, as that of any caller who left.
+
+Which gRPC status an error becomes. Clients retry on the codes, not on the words.
+
+| kind | code | clients |
+|---|---|---|
+| INVALID, TOO_LARGE | INVALID_ARGUMENT | give up |
+| NOT_FOUND | NOT_FOUND | give up |
+| CONFLICT | FAILED_PRECONDITION | retry a few times |
+| UNAVAILABLE, FENCED | UNAVAILABLE | retry |
+| FULL | RESOURCE_EXHAUSTED | retry |
+| CORRUPT | INTERNAL | retry, and a person is needed |
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import grpc
+
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
+from segmentstore.controller.api.call import SERVICE_NAME, Call
+from segmentstore.controller.errors import ControllerRestartedError, RetryLaterError
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerServerSettings:
+    """Where and how to listen."""
+
+    address: str = "127.0.0.1"
+    port: int = 9090
+    """0: any free one."""
+    calls_at_once_max: int = 2000
+    recovery_wait_seconds: float = 5.0
+    """So long a call waits for a controller that recovers."""
+    close_grace_seconds: float = 2.0
+
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Handler = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+class OpenCalls:
+    """Of one life."""
+
+    def __init__(self) -> None:
+        self._calls: dict[asyncio.Timeout, None] = {}
+        self._ended = False
+        self._all_left = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """One call. Raises ControllerRestartedError if the life ends first."""
+        assert not self._ended, "a call of a life that has ended"
+        call = asyncio.timeout(None)
+        try:
+            async with call:
+                self._calls[call] = None
+                yield
+        except TimeoutError as error:
+            if not call.expired():
+                raise
+            raise ControllerRestartedError(
+                "the controller starts anew; whether this was done is not known"
+            ) from error
+        finally:
+            del self._calls[call]
+            if not self._calls:
+                self._all_left.set()
+
+    async def end(self) -> None:
+        """Break off what is under way, and wait until it has left."""
+        self._ended = True
+        now = asyncio.get_running_loop().time()
+        for call in self._calls:
+            call.reschedule(now)
+        while self._calls:
+            self._all_left.clear()
+            await self._all_left.wait()
+
+
+class ControllerService:
+    """The calls of the controller, served for as long as the process lives, by one life after the other."""
+
+    def __init__(self, *, calls: Sequence[Call]) -> None:
+        """`calls`: those that there are; each life brings its own answerers."""
+        self._calls = _by_name(calls)
+        self._open_calls = OpenCalls()
+        self._ready = asyncio.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether calls are answered."""
+        return self._ready.is_set()
+
+    @property
+    def open_calls(self) -> OpenCalls:
+        """Those of the present life."""
+        return self._open_calls
+
+    def begin(self, calls: Sequence[Call]) -> None:
+        """A life of the controller begins: these answer."""
+        assert not self.is_ready, "a life begins while another one answers"
+        answerers = _by_name(calls)
+        assert answerers.keys() == self._calls.keys(), f"other calls {sorted(answerers)}"
+        self._calls = answerers
+        self._open_calls = OpenCalls()
+        self._ready.set()
+
+    async def end(self) -> None:
+        """The life is over: calls under way are refused, later ones wait. Returns when none is under way."""
+        self._ready.clear()
+        await self._open_calls.end()
+
+    async def answer(self, name: str, request: bytes) -> bytes:
+        """One call without a socket.
+
+        Raises SegmentStoreError (RetryLaterError while the controller recovers, ControllerRestartedError if its life ends),
+        KeyError (no such call).
+        """
+        if not self._ready.is_set():
+            raise RetryLaterError("the controller is recovering")
+        async with self._open_calls.one():
+            return await self._calls[name].answer(request)
+
+    async def answer_when_ready(self, name: str, request: bytes, *, wait_seconds: float) -> bytes:
+        """The same, for a caller who waits so long for a recovery. Raises as `answer`."""
+        if not self._ready.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._ready.wait()
+        return await self.answer(name, request)
+
+    def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
+        """What a gRPC server registers, one per service; calls wait so long for a recovery."""
+        services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+        for name, call in self._calls.items():
+            services.setdefault(call.service, {})[name] = grpc.unary_unary_rpc_method_handler(
+                self._guarded(name, wait_seconds)
+            )
+        return [
+            grpc.method_handlers_generic_handler(service, methods)
+            for service, methods in services.items()
+        ]
+
+    def _guarded(self, name: str, wait_seconds: float) -> Handler:
+        async def handle(request: bytes, context: Context) -> bytes:
+            try:
+                return await self.answer_when_ready(name, request, wait_seconds=wait_seconds)
+            except SegmentStoreError as error:
+                if error.kind is ErrorKind.CORRUPT:
+                    _LOG.error("call=%s failed: %s", name, error)
+                await context.abort(status_code(error), str(error))
+            except Exception:  # noqa: BLE001 (the top of a call: the client gets a status, the server goes on)
+                _LOG.exception("call=%s failed by a fault of ours", name)
+                await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+            raise AssertionError("abort returned")
+
+        return handle
+
+
+class ControllerServer:
+    """Serves one controller."""
+
+    def __init__(self, *, service: ControllerService, settings: ControllerServerSettings) -> None:
+        self._service = service
+        self._settings = settings
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port in use, once started."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listen. Raises InvalidRequestError if the address cannot be bound."""
+        settings = self._settings
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=settings.calls_at_once_max,
+            options=[
+                # Two controllers on one port would share its connections without a word.
+                ("grpc.so_reuseport", 0),
+                # Clients keep idle connections alive with pings; refusing these would cut the connections.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+        )
+        handlers = self._service.handlers(wait_seconds=settings.recovery_wait_seconds)
+        server.add_generic_rpc_handlers(tuple(handlers))
+        host = f"[{settings.address}]" if ":" in settings.address else settings.address
+        try:
+            self._port = server.add_insecure_port(f"{host}:{settings.port}")
+        except RuntimeError as error:
+            raise InvalidRequestError(
+                f"the controller cannot listen address={settings.address} port={settings.port}"
+            ) from error
+        await server.start()
+        self._server = server
+
+    async def close(self) -> None:
+        """Stop listening and end what is under way; closing twice is fine."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(self._settings.close_grace_seconds)
+
+
+_LOG = logging.getLogger(__name__)
+
+__all__ = ["SERVICE_NAME", "ControllerService"]
+
+
+def _by_name(calls: Sequence[Call]) -> dict[str, Call]:
+    by_name = {call.name: call for call in calls}
+    assert len(by_name) == len(calls), (
+        f"a call has two answerers calls={sorted(call.name for call in calls)}"
+    )
+    return by_name
+
+
+def status_code(error: SegmentStoreError) -> grpc.StatusCode:
+    """The code that says what the caller should do."""
+    match error.kind:
+        case ErrorKind.INVALID | ErrorKind.TOO_LARGE:
+            return grpc.StatusCode.INVALID_ARGUMENT
+        case ErrorKind.NOT_FOUND:
+            return grpc.StatusCode.NOT_FOUND
+        case ErrorKind.CONFLICT:
+            return grpc.StatusCode.FAILED_PRECONDITION
+        case ErrorKind.UNAVAILABLE | ErrorKind.FENCED:
+            return grpc.StatusCode.UNAVAILABLE
+        case ErrorKind.FULL:
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case ErrorKind.CORRUPT:
+            return grpc.StatusCode.INTERNAL

@@ -1,1 +1,0 @@
-"""Automatic scaling by measured rates."""

@@ -1,0 +1,301 @@
+"""Builds the components of the controller over its doors, ties them together, and lists the calls that they answer.
+
+Whatever is remembered of tables and segments is remembered in the components: others know nothing but what the tables say.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
+from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.tables import TableApi
+from segmentstore.controller.api.call import OWN_SERVICE, Call, unary
+from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment
+from segmentstore.controller.api.stream_calls import ScopeCalls, SegmentCalls, StreamCalls
+from segmentstore.controller.auto_scale import AutoScale
+from segmentstore.controller.key_value_tables import TABLES_INDEX, KeyValueTables
+from segmentstore.controller.metadata.metadata_store import MetadataStore
+from segmentstore.controller.reader_groups import GROUPS_INDEX, ReaderGroups
+from segmentstore.controller.retention import Retention
+from segmentstore.controller.scopes import Scopes
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.streams.repair import Repair
+from segmentstore.controller.streams.stream_segments import SegmentSizes
+from segmentstore.controller.streams.streams import Streams
+from segmentstore.controller.subscribers import Subscribers
+from segmentstore.controller.transactions.completion import TransactionCompleter, TransactionSweeper
+from segmentstore.controller.transactions.decisions import Decisions
+from segmentstore.controller.transactions.merges import Merges
+from segmentstore.controller.transactions.reservations import Reservations, TransactionIds
+from segmentstore.controller.transactions.rolling_commit import RollingCommit
+from segmentstore.controller.transactions.staged_commits import StagedCommits
+from segmentstore.controller.transactions.transaction_states import TransactionStates
+from segmentstore.controller.transactions.transaction_table import (
+    TRANSACTIONS_TABLE,
+    TransactionTable,
+)
+from segmentstore.controller.transactions.transactions import Begins, Transactions
+from segmentstore.controller.watermarks import Watermarks
+from segmentstore.controller.writer_marks import NotedTimes, WriterMarks
+from segmentstore.runtime.clock import ClockWatch, WallClock
+
+
+class ControllerComponents:
+    """Everything that the controller consists of, below its sockets."""
+
+    def __init__(
+        self,
+        *,
+        segments: SegmentApi,
+        tables: TableApi,
+        wall_clock: WallClock,
+        random: Random,
+        settings: ControllerSettings,
+        clock_watch: ClockWatch | None = None,
+    ) -> None:
+        """`clock_watch` of earlier components of the process: it has seen what they have seen."""
+        self.metadata = MetadataStore(tables=tables)
+        self.streams = Streams(
+            metadata=self.metadata,
+            segments=segments,
+            wall_clock=wall_clock,
+            settings=settings.streams,
+        )
+        self.scopes = Scopes(
+            metadata=self.metadata,
+            streams=self.streams,
+            wall_clock=wall_clock,
+            settings=settings.streams,
+        )
+        self.repair = Repair(
+            metadata=self.metadata,
+            operations=self.streams.operations,
+            segments=segments,
+            steps=self.streams.segments,
+        )
+        self.subscribers = Subscribers(
+            store=self.metadata,
+            operations=self.streams.operations,
+            settings=settings.reader_groups,
+        )
+        self.reader_groups = ReaderGroups(
+            store=self.metadata,
+            creation=self.streams.creation,
+            deletion=self.streams.deletion,
+            subscribers=self.subscribers,
+            settings=settings.reader_groups,
+        )
+        self.key_value_tables = KeyValueTables(
+            store=self.metadata, tables=tables, settings=settings.key_value_tables
+        )
+        self._settings = settings
+        self.clock_watch = clock_watch or ClockWatch(
+            wall_clock=wall_clock,
+            difference_seconds_max=settings.retention.clock_difference_seconds_max,
+            settle_seconds=settings.retention.clock_settle_seconds,
+        )
+        """Its complaint belongs into the health of the node, and a person may settle it."""
+        self._build_watermarks(segments)
+        self._build_transactions(segments, tables, wall_clock, random)
+        self._build_background_tasks(segments, wall_clock)
+        self._register_callbacks()
+
+    def _build_watermarks(self, segments: SegmentApi) -> None:
+        settings = self._settings.watermarks
+        self.noted_times = NotedTimes(waiting_max=settings.noted_later_max)
+        self.writer_marks = WriterMarks(operations=self.streams.operations, settings=settings)
+        self.watermarks = Watermarks(
+            store=self.metadata,
+            operations=self.streams.operations,
+            segments=segments,
+            marks=self.writer_marks,
+            noted_times=self.noted_times,
+            settings=settings,
+        )
+
+    def _build_transactions(
+        self, segments: SegmentApi, tables: TableApi, wall_clock: WallClock, random: Random
+    ) -> None:
+        book = TransactionStates(noted_times=self.noted_times)
+        table = TransactionTable(tables=tables)
+        merges = Merges(segments=segments)
+        rolling = RollingCommit(
+            operations=self.streams.operations,
+            transition=self.streams.transition,
+            segments=self.streams.segments,
+            merges=merges,
+            table=table,
+            wall_clock=wall_clock,
+            book=book,
+        )
+        ids = TransactionIds(random=random)
+        reservations = Reservations(
+            table=table, ids=ids, wall_clock=wall_clock, settings=self._settings.transactions
+        )
+        completer = TransactionCompleter(
+            book=book,
+            table=table,
+            operations=self.streams.operations,
+            segments=self.streams.segments,
+            merges=merges,
+            rolling=rolling,
+            reservations=reservations,
+            wall_clock=wall_clock,
+            settings=self._settings.transactions,
+        )
+        decisions = Decisions(
+            book=book, table=table, completer=completer, settings=self._settings.transactions
+        )
+        begins = Begins(
+            book=book,
+            table=table,
+            operations=self.streams.operations,
+            segments=self.streams.segments,
+            decisions=decisions,
+            reservations=reservations,
+            ids=ids,
+            wall_clock=wall_clock,
+        )
+        self.sweeper = TransactionSweeper(
+            book=book,
+            table=table,
+            completer=completer,
+            reservations=reservations,
+            settings=self._settings.transactions,
+        )
+        self.transactions = Transactions(
+            book=book,
+            table=table,
+            operations=self.streams.operations,
+            segments=self.streams.segments,
+            completer=completer,
+            decisions=decisions,
+            sweeper=self.sweeper,
+            reservations=reservations,
+            begins=begins,
+            settings=self._settings.transactions,
+        )
+
+        self.staged_commits = StagedCommits(
+            transactions=self.transactions,
+            table=table,
+            operations=self.streams.operations,
+            completer=completer,
+            wall_clock=wall_clock,
+            settings=self._settings.transactions,
+        )
+
+    def _build_background_tasks(self, segments: SegmentApi, wall_clock: WallClock) -> None:
+        sizes = SegmentSizes(
+            segments=segments, at_once_max=self._settings.streams.segment_steps_at_once_max
+        )
+        self.retention = Retention(
+            store=self.metadata,
+            operations=self.streams.operations,
+            truncation=self.streams.truncation,
+            subscribers=self.subscribers,
+            sizes=sizes,
+            wall_clock=wall_clock,
+            clock_watch=self.clock_watch,
+            settings=self._settings.retention,
+        )
+        self.auto_scale = AutoScale(
+            store=self.metadata,
+            operations=self.streams.operations,
+            scaling=self.streams.scaling,
+            sizes=sizes,
+            settings=self._settings.auto_scale,
+        )
+
+    def _register_callbacks(self) -> None:
+        self.streams.sealing.register(self.transactions.closed)
+        for cleaning in (
+            self.transactions.clean,
+            self.subscribers.clean,
+            self.retention.clean,
+            self.watermarks.clean,
+        ):
+            self.streams.deletion.register(cleaning)
+        self.scopes.register(GROUPS_INDEX, self.reader_groups.delete_all)
+        self.scopes.register(TABLES_INDEX, self.key_value_tables.delete_all)
+
+    def table_names(self) -> list[str]:
+        """The tables in which everything stands that is remembered here."""
+        return [TRANSACTIONS_TABLE, *self.metadata.table_names()]
+
+    def require_settled(self) -> None:
+        """Raises RetryLaterError while a change is on its way into a table that nobody waits for any more."""
+        self.metadata.require_settled()
+        self.transactions.require_settled()
+
+    def calls(
+        self,
+        *,
+        locate: LocateSegment,
+        issue_token: IssueToken,
+        controllers: Sequence[Endpoint],
+    ) -> list[Call]:
+        """Every call of the service."""
+        segment_calls = SegmentCalls(
+            streams=self.streams, locate=locate, issue_token=issue_token, controllers=controllers
+        )
+        return [
+            *ScopeCalls(scopes=self.scopes, settings=self._settings.streams).calls(),
+            *StreamCalls(streams=self.streams).calls(),
+            *segment_calls.calls(),
+            *self._transaction_calls(),
+            *self._staged_calls(),
+            *self._reader_group_calls(),
+            *self._table_calls(),
+        ]
+
+    def _transaction_calls(self) -> list[Call]:
+        transactions, marks = self.transactions, self.writer_marks
+        return [
+            unary("createTransaction", api.CreateTxnRequest, transactions.create_transaction),
+            unary("commitTransaction", api.TxnRequest, transactions.commit_transaction),
+            unary("abortTransaction", api.TxnRequest, transactions.abort_transaction),
+            unary("pingTransaction", api.PingTxnRequest, transactions.ping_transaction),
+            unary("checkTransactionState", api.TxnRequest, transactions.check_transaction_state),
+            unary(
+                "listCompletedTransactions",
+                api.ListCompletedTxnRequest,
+                transactions.list_completed_transactions,
+            ),
+            unary("noteTimestampFromWriter", api.TimestampFromWriter, marks.note),
+            unary("removeWriter", api.RemoveWriterRequest, marks.remove),
+        ]
+
+    def _staged_calls(self) -> list[Call]:
+        staged = self.staged_commits
+        return [
+            unary("beginStage", own_api.BeginStageRequest, staged.begin, service=OWN_SERVICE),
+            unary("commitStages", own_api.CommitStagesRequest, staged.commit, service=OWN_SERVICE),
+            unary(
+                "lastVersion", own_api.LastVersionRequest, staged.last_version, service=OWN_SERVICE
+            ),
+        ]
+
+    def _reader_group_calls(self) -> list[Call]:
+        groups, subscribers = self.reader_groups, self.subscribers
+        return [
+            unary("createReaderGroup", api.ReaderGroupConfiguration, groups.create),
+            unary("getReaderGroupConfig", api.ReaderGroupInfo, groups.configuration),
+            unary("updateReaderGroup", api.ReaderGroupConfiguration, groups.update),
+            unary("deleteReaderGroup", api.ReaderGroupInfo, groups.delete),
+            unary("updateSubscriberStreamCut", api.SubscriberStreamCut, subscribers.update_cut),
+            unary("listSubscribers", api.StreamInfo, subscribers.list_of),
+        ]
+
+    def _table_calls(self) -> list[Call]:
+        tables = self.key_value_tables
+        return [
+            unary("createKeyValueTable", api.KeyValueTableConfig, tables.create),
+            unary(
+                "getCurrentSegmentsKeyValueTable", api.KeyValueTableInfo, tables.current_segments
+            ),
+            unary("getKeyValueTableConfiguration", api.KeyValueTableInfo, tables.configuration),
+            unary("listKeyValueTablesInScope", api.KVTablesInScopeRequest, tables.list_in_scope),
+            unary("deleteKeyValueTable", api.KeyValueTableInfo, tables.delete),
+        ]

@@ -1,1 +1,0 @@
-"""Key-value tables: named sets of table segments with keys of one length."""

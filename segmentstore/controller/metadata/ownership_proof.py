@@ -1,0 +1,148 @@
+"""Proof that a table was this process's own when something was read from it.
+
+Another process may have taken the table's container over. Who has lost it does not know until it writes: what it reads
+meanwhile is old. A write that succeeds cannot come from there, so what was read before it was not old. The write is an
+empty record, which reads as absent.
+
+Invariants:
+
+- A proof is submitted behind the moment at which it was asked for. Everything read before is thereby proved.
+- Whoever asks meanwhile shares the next one. They begin at least PAUSE_SECONDS apart, however many ask.
+- Nobody owns a proof that is under way: a caller who leaves takes nobody else's away.
+
+Which tables a call has read, so that it can prove them before its answer is told.
+
+Noted by the tables themselves: no room can forget one. What works in the background belongs to no call, and notes
+nothing.
+
+Invariant: a call notes what it reads itself, and what it reads of other components' memory (TransactionTable.note_read).
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records.record_keys import REMOVED
+from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.tables import Table, TableApi, TableEntry
+from segmentstore.controller.errors import RetryLaterError
+from segmentstore.runtime.cancellation import retrieve_exception
+
+PAUSE_SECONDS: Final = 0.02
+
+_KEY: Final = record_keys.PROOF.encode()
+
+
+@dataclass(slots=True, eq=False)
+class _PendingProof:
+    """Those who asked since the last one was submitted."""
+
+    outcome: "Future[Sequence[int]] | None" = None
+    """None until it is submitted."""
+    since: float = 0.0
+
+
+class OwnershipProof:
+    """Of one table."""
+
+    def __init__(self, *, tables: TableApi, name: str) -> None:
+        self._tables = tables
+        self._name = name
+        self._gathering = _PendingProof()
+        self._under_way: Future[Sequence[int]] | None = None
+        self._next_at = 0.0
+        self._proved_until = float("-inf")
+
+    async def wait(self) -> None:
+        """Until what was read from the table before is proved.
+
+        Raises RetryLaterError (the table is gone), and what the door of tables raises: it was not proved.
+        """
+        mine = self._gathering
+        loop = asyncio.get_running_loop()
+        while mine.outcome is None:
+            if self._under_way is not None and not self._under_way.done():
+                await asyncio.gather(asyncio.shield(self._under_way), return_exceptions=True)
+            elif self._next_at > loop.time():
+                await asyncio.sleep(self._next_at - loop.time())
+            else:
+                await self._submit(mine)
+        await asyncio.shield(mine.outcome)
+        self.note_write(since=mine.since)
+
+    async def wait_unless_since(self, moment: float) -> None:
+        """The same, unless the table was this process's own at that moment of the loop's clock, or later."""
+        if self._proved_until < moment:
+            await self.wait()
+
+    def note_write(self, *, since: float) -> None:
+        """A write that was submitted at that moment of the loop's clock has succeeded: it proves as much."""
+        self._proved_until = max(self._proved_until, since)
+
+    async def _submit(self, mine: _PendingProof) -> None:
+        try:
+            async with self._tables.open_table(self._name) as table:
+                # Another one of the round may have been faster.
+                if mine.outcome is None:
+                    self._begin(mine, table)
+        except SegmentNotFoundError as error:
+            raise RetryLaterError(f"a table is gone meanwhile table={self._name!r}") from error
+
+    def _begin(self, mine: _PendingProof, table: Table) -> None:
+        assert mine is self._gathering, "a round that is not the next one"
+        mine.since = asyncio.get_running_loop().time()
+        mine.outcome = self._under_way = table.update([TableEntry(_KEY, REMOVED)])
+        mine.outcome.add_done_callback(retrieve_exception)
+        self._next_at = mine.since + PAUSE_SECONDS
+        self._gathering = _PendingProof()
+
+
+class CallReads:
+    """Of one call."""
+
+    def __init__(self) -> None:
+        self._proofs: dict[OwnershipProof, None] = {}
+        self.wrote = False
+        """The call changed a table itself."""
+
+    def note(self, proof: OwnershipProof) -> None:
+        """Something was read from the table of this proof."""
+        self._proofs[proof] = None
+
+    async def prove(self) -> None:
+        """Returns once all that was read so far is proved. Raises what OwnershipProof.wait raises."""
+        for proof in list(self._proofs):
+            await proof.wait()
+
+
+_of_call: ContextVar[CallReads | None] = ContextVar("tables_read", default=None)
+
+
+@contextmanager
+def noting_reads() -> Iterator[CallReads]:
+    """What is read inside, also by tasks that begin inside, is noted."""
+    read = CallReads()
+    token = _of_call.set(read)
+    try:
+        yield read
+    finally:
+        _of_call.reset(token)
+
+
+def note_read(proof: OwnershipProof) -> None:
+    """The call of the moment, if there is one, reads the table of this proof."""
+    read = _of_call.get()
+    if read is not None:
+        read.note(proof)
+
+
+def note_written() -> None:
+    """The call of the moment, if there is one, has changed a table."""
+    read = _of_call.get()
+    if read is not None:
+        read.wrote = True

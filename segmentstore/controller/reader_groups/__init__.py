@@ -1,1 +1,0 @@
-"""Reader groups and the positions up to which subscribers have consumed."""

@@ -1,0 +1,349 @@
+"""Takes cuts of streams and truncates them as their policies say.
+
+    record `stream/<stream>/retention` in the scope's table: the cuts to choose from
+
+At every interval each stream with a policy gets a cut (where its active segments end now), and is truncated at the one
+that truncation_choice.py chooses. The mark stream and the streams of reader groups have no policy.
+
+Invariants:
+
+- Nothing is deleted by age while the clocks are not trusted (H77): no cut of such a stream is taken either, because
+  its time would be wrong for ever. Retention by size goes on.
+- Times of cuts never go down.
+- A stream that fails is left for the next interval and holds up no other.
+
+Which cut a stream is truncated at: pure.
+
+| policy | the newest cut that may go is | the oldest that must stay is |
+|---|---|---|
+| TIME | the newest that is older than `keep` milliseconds | the newest that is older than `keep_max` milliseconds |
+| SIZE | the newest with more than `keep` bytes behind it | the newest with more than `keep_max` bytes behind it |
+
+Without subscribers the stream is truncated at the newest cut that may go. With them it is truncated where the slowest
+of them stands (S), held between both bounds:
+
+- S behind the newest cut that may go: that cut, since the policy promises `keep` to everybody;
+- S before it, and behind the cut of `keep_max`: S;
+- S before the cut of `keep_max`, or crossing it: that cut, because the policy allows no more;
+- S crosses only the newest cut that may go: the newest kept cut that S has passed for every key.
+
+Invariants:
+
+- Nothing is chosen that lies behind the newest cut that may go.
+- Nothing beyond S is chosen, unless `keep_max` forces it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum
+
+from segmentstore.codec.controller_records.stream_records import (
+    RetentionCut,
+    RetentionCutsRecord,
+    RetentionPolicy,
+    RetentionType,
+    SegmentWithRange,
+    StreamSegment,
+    StreamState,
+)
+from segmentstore.codec.stream_names import creation_epoch_of, is_user_name
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.controller.errors import PreconditionError, StreamSegmentNotFoundError
+from segmentstore.controller.metadata.batch import Batch, RecordKey
+from segmentstore.controller.metadata.metadata_store import MetadataStore
+from segmentstore.controller.settings import RetentionSettings
+from segmentstore.controller.streams.stream_cuts import (
+    CutOrder,
+    CutWithRanges,
+    lies_behind,
+    order_of,
+)
+from segmentstore.controller.streams.stream_history import StreamHistory, all_streams
+from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.controller.streams.stream_segments import SegmentSizes
+from segmentstore.controller.streams.truncation import Truncation
+from segmentstore.controller.subscribers import Subscribers
+from segmentstore.runtime.clock import ClockWatch, WallClock
+
+_LOG = logging.getLogger(__name__)
+
+_FOR_EVER = (1 << 63) - 1
+
+
+class RetentionKind(Enum):
+    """What a policy measures."""
+
+    TIME = "time"
+    SIZE = "size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLimits:
+    """A policy: milliseconds for TIME, bytes for SIZE."""
+
+    kind: RetentionKind
+    keep: int
+    keep_max: int | None = None
+    """None: unread bytes are kept for ever."""
+
+
+class Retention:
+    """Works until cancelled."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        operations: StreamOperations,
+        truncation: Truncation,
+        subscribers: Subscribers,
+        sizes: SegmentSizes,
+        wall_clock: WallClock,
+        clock_watch: ClockWatch,
+        settings: RetentionSettings,
+    ) -> None:
+        self._store = store
+        self._operations = operations
+        self._truncation = truncation
+        self._subscribers = subscribers
+        self._sizes = sizes
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._clock_watch = clock_watch
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._clock_watch.doubt("the controller has just started")
+        due = loop.time() + self._settings.interval_seconds
+        while True:
+            # Looks often, so that a jump and its way back are not seen as one.
+            await asyncio.sleep(min(self._settings.clock_look_seconds, max(0.0, due - loop.time())))
+            self._clock_watch.look()
+            if loop.time() >= due:
+                await self.look_at_all()
+                due = loop.time() + self._settings.interval_seconds
+
+    async def look_at_all(self) -> None:
+        """One pass over all streams."""
+        try:
+            async with aclosing(all_streams(self._store)) as streams:
+                async for walked in streams:
+                    limits = limits_of(walked.configuration.retention)
+                    if limits is None or not is_user_name(walked.stream):
+                        continue
+                    try:
+                        await self.look_at(walked.scope, walked.stream, limits)
+                    except SegmentStoreError as error:
+                        _LOG.warning(
+                            "stream=%s/%s keeps everything for now: %s",
+                            walked.scope,
+                            walked.stream,
+                            error,
+                        )
+        except SegmentStoreError as error:
+            _LOG.warning("retention is put off: %s", error)
+
+    async def look_at(self, scope: str, stream: str, limits: RetentionLimits) -> None:
+        """Take a cut of one stream, and truncate it if it is time."""
+        if limits.kind is RetentionKind.TIME and not self._clock_watch.trusted():
+            return
+        history = await self._operations.history(scope, stream)
+        state = await history.state()
+        if state.state in (StreamState.SEALING, StreamState.SEALED):
+            return
+        key = cuts_key(stream)
+        known = await history.table.read(key)
+        before = known.record or RetentionCutsRecord()
+        epoch = await history.epoch(state.current_epoch)
+        cuts, total = await self._with_new_cut(history, before.cuts, epoch.segments)
+        chosen, ranges = await self._choose(history, limits, cuts, total)
+        if chosen is not None:
+            keyed = {ranges[each]: offset for each, offset in chosen.items()}
+            try:
+                await self._truncation.truncate(scope, stream, chosen)
+            except PreconditionError as error:
+                # Somebody truncated the stream further, or across this cut: it will be of no use any more.
+                _LOG.info("stream=%s is not truncated at a cut: %s", history.name, error)
+            cuts = [
+                cut
+                for cut in cuts
+                if order_of(keyed, {ranges[each]: at for each, at in cut.offsets.items()})
+                is not CutOrder.AT_OR_AFTER
+            ]
+        after = RetentionCutsRecord(tuple(self._thinned(cuts)))
+        after.check()
+        if after != before:
+            batch = Batch()
+            batch.put(key, after, known)
+            await history.table.commit(batch)
+
+    async def clean(self, history: StreamHistory) -> None:
+        """The stream is being deleted: its cuts are of no interest any more."""
+        key = cuts_key(history.stream)
+        batch = Batch()
+        batch.remove(key, await history.table.read(key))
+        await history.table.commit(batch)
+
+    async def _with_new_cut(
+        self,
+        history: StreamHistory,
+        cuts: Sequence[RetentionCut],
+        active: Sequence[StreamSegment],
+    ) -> tuple[list[RetentionCut], int]:
+        """The cuts with one at the present end, and the bytes before the end."""
+        sizes = await self._sizes.of([history.segment_name(each.segment_id) for each in active])
+        if any(size is None for size in sizes):
+            raise PreconditionError(f"a segment went away meanwhile stream={history.name!r}")
+        offsets = {
+            segment.segment_id: size.length
+            for segment, size in zip(active, sizes, strict=True)
+            if size is not None
+        }
+        last = cuts[-1] if cuts else None
+        if last is not None and dict(last.offsets) == offsets:
+            return list(cuts), last.bytes_before
+        start = dict(last.offsets) if last is not None else await history.head()
+        total = (last.bytes_before if last is not None else 0) + await self._bytes_between(
+            history, start, offsets
+        )
+        now_ms = self._wall_clock.now_ms()
+        if last is not None:
+            now_ms = max(now_ms, last.time_ms)
+        return [*cuts, RetentionCut(now_ms, total, offsets)], total
+
+    async def _bytes_between(
+        self, history: StreamHistory, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> int:
+        behind = await history.segments_of(start)
+        first = min(map(creation_epoch_of, start))
+        last = max(map(creation_epoch_of, end))
+        total = 0
+        async with aclosing(history.segments_born(first, last)) as segments:
+            async for segment in segments:
+                segment_id = segment.segment_id
+                if segment_id not in start and lies_behind(segment, behind):
+                    continue
+                length = end.get(segment_id)
+                if length is None:
+                    sealed = (await history.sealed([segment_id]))[segment_id].record
+                    length = sealed.length if sealed is not None else None
+                total += max(0, (length or 0) - start.get(segment_id, 0))
+        return total
+
+    async def _choose(
+        self,
+        history: StreamHistory,
+        limits: RetentionLimits,
+        cuts: Sequence[RetentionCut],
+        total: int,
+    ) -> tuple[Mapping[int, int] | None, dict[int, SegmentWithRange]]:
+        subscribed = await self._subscribers.lowest_cut(history)
+        ids = sorted({each for cut in cuts for each in cut.offsets})
+        try:
+            segments = await history.segments_of(ids)
+        except StreamSegmentNotFoundError:
+            _LOG.warning("stream=%s cuts name foreign segments", history.name)
+            raise
+        ranges = {
+            each.segment_id: SegmentWithRange(each.segment_id, each.low, each.high)
+            for each in segments
+        }
+        if subscribed is not None:
+            ranges |= {segment.segment_id: segment for segment in subscribed}
+        chosen = choose_cut(
+            limits=limits,
+            cuts=cuts,
+            time_ms=self._wall_clock.now_ms(),
+            bytes_total=total,
+            subscribed=subscribed,
+            keyed=lambda offsets: {ranges[each]: at for each, at in offsets.items()},
+        )
+        return chosen, ranges
+
+    def _thinned(self, cuts: Sequence[RetentionCut]) -> Sequence[RetentionCut]:
+        while len(cuts) > 2 and (
+            len(cuts) > self._settings.cuts_per_stream_max
+            or len(RetentionCutsRecord(tuple(cuts)).encode()) > self._settings.cuts_bytes_max
+        ):
+            half = len(cuts) // 2
+            cuts = [*cuts[:half:2], *cuts[half:]] if half > 1 else cuts[1:]
+        return cuts
+
+
+def limits_of(policy: RetentionPolicy) -> RetentionLimits | None:
+    """The policy in numbers; None if everything is kept."""
+    if policy.type is RetentionType.NONE or not 0 <= policy.limit < _FOR_EVER:
+        return None
+    kind = RetentionKind.TIME if policy.type is RetentionType.TIME else RetentionKind.SIZE
+    bounded = 0 < policy.maximum < _FOR_EVER
+    return RetentionLimits(
+        kind=kind,
+        keep=policy.limit,
+        keep_max=max(policy.limit, policy.maximum) if bounded else None,
+    )
+
+
+def cuts_key(stream: str) -> RecordKey[RetentionCutsRecord]:
+    """Where the cuts of a stream stand, in the table of its scope."""
+    return RecordKey(f"stream/{stream}/retention", RetentionCutsRecord.decode)
+
+
+def choose_cut(
+    *,
+    limits: RetentionLimits,
+    cuts: Sequence[RetentionCut],
+    time_ms: int,
+    bytes_total: int,
+    subscribed: CutWithRanges | None,
+    keyed: Callable[[Mapping[int, int]], CutWithRanges],
+) -> Mapping[int, int] | None:
+    """Offsets to truncate at; None if everything stays. `cuts` are in order, oldest first.
+
+    `bytes_total` counts as RetentionCut.bytes_before does; `subscribed` is the lowest position of all subscribers, None
+    without any; `keyed` adds the key ranges to the segments of a cut.
+    """
+
+    def beyond(cut: RetentionCut) -> int:
+        if limits.kind is RetentionKind.TIME:
+            return time_ms - cut.time_ms
+        return bytes_total - cut.bytes_before
+
+    allowed = _newest(cuts, lambda cut: beyond(cut) > limits.keep)
+    if allowed is None:
+        return None
+    if subscribed is None:
+        return allowed.offsets
+    if order_of(subscribed, keyed(allowed.offsets)) is CutOrder.AT_OR_AFTER:
+        return allowed.offsets
+    keep_max = limits.keep_max
+    forced = None if keep_max is None else _newest(cuts, lambda cut: beyond(cut) > keep_max)
+    if forced is not None and _is_behind(keyed(forced.offsets), subscribed):
+        return forced.offsets
+    if order_of(subscribed, keyed(allowed.offsets)) is CutOrder.BEFORE:
+        return _offsets(subscribed)
+    passed = _newest(
+        cuts,
+        lambda cut: (
+            cut.time_ms <= allowed.time_ms
+            and order_of(subscribed, keyed(cut.offsets)) is CutOrder.AT_OR_AFTER
+        ),
+    )
+    return None if passed is None else passed.offsets
+
+
+def _is_behind(cut: CutWithRanges, other: CutWithRanges) -> bool:
+    return order_of(other, cut) is not CutOrder.AT_OR_AFTER
+
+
+def _newest(
+    cuts: Sequence[RetentionCut], accepts: Callable[[RetentionCut], bool]
+) -> RetentionCut | None:
+    return next((cut for cut in reversed(cuts) if accepts(cut)), None)
+
+
+def _offsets(cut: Mapping[SegmentWithRange, int]) -> dict[int, int]:
+    return {segment.segment_id: offset for segment, offset in cut.items()}

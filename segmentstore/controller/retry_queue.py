@@ -1,0 +1,75 @@
+"""What was begun and broken off while the process lives on is taken up again, with growing pauses.
+
+Who asked may never come back: without this, a scope, a group or a table would stay half made or half deleted until the
+process ends. What another process left is found by its own index when a controller starts.
+
+Invariants:
+
+- A name that was noted is tried until its resumption ends without an error, or says that there is nothing any more.
+- Noting costs no wait: the caller's own error goes its way.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+
+_LOG = logging.getLogger(__name__)
+
+_PAUSE_SECONDS_FIRST: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 10.0
+_REFUSALS: Final = (ErrorKind.INVALID, ErrorKind.NOT_FOUND, ErrorKind.CONFLICT)
+
+ResourceName = tuple[str, ...]
+"""A scope, or a scope and a name in it."""
+
+
+class RetryQueue:
+    """Of one room. `resume` finishes what the records say is under way, if anything is; it may be called again."""
+
+    def __init__(self, *, resume: Callable[[ResourceName], Awaitable[None]]) -> None:
+        self._resume = resume
+        self._unfinished: dict[ResourceName, None] = {}
+        """In the order in which they were broken off."""
+        self._noted = asyncio.Event()
+
+    @contextmanager
+    def queued_on_failure(self, *place: str) -> Iterator[None]:
+        """What is broken off inside is taken up again; what is refused was not begun."""
+        try:
+            yield
+        except BaseException as error:
+            if not _is_refusal(error):
+                self._unfinished[place] = None
+                self._noted.set()
+            raise
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause = _PAUSE_SECONDS_FIRST
+        while True:
+            await self._noted.wait()
+            await asyncio.sleep(pause)
+            self._noted.clear()
+            for place in list(self._unfinished):
+                await self._resume_one(place)
+            if not self._unfinished:
+                pause = _PAUSE_SECONDS_FIRST
+                continue
+            self._noted.set()
+            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+
+    async def _resume_one(self, place: ResourceName) -> None:
+        self._unfinished.pop(place, None)
+        try:
+            with self.queued_on_failure(*place):
+                await self._resume(place)
+        except SegmentStoreError as error:
+            _LOG.info("place=%s an operation stays unfinished: %s", "/".join(place), error)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    return isinstance(error, SegmentStoreError) and error.kind in _REFUSALS

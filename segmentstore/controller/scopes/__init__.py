@@ -1,1 +1,0 @@
-"""Scopes: the namespaces of streams, reader groups and key-value tables."""

@@ -1,0 +1,513 @@
+"""Brings transactions to the end that was promised: joins stages, merges what commits, deletes what aborts, forgets.
+
+One worker per stream that has something to do, inside one task group; a worker ends when nothing is left.
+
+Invariants:
+
+- Commits of one stream are done in the order of their numbers, several at once if they wrote to the same epoch.
+- A stream's commits happen while it is held, so it does not scale between two segments of one transaction.
+- What fails is tried again, with growing pauses, for as long as it takes; commits behind it wait. `complaints` says
+  which streams are stuck and why.
+- Segments forget a transaction only after its commit is recorded (H74).
+- A transaction with stages takes all of them in before any of it goes into the stream. Until that is recorded its own
+  segments stay where they are: a step that is done again finds what the step before it left.
+
+Deletes the segments of transactions that are aborted.
+
+Invariant: what stays is only what a transaction never had. An epoch that the stream does not have belonged to a stream
+of the same name that is gone; the segments of its transactions went with it.
+
+Forgets what is finished: transactions, and fences that need not last; and what was reserved in vain.
+
+Invariants:
+
+- A finished transaction is remembered for `completed_seconds`, counted from the controller's start at least, unless its
+  stream has more than `completed_per_stream_max` of them; and never forgotten before its segments have forgotten it.
+- A lasting fence goes with its stream and not before.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamState
+from segmentstore.codec.controller_records.transaction_records import (
+    TransactionRecord,
+    TransactionState,
+)
+from segmentstore.codec.stream_names import transaction_epoch_of, transaction_segment
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.controller.errors import (
+    EpochNotFoundError,
+    MetadataConflictError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamSealedError,
+)
+from segmentstore.controller.settings import TransactionSettings
+from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.controller.streams.stream_segments import StreamSegments
+from segmentstore.controller.transactions.merges import Merges, TransactionSegmentLostError
+from segmentstore.controller.transactions.reservations import Reservations
+from segmentstore.controller.transactions.rolling_commit import RollingCommit
+from segmentstore.controller.transactions.transaction_states import (
+    StreamTransactions,
+    TransactionStates,
+)
+from segmentstore.controller.transactions.transaction_table import (
+    FenceName,
+    TransactionChange,
+    TransactionName,
+    TransactionTable,
+)
+from segmentstore.runtime.clock import WallClock
+
+_LOG = logging.getLogger(__name__)
+
+_GONE = (ScopeNotFoundError, StreamNotFoundError)
+
+
+class TransactionCompleter:
+    """Works until cancelled; `wake` tells it that a stream has something to do."""
+
+    def __init__(
+        self,
+        *,
+        book: TransactionStates,
+        table: TransactionTable,
+        operations: StreamOperations,
+        segments: StreamSegments,
+        merges: Merges,
+        rolling: RollingCommit,
+        reservations: Reservations,
+        wall_clock: WallClock,
+        settings: TransactionSettings,
+    ) -> None:
+        self._book = book
+        self._table = table
+        self._operations = operations
+        self._segments = segments
+        self._merges = merges
+        self._rolling = rolling
+        self._reservations = reservations
+        self._aborts = Aborts(segments=segments)
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._slots = asyncio.Semaphore(settings.streams_together_max)
+        self._workers: set[tuple[str, str]] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._remembered: dict[tuple[str, str], None] = {}
+        """Streams without other work whose segments have merged transactions to forget."""
+        self._remembers = asyncio.Event()
+        self._complaints: dict[tuple[str, str], str] = {}
+
+    def complaints(self) -> Mapping[tuple[str, str], str]:
+        """Stream -> why its transactions are not finished."""
+        return dict(self._complaints)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                for book in self._book.all():
+                    self.wake(book)
+                while True:
+                    await self._remembers.wait()
+                    await asyncio.sleep(self._settings.forget_seconds)
+                    self._forget_rested()
+            finally:
+                self._group = None
+
+    def wake(self, book: StreamTransactions) -> None:
+        """Something may be done for the stream now."""
+        key = (book.scope, book.stream)
+        # A worker that is there looks again before it ends.
+        if self._group is not None and key not in self._workers:
+            self._workers.add(key)
+            self._group.create_task(self._work(*key))
+
+    def _forget_rested(self) -> None:
+        self._remembers.clear()
+        remembered, self._remembered = self._remembered, {}
+        for scope, stream in remembered:
+            book = self._book.known(scope, stream)
+            if book is not None:
+                book.forgets = True
+                self.wake(book)
+
+    async def adopt(
+        self, book: StreamTransactions, transaction_id: int
+    ) -> TransactionRecord | None:
+        """Believe what the table says of a transaction, and of those that are committed with it.
+
+        Raises RetryLaterError while that may still change behind everybody's back.
+        """
+        self._table.require_settled()
+        record = await self._table.read(book.name(transaction_id))
+        self._book.place(book.name(transaction_id), record)
+        if record is not None:
+            if record.joins is not None and book.find(record.joins) is None:
+                await self.adopt(book, record.joins)
+            for stage in record.stages:
+                if stage not in book.joined:
+                    await self.adopt(book, stage)
+        # It may be another state than the one that a caller of ours expects to have work for.
+        self.wake(book)
+        return record
+
+    async def drop(self, book: StreamTransactions, transaction_ids: list[int]) -> None:
+        """Transactions for which nothing is left to be done, because of their stream's end or their own."""
+        if not transaction_ids:
+            return
+        names = [book.name(each) for each in transaction_ids]
+        # Whatever the table says of them: an earlier attempt may have been cancelled behind its batch.
+        await self._table.remove(names)
+        for name in names:
+            self._book.place(name, None)
+
+    async def replace_lost(self, name: TransactionName, record: TransactionRecord) -> list[str]:
+        """Create empty what is missing of a committing transaction and was not merged; the names."""
+        if record.joins is not None:
+            return []
+        try:
+            history = await self._operations.history(name.scope, name.stream)
+            state = await history.any_state()
+            if state.record is None:
+                return []
+            if record.stages:
+                return await self._replace_lost_stages(history, name, record)
+            return await self._merges.replace_lost(
+                history,
+                sources=await history.epoch(transaction_epoch_of(name.transaction_id)),
+                last_epoch=state.record.last_epoch,
+                transaction_id=name.transaction_id,
+            )
+        except (*_GONE, EpochNotFoundError):
+            return []
+
+    # --- one stream ------------------------------------------------------------------------------
+
+    async def _work(self, scope: str, stream: str) -> None:
+        key = (scope, stream)
+        pause = self._settings.retry_seconds_min
+        try:
+            # Looked up each time: a stream that was deleted and created again has another book.
+            while (book := self._book.known(scope, stream)) is not None and book.has_work:
+                try:
+                    async with self._slots:
+                        await self._step(book)
+                except SegmentStoreError as error:
+                    self._complaints[key] = f"{type(error).__name__}: {error}"
+                    _LOG.warning("stream=%s/%s transactions wait: %s", *key, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, self._settings.retry_seconds_max)
+                else:
+                    self._complaints.pop(key, None)
+                    pause = self._settings.retry_seconds_min
+        except BaseException:
+            # The group ends with it, and takes no other.
+            self._group = None
+            raise
+        finally:
+            self._workers.discard(key)
+            self._complaints.pop(key, None)
+        if book is not None:
+            if book.unforgotten:
+                self._remembered[key] = None
+                self._remembers.set()
+            self._book.drop_if_empty(book)
+
+    async def _step(self, book: StreamTransactions) -> None:
+        for transaction_id in list(book.doubtful):
+            await self.adopt(book, transaction_id)
+        try:
+            if book.next_commits(count=1):
+                await self._join_next(book)
+                await self._commit_next(book)
+            if book.aborting:
+                await self._abort(book)
+            if len(book.unforgotten) >= self._settings.forget_together_max:
+                book.forgets = True
+            if book.unforgotten and book.forgets and not book.next_commits(count=1):
+                await self._forget_merged(book)
+        except (MetadataConflictError, TransactionSegmentLostError):
+            # Another controller was at work, or an answer of the table was lost: look again at all of them.
+            for transaction_id in [*book.committing, *book.joined, *book.aborting]:
+                await self.adopt(book, transaction_id)
+            raise
+
+    async def _join_next(self, book: StreamTransactions) -> None:
+        for transaction_id, record in book.next_commits(count=self._settings.commits_together_max):
+            if not record.stages:
+                continue
+            try:
+                history = await self._operations.history(book.scope, book.stream)
+                await history.state()
+                await self._join(book, history, transaction_id, record)
+            except _GONE as error:
+                _LOG.warning("stream=%s is gone with stages: %s", book.stream, error)
+                await self.drop(book, [transaction_id, *record.stages])
+
+    async def _join(
+        self,
+        book: StreamTransactions,
+        history: StreamHistory,
+        transaction_id: int,
+        record: TransactionRecord,
+    ) -> None:
+        sources = await history.epoch(transaction_epoch_of(transaction_id))
+        await self._create_segments(history, sources, transaction_id)
+        await self._merges.join(
+            history, sources=sources, stages=record.stages, transaction_id=transaction_id
+        )
+        changes: dict[TransactionName, TransactionChange] = {
+            book.name(stage): (book.joined[stage], None) for stage in record.stages
+        }
+        changes[book.name(transaction_id)] = (record, dataclasses.replace(record, stages=()))
+        await self._table.replace(changes)
+        for name, (_, after) in changes.items():
+            self._book.place(name, after)
+
+    async def _replace_lost_stages(
+        self, history: StreamHistory, name: TransactionName, record: TransactionRecord
+    ) -> list[str]:
+        sources = await history.epoch(transaction_epoch_of(name.transaction_id))
+        await self._create_segments(history, sources, name.transaction_id)
+        return await self._merges.replace_lost_stages(
+            history,
+            sources=sources,
+            stages=record.stages,
+            transaction_id=name.transaction_id,
+        )
+
+    async def _create_segments(
+        self, history: StreamHistory, sources: EpochRecord, transaction_id: int
+    ) -> None:
+        await self._segments.create(
+            [
+                transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                for parent in sources.segments
+            ]
+        )
+
+    async def _commit_next(self, book: StreamTransactions) -> None:
+        try:
+            # Settles the stream first: that may be the end of a rolling commit, and the queue is another then.
+            async with self._operations.exclusive(book.scope, book.stream) as history:
+                await self._commit_held(book, history)
+        except _GONE as error:
+            _LOG.warning(
+                "stream=%s/%s is gone with its commits: %s", book.scope, book.stream, error
+            )
+            await self.drop(
+                book, [each for each, _ in book.next_commits(count=len(book.committing))]
+            )
+
+    async def _commit_held(self, book: StreamTransactions, history: StreamHistory) -> None:
+        due = book.next_commits(count=self._settings.commits_together_max)
+        if not due:
+            return
+        state = await history.state()
+        if state.state is StreamState.SEALED:
+            raise StreamSealedError(book.scope, book.stream)
+        epoch = transaction_epoch_of(due[0][0])
+        active = await history.epoch(state.current_epoch)
+        sources = active if epoch == active.epoch else await history.epoch(epoch)
+        together: list[tuple[int, TransactionRecord]] = []
+        for transaction_id, record in due:
+            # One that was called after the joining began waits for the next round.
+            if transaction_epoch_of(transaction_id) != epoch or record.stages:
+                break
+            together.append((transaction_id, record))
+        if not together:
+            return
+        if numbers_of(sources) != numbers_of(active):
+            await self._rolling.commit(
+                history,
+                sources=sources,
+                active=active,
+                transaction_ids=tuple(each for each, _ in together),
+            )
+            return
+        await self._commit_directly(book, history, sources, active, together)
+
+    async def _commit_directly(
+        self,
+        book: StreamTransactions,
+        history: StreamHistory,
+        sources: EpochRecord,
+        active: EpochRecord,
+        together: list[tuple[int, TransactionRecord]],
+    ) -> None:
+        merged = await self._merges.merge(
+            history,
+            sources=sources,
+            targets=active,
+            transaction_ids=[each for each, _ in together],
+        )
+        now_ms = self._wall_clock.now_ms()
+        after = {
+            transaction_id: dataclasses.replace(
+                record,
+                state=TransactionState.COMMITTED,
+                completed_ms=now_ms,
+                merged=merged[transaction_id],
+            )
+            for transaction_id, record in together
+        }
+        ends = {book.name(each): (record, after[each]) for each, record in together}
+        with self._reservations.ahead(book, active.epoch, count=len(together)) as reserved:
+            await self._table.replace({**ends, **reserved})
+        for transaction_id, record in after.items():
+            self._book.place(book.name(transaction_id), record)
+
+    async def _abort(self, book: StreamTransactions) -> None:
+        aborting = dict(book.aborting)
+        try:
+            history = await self._operations.history(book.scope, book.stream)
+            await history.state()
+            await self._aborts.delete(history, aborting)
+        except _GONE as error:
+            _LOG.info("stream=%s/%s is gone with its aborts: %s", book.scope, book.stream, error)
+            await self.drop(book, list(aborting))
+            return
+        now_ms = self._wall_clock.now_ms()
+        after = {
+            each: dataclasses.replace(record, state=TransactionState.ABORTED, completed_ms=now_ms)
+            for each, record in aborting.items()
+        }
+        await self._table.replace(
+            {book.name(each): (record, after[each]) for each, record in aborting.items()}
+        )
+        for transaction_id, record in after.items():
+            self._book.place(book.name(transaction_id), record)
+
+    async def _forget_merged(self, book: StreamTransactions) -> None:
+        unforgotten = dict(book.unforgotten)
+        try:
+            history = await self._operations.history(book.scope, book.stream)
+            await history.state()
+            for epoch in sorted({transaction_epoch_of(each) for each in unforgotten}):
+                await self._merges.forget(
+                    history,
+                    await history.epoch(epoch),
+                    {
+                        each: dict(record.merged)
+                        for each, record in unforgotten.items()
+                        if transaction_epoch_of(each) == epoch
+                    },
+                )
+        except _GONE:
+            _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
+        for transaction_id in unforgotten:
+            book.unforgotten.pop(transaction_id, None)
+        book.forgets = False
+
+
+def numbers_of(epoch: EpochRecord) -> frozenset[int]:
+    """Segment numbers; equal ones mean equal ranges, because a number belongs to one range for ever."""
+    return frozenset(segment.number for segment in epoch.segments)
+
+
+class Aborts:
+    """May be done again."""
+
+    def __init__(self, *, segments: StreamSegments) -> None:
+        self._segments = segments
+
+    async def delete(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
+        """None of their segments exists afterwards."""
+        by_epoch: dict[int, list[int]] = {}
+        for transaction_id in transaction_ids:
+            by_epoch.setdefault(transaction_epoch_of(transaction_id), []).append(transaction_id)
+        for epoch in sorted(by_epoch):
+            try:
+                parents = await history.epoch(epoch)
+            except EpochNotFoundError:
+                continue
+            await self._segments.delete(
+                [
+                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                    for transaction_id in by_epoch[epoch]
+                    for parent in parents.segments
+                ]
+            )
+
+
+class TransactionSweeper:
+    """Passes over all streams, and what a deleted stream asks for."""
+
+    def __init__(
+        self,
+        *,
+        book: TransactionStates,
+        table: TransactionTable,
+        completer: TransactionCompleter,
+        reservations: Reservations,
+        settings: TransactionSettings,
+    ) -> None:
+        self._book = book
+        self._table = table
+        self._completer = completer
+        self._reservations = reservations
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.completed_sweep_seconds)
+            await self.forget_old()
+
+    async def forget_old(self) -> None:
+        """Forget what is finished and too old, or too many."""
+        for book in self._book.all():
+            try:
+                await self._completer.drop(book, self._old_transactions(book))
+                await self.forget_reserved(book, self._reservations.unwanted(book))
+                for application_id in self._old_fences(book):
+                    await self.forget_fence(book, application_id)
+            except SegmentStoreError as error:
+                _LOG.info("finished transactions are kept for now: %s", error)
+            self._book.drop_if_empty(book)
+
+    async def forget_reserved(
+        self, book: StreamTransactions, transaction_ids: Sequence[int]
+    ) -> None:
+        """Remove what was given back; what cannot be removed now stays given back."""
+        if transaction_ids:
+            await self._table.remove([book.name(each) for each in transaction_ids])
+            for transaction_id in transaction_ids:
+                book.given_back.pop(transaction_id, None)
+
+    async def forget_fence(self, book: StreamTransactions, application_id: str) -> None:
+        """Commits of the application are known no more."""
+        book.fences_moving.add(application_id)
+        try:
+            await self._table.remove_fence(FenceName(book.scope, book.stream, application_id))
+            book.fences.pop(application_id, None)
+        finally:
+            book.fences_moving.discard(application_id)
+            self._book.changed()
+
+    def _old_transactions(self, book: StreamTransactions) -> list[int]:
+        now = asyncio.get_running_loop().time()
+        excess = len(book.completed) - self._settings.completed_per_stream_max
+        return [
+            transaction_id
+            for place, (transaction_id, completed) in enumerate(book.completed.items())
+            if transaction_id not in book.unforgotten
+            and (place < excess or completed.since + self._settings.completed_seconds <= now)
+        ]
+
+    def _old_fences(self, book: StreamTransactions) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        return [
+            application_id
+            for application_id, since in book.fences.items()
+            if since is not None
+            and since + self._settings.completed_seconds <= now
+            and application_id not in book.fences_moving
+        ]

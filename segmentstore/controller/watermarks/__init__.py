@@ -1,1 +1,0 @@
-"""Watermarks: times that writers note, tied to positions for readers."""

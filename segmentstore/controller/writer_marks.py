@@ -1,0 +1,220 @@
+"""What writers say about times: the verbs, and the records that they change.
+
+    in the table of the stream's scope
+    record `mark/<stream>/<writer>`   the newest time of a writer
+    index `marks/<stream>`            its writers
+    index `marked`                    streams with writers
+
+Invariants:
+
+- A writer's time and position never go back.
+- A writer that was closed keeps its last mark until it counts no more.
+
+Times that transactions brought along, until they are recorded.
+
+The commit of a transaction carries the time that its writer noted. It takes effect with the commit, whose worker does
+not wait for it: a time that is lost, in a crash or because too many wait, only delays a watermark.
+
+Invariants:
+
+- At most `waiting_max` times wait; of one writer only the newest does.
+"""
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.watermark_records import WriterMarkRecord
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.controller.errors import (
+    MetadataConflictError,
+    RetryLaterError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamSegmentNotFoundError,
+)
+from segmentstore.controller.metadata.batch import Batch, RecordKey
+from segmentstore.controller.settings import WatermarkSettings
+from segmentstore.controller.streams.stream_cuts import normalised, reaches
+from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_operations import StreamOperations
+
+MARKED_INDEX: Final = "marked"
+"""In a scope's table: streams whose writers note times."""
+
+_NAMES_PER_READ: Final = 100
+_ATTEMPTS_MAX: Final = 8
+
+NoteResponse = api.TimestampResponse
+RemoveResponse = api.RemoveWriterResponse
+
+
+class WriterMarks:
+    """Reads and changes the marks of writers."""
+
+    def __init__(self, *, operations: StreamOperations, settings: WatermarkSettings) -> None:
+        self._operations = operations
+        self._settings = settings
+
+    async def note(self, request: api.TimestampFromWriter) -> api.TimestampResponse:
+        """A writer says that what it writes behind `position` is not older than `timestamp`."""
+        stream = request.position.streamInfo
+        return NoteResponse(
+            result=await self.note_time(
+                stream.scope,
+                stream.stream,
+                request.writer,
+                request.timestamp,
+                dict(request.position.cut),
+            )
+        )
+
+    async def note_time(
+        self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]
+    ) -> api.TimestampResponse.Status:
+        """The same, by its parts. Raises RetryLaterError (too many writers)."""
+        status = NoteResponse.Status
+        try:
+            for _ in range(_ATTEMPTS_MAX):
+                history = await self._operations.history(scope, stream)
+                await history.state()
+                try:
+                    return await self._note(history, writer, time, normalised(position))
+                except MetadataConflictError:
+                    continue
+        except (ScopeNotFoundError, StreamNotFoundError):
+            return status.INTERNAL_ERROR
+        except (StreamSegmentNotFoundError, InvalidRequestError):
+            return status.INVALID_POSITION
+        raise RetryLaterError(f"a writer's mark keeps changing stream={scope!r}/{stream!r}")
+
+    async def remove(self, request: api.RemoveWriterRequest) -> api.RemoveWriterResponse:
+        """A writer was closed: nobody waits for its next time."""
+        status = RemoveResponse.Status
+        try:
+            history = await self._operations.history(request.stream.scope, request.stream.stream)
+            await history.state()
+        except (ScopeNotFoundError, StreamNotFoundError):
+            return RemoveResponse(result=status.STREAM_DOES_NOT_EXIST)
+        key = mark_key(history.stream, request.writer)
+        known = await history.table.read(key)
+        if known.record is None:
+            return RemoveResponse(result=status.UNKNOWN_WRITER)
+        if known.record.alive:
+            batch = Batch()
+            batch.put(key, dataclasses.replace(known.record, alive=False), known)
+            await history.table.commit(batch)
+        return RemoveResponse(result=status.SUCCESS)
+
+    async def of_stream(self, history: StreamHistory) -> dict[str, WriterMarkRecord]:
+        """Every writer's mark, in the order of their names."""
+        marks: dict[str, WriterMarkRecord] = {}
+        after, more = "", True
+        while more:
+            page = await history.table.names(
+                _writers_index(history.stream), after=after, count=_NAMES_PER_READ
+            )
+            found = await history.table.read_many(
+                [mark_key(history.stream, writer) for writer in page.names]
+            )
+            for writer, mark in zip(page.names, found, strict=True):
+                if mark.record is not None:
+                    marks[writer] = mark.record
+                after = writer
+            more = page.more
+        return marks
+
+    async def forget(
+        self, history: StreamHistory, writer: str, mark: WriterMarkRecord | None = None
+    ) -> None:
+        """Remove a writer; not if it has noted another mark than `mark` meanwhile."""
+        key = mark_key(history.stream, writer)
+        known = await history.table.read(key)
+        if mark is not None and known.record != mark:
+            return
+        batch = Batch()
+        batch.remove(key, known)
+        batch.unlist_name(_writers_index(history.stream), writer)
+        await history.table.commit(batch)
+
+    async def forget_stream(self, history: StreamHistory) -> None:
+        """No writer notes times any more, or the stream is being deleted."""
+        for writer in await self.of_stream(history):
+            await self.forget(history, writer)
+        batch = Batch()
+        batch.unlist_name(MARKED_INDEX, history.stream)
+        await history.table.commit(batch)
+
+    async def _note(
+        self, history: StreamHistory, writer: str, time: int, position: dict[int, int]
+    ) -> api.TimestampResponse.Status:
+        status = NoteResponse.Status
+        segments = await history.segments_of(position)
+        key = mark_key(history.stream, writer)
+        known = await history.table.read(key)
+        batch = Batch()
+        before = known.record
+        if before is None:
+            if len(await self.of_stream(history)) >= self._settings.writers_per_stream_max:
+                raise RetryLaterError(f"too many writers note times stream={history.name!r}")
+            batch.list_name(_writers_index(history.stream), writer)
+            batch.list_name(MARKED_INDEX, history.stream)
+        else:
+            if time < before.time:
+                return status.INVALID_TIME
+            earlier = await history.segments_of(before.position)
+            if not reaches(position, segments, before.position, earlier):
+                return status.INVALID_POSITION
+        mark = WriterMarkRecord(time=time, alive=True, position=position)
+        if mark != before:
+            batch.put(key, mark, known)
+            await history.table.commit(batch)
+        return status.SUCCESS
+
+
+def mark_key(stream: str, writer: str) -> RecordKey[WriterMarkRecord]:
+    """Where a writer's mark stands, in the table of the scope."""
+    return RecordKey(f"mark/{stream}/{writer}", WriterMarkRecord.decode)
+
+
+def _writers_index(stream: str) -> str:
+    return f"marks/{stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class NotedTime:
+    """What a writer noted, in the unit that the stream's writers use."""
+
+    scope: str
+    stream: str
+    writer: str
+    time: int
+    position: Mapping[int, int]
+
+
+class NotedTimes:
+    """A queue between commits and watermarks."""
+
+    def __init__(self, *, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
+        self._waiting: OrderedDict[tuple[str, str, str], NotedTime] = OrderedDict()
+
+    def note_later(
+        self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]
+    ) -> None:
+        """Remember a time until somebody takes it."""
+        key = (scope, stream, writer)
+        waiting = self._waiting.get(key)
+        if waiting is not None and waiting.time > time:
+            return
+        if waiting is not None or len(self._waiting) < self._waiting_max:
+            self._waiting[key] = NotedTime(scope, stream, writer, time, dict(position))
+
+    def take(self) -> list[NotedTime]:
+        """All that wait, first one first; they wait no longer."""
+        taken = list(self._waiting.values())
+        self._waiting.clear()
+        return taken

@@ -1,0 +1,273 @@
+"""A demonstration that checks itself: `make demo`.
+
+Loads the running interpreter's standard library into a store on a fresh directory, one segment for each top-level
+module or package; follows a segment while it grows; kills the server with -9 in the middle of the load; restarts it
+and finishes; compares the SHA-256 of every segment with the files, through the service and, with the service off, from
+Tier 2 alone; truncates and seals. Ends with 1 if anything differs.
+"""
+
+import asyncio
+import hashlib
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import click
+
+from segmentstore.cli.http_client import HttpClient, ServerError
+from segmentstore.cli.load import LoadedSegment, Loader, SegmentPlan, plan_load
+from segmentstore.cli.server_process import ServerProcess
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.recovery.tier2_access import open_tier2
+
+LIVE = "demo/live"
+LIVE_LINES = 200
+KILL_AT_SHARE = 0.4
+_READ_BYTES = 4 << 20
+_SEGMENTS_AT_ONCE = 8
+_NOT_LIBRARY = "site-packages"
+
+
+class DemoFailedError(SegmentStoreError):
+    """What the demonstration shows is not so."""
+
+
+class Demo:
+    """The steps, in order."""
+
+    def __init__(self, directory: Path, plans: Sequence[SegmentPlan], tier2: str) -> None:
+        self._data_directory = directory / "data"
+        self._in_bucket = tier2.startswith("s3://")
+        self._tier2_place = tier2 if self._in_bucket else str(self._data_directory)
+        self._plans = plans
+        self._total_bytes = sum(plan.length for plan in plans)
+        self._server = ServerProcess(self._data_directory, ["--tier2", tier2])
+        self._hashes: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """All steps. Raises DemoFailedError."""
+        with self._server:
+            say("start", self._server.ready_line)
+            await self._with_client(self._follow_live)
+            await self._load_until_killed()
+            self._server.start()
+            say("restart", self._server.ready_line)
+            await self._with_client(self._finish_load)
+            await self._with_client(self._check_through_service)
+            await self._with_client(self._truncate_and_seal)
+            await self._with_client(self._flush)
+            code = self._server.terminate()
+            expect(code == 0, f"the server ended with {code} after SIGTERM")
+            say("stop", "SIGTERM; the server ended with 0")
+            await self._check_from_tier2()
+            self._server.start()
+            say("restart", self._server.ready_line)
+            await self._with_client(self._check_truncated_and_sealed)
+
+    async def _with_client(self, step: Callable[[HttpClient], Awaitable[object]]) -> None:
+        async with HttpClient(self._server.address) as client:
+            await step(client)
+
+    async def _follow_live(self, client: HttpClient) -> None:
+        """One task appends line by line, another follows; the follower sees exactly what was appended."""
+        info = await client.create(LIVE)
+        lines = [f"line {number:04d}\n".encode() for number in range(LIVE_LINES)]
+        seen = bytearray()
+
+        async def follow() -> None:
+            async with aclosing(client.follow(info, 0)) as pieces:
+                async for piece in pieces:
+                    seen.extend(piece.content)
+                    if len(seen) >= sum(map(len, lines)):
+                        return
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow())
+            for line in lines:
+                await client.append(LIVE, line)
+        expect(bytes(seen) == b"".join(lines), "the follower saw other bytes than were appended")
+        say("follow", f"{LIVE_LINES} appends, each seen by a follower while the segment grew")
+
+    async def _load_until_killed(self) -> None:
+        """Load with an eye on the amount, and kill -9 in the middle."""
+        loaded = 0
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+
+        def progress(count: int) -> None:
+            nonlocal loaded
+            loaded += count
+            if loaded >= KILL_AT_SHARE * self._total_bytes and self._server.is_running:
+                self._server.kill()
+
+        say("load", f"{len(self._plans)} segments, {megabytes(self._total_bytes)} from {library()}")
+        try:
+            await self._with_client(lambda client: self._load(client, progress))
+        except ServerError as error:
+            expect(error.kind is ErrorKind.UNAVAILABLE, f"the load ended with {error}")
+        expect(not self._server.is_running, "the load ended before the server was killed")
+        rate = loaded / (loop.time() - started) / 1e6
+        say("kill -9", f"after {megabytes(loaded)} were acknowledged, durable, at {rate:.1f} MB/s")
+
+    async def _finish_load(self, client: HttpClient) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        results = await self._load(client, lambda _: None)
+        elapsed = loop.time() - started
+        found = sum(result.found_bytes for result in results)
+        added = self._total_bytes - found
+        expect(found > 0, "nothing that was acknowledged before the kill is there")
+        self._hashes = {result.name: result.sha256 for result in results}
+        say(
+            "load",
+            f"{megabytes(found)} were there and equal to the files, {megabytes(added)} added: "
+            f"{self._total_bytes / elapsed / 1e6:.1f} MB/s checked or written",
+        )
+
+    async def _load(
+        self, client: HttpClient, progress: Callable[[int], None]
+    ) -> list[LoadedSegment]:
+        loader = Loader(
+            client=client,
+            piece_bytes=256 << 10,
+            segments_at_once=_SEGMENTS_AT_ONCE,
+            seal=False,
+            retry_seconds=0,
+            progress=progress,
+        )
+        return await loader.load(self._plans)
+
+    async def _check_through_service(self, client: HttpClient) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for plan in self._plans:
+            digest = hashlib.sha256()
+            position = 0
+            while position < plan.length:
+                piece = await client.read(plan.name, position, _READ_BYTES)
+                expect(piece.content != b"", f"no bytes name={plan.name} offset={position}")
+                digest.update(piece.content)
+                position = piece.end_offset
+            self._compare(plan, position, digest.hexdigest())
+        rate = self._total_bytes / (loop.time() - started) / 1e6
+        say("verify", f"SHA-256 of {len(self._plans)} segments equal, read at {rate:.1f} MB/s")
+
+    async def _truncate_and_seal(self, client: HttpClient) -> None:
+        length = (await client.info(LIVE)).length
+        await client.truncate(LIVE, length // 2)
+        expect(await client.seal(LIVE) == length, f"sealed at another length than {length}")
+        await self._check_truncated_and_sealed(client)
+        say("truncate", f"{LIVE} at {length // 2}: a read below is refused")
+        say("seal", f"{LIVE} at {length}: an append is refused")
+
+    async def _check_truncated_and_sealed(self, client: HttpClient) -> None:
+        info = await client.info(LIVE)
+        expect(
+            (info.start_offset, info.sealed) == (info.length // 2, True),
+            f"not truncated and sealed as asked: {info}",
+        )
+        await expect_refusal(client.append(LIVE, b"x"), "an append to a sealed segment")
+        await expect_refusal(client.read(LIVE, 0, 1), "a read below the truncation")
+
+    async def _flush(self, client: HttpClient) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await client.flush_all()
+        took = f"in {loop.time() - started:.1f} s"
+        if self._in_bucket:
+            say("flush", f"{megabytes(self._total_bytes)} in Tier 2, {took}")
+            return
+        tier2 = self._data_directory / "tier2"
+        volumes = tier2 / "volumes"  # beside them: the index, and room kept free for a full disk
+        stored = directory_bytes(volumes if volumes.is_dir() else tier2)
+        say(
+            "flush",
+            f"{megabytes(self._total_bytes)} in Tier 2 as {megabytes(stored)} of objects, "
+            f"ratio {self._total_bytes / stored:.2f}, {took}",
+        )
+
+    async def _check_from_tier2(self) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        plans = {plan.name: plan for plan in self._plans}
+        checked = 0
+        async with open_tier2(self._tier2_place) as tier2:
+            for container in tier2.containers:
+                async with aclosing(container.list_segments("", "")) as records:
+                    async for record in records:
+                        if record.name not in plans:
+                            continue
+                        digest = hashlib.sha256()
+                        async with aclosing(container.cat(record.name)) as pieces:
+                            async for piece in pieces:
+                                digest.update(piece)
+                        self._compare(plans[record.name], record.length, digest.hexdigest())
+                        checked += 1
+        expect(checked == len(plans), f"Tier 2 has {checked} of {len(plans)} segments")
+        rate = self._total_bytes / (loop.time() - started) / 1e6
+        say("verify", f"the same {checked} from Tier 2 with the service off, at {rate:.1f} MB/s")
+
+    def _compare(self, plan: SegmentPlan, length: int, sha256: str) -> None:
+        expect(length == plan.length, f"length differs name={plan.name} length={length}")
+        expect(sha256 == self._hashes[plan.name], f"SHA-256 differs name={plan.name}")
+
+
+def say(step: str, sentence: str) -> None:
+    """One line of the demonstration."""
+    click.echo(f"{step:>8}  {sentence}")
+
+
+def expect(condition: bool, otherwise: str) -> None:
+    """Raises DemoFailedError."""
+    if not condition:
+        raise DemoFailedError(otherwise)
+
+
+async def expect_refusal(request: Awaitable[object], what: str) -> None:
+    """The server has to answer CONFLICT."""
+    try:
+        await request
+    except ServerError as error:
+        expect(error.kind is ErrorKind.CONFLICT, f"{what} ended with {error}")
+    else:
+        raise DemoFailedError(f"{what} was accepted")
+
+
+def megabytes(size: int) -> str:
+    """For people."""
+    return f"{size / 1e6:.1f} MB"
+
+
+def directory_bytes(path: Path) -> int:
+    """Bytes of all files below a directory."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def library() -> Path:
+    """Where the running interpreter keeps its standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+@click.command()
+@click.option("--tier2", default="volumes", metavar="volumes|filesystem|s3://BUCKET/PREFIX")
+def main(tier2: str) -> None:
+    """Run in a temporary directory; exit 1 if what was shown is not so.
+
+    A bucket is found as the service finds it: SEGMENTSTORE_S3_ENDPOINT_URL, and the usual credentials of AWS.
+    """
+    plans = plan_load([library()], prefix="", by_package=True, include=["*.py"])
+    plans = [plan for plan in plans if plan.name != _NOT_LIBRARY]
+    with tempfile.TemporaryDirectory(prefix="segmentstore-demo-") as directory:
+        try:
+            asyncio.run(Demo(Path(directory), plans, tier2).run())
+        except SegmentStoreError as error:
+            click.echo(f"demo failed: {error}", err=True)
+            sys.exit(1)
+    say("done", "every byte that was acknowledged was there")
+
+
+if __name__ == "__main__":
+    main()

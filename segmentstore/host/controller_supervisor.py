@@ -1,0 +1,169 @@
+"""Keeps a controller working over the store: one life after the other, each as long as the containers of its tables.
+
+    a life   start (read everything, finish what was begun), run (answer calls, work in the background)
+    it ends  when a container that holds one of its tables ends, or when its own work breaks
+    then     background work is cancelled and awaited, open calls are refused so that clients ask again; a pause; the
+             next one
+
+Invariants:
+
+- Nothing that a controller remembers outlives the containers that it was read from: while these are away another
+  process may have them, and a controller over them. One that was fenced, moved or recovered in place has ended.
+- It tries to recover whenever a container of this process has, and in pauses that grow by a quarter besides: clients
+  find it ready when they first come back. The pauses begin anew only after a life that worked for a while.
+- The controller never ends the process: what breaks it is logged, and the next life begins. All that it knows is in
+  table segments, so nothing is lost by that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.controller.controller import Controller
+from segmentstore.host.container_registry import ContainerRegistry
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS_FIRST = 0.02
+_PAUSE_GROWTH = 1.25
+_PAUSE_SECONDS_MAX = 10.0
+_PAUSE_SECONDS_WORTH_A_LINE = 1.0
+"""Shorter waits are those for the containers of this process to recover."""
+
+
+class TablesLostError(SegmentStoreError):
+    """A container that holds tables of the controller has ended: what was read from it may be true no more."""
+
+    kind = ErrorKind.UNAVAILABLE
+
+
+class ControllerSupervisor:
+    """run() until cancelled: life after life."""
+
+    def __init__(self, *, controller: Controller, registry: ContainerRegistry) -> None:
+        self._controller = controller
+        self._container_count = registry.container_count
+        self._recovered = asyncio.Event()
+        self._try_again = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._lost_container = ContainerId(0)
+        self._lives = 0
+        self._why = "it has not started yet"
+        registry.watch(self._container_changed)
+
+    async def wait_until_recovered(self) -> None:
+        """Until calls are answered for the first time."""
+        await self._recovered.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "runs outside a task"
+        pause = _PAUSE_SECONDS_FIRST
+        async with asyncio.TaskGroup() as group:
+            while True:
+                # Before the attempt: a container that recovers meanwhile is reason for another one.
+                self._try_again.clear()
+                self._lost.clear()
+                lives, began = self._lives, loop.time()
+                # A task of its own: what breaks in it must not look like the end of this one.
+                end = await group.create_task(self._live(), name="controller life")
+                if task.cancelling():
+                    # It broke in the very moment in which it was to end.
+                    raise asyncio.CancelledError from end
+                self._tell(end, pause, worked=self._lives > lives)
+                if self._lives > lives and loop.time() - began > _PAUSE_SECONDS_MAX:
+                    pause = _PAUSE_SECONDS_FIRST
+                await self._rest(pause)
+                pause = min(_PAUSE_GROWTH * pause, _PAUSE_SECONDS_MAX)
+
+    async def _live(self) -> "ExceptionGroup[Exception]":
+        """One life, or an attempt at one; what ended it. Raises only when it is told to stop."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._until_lost())
+                await self._controller.start()
+                self._lives += 1
+                self._recovered.set()
+                await self._controller.run()
+        except ExceptionGroup as end:
+            return end
+        raise AssertionError("a life ended for no reason")
+
+    async def _until_lost(self) -> None:
+        await self._lost.wait()
+        raise TablesLostError(
+            f"a container of its tables has ended container={self._lost_container}"
+        )
+
+    def _container_changed(self, container_id: ContainerId, *, runs: bool) -> None:
+        if runs:
+            # Perhaps the one that was missing.
+            self._try_again.set()
+        elif container_id in self._containers_of_tables():
+            self._lost_container = container_id
+            self._lost.set()
+
+    def _containers_of_tables(self) -> set[ContainerId]:
+        """O(tables): containers seldom end."""
+        names = self._controller.components.table_names()
+        return {container_of(name, self._container_count) for name in names}
+
+    async def _rest(self, seconds: float) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._try_again.set)
+        try:
+            await self._try_again.wait()
+        finally:
+            timer.cancel()
+
+    def _tell(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
+        error = _first_cause(group)
+        self._why = f"{error}" or type(error).__name__
+        if isinstance(error, TablesLostError):
+            if worked:
+                logger.warning("the controller starts anew: %s", error)
+        elif worked or not isinstance(error, SegmentStoreError):
+            logger.error("the controller's work broke, it starts anew", exc_info=group)
+        elif error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
+            logger.error("the controller cannot recover yet: %s", error)
+        elif pause >= _PAUSE_SECONDS_WORTH_A_LINE:
+            logger.info("the controller cannot recover yet: %s", error)
+
+    def complaints(self) -> list[str]:
+        """What a person should know, in sentences, for `/health`."""
+        if not self._controller.is_ready:
+            return [f"the controller does not work now: {self._why}"]
+        components = self._controller.components
+        stuck = [
+            f"transactions of stream {scope}/{stream} are not finished: {why}"
+            for (scope, stream), why in components.transactions.complaints().items()
+        ]
+        clock = components.clock_watch.complaint()
+        return [*stuck, clock] if clock else stuck
+
+    def metrics(self) -> Mapping[str, float]:
+        """What `/metrics` shows of it."""
+        return {
+            "controller_ready": float(self._controller.is_ready),
+            "controller_lives_total": float(self._lives),
+        }
+
+    def settle_clocks(self) -> None:
+        """A person says that the present time is right (H77)."""
+        self._controller.components.clock_watch.settle()
+
+
+def _first_cause(error: Exception) -> Exception:
+    """That its tables are gone explains whatever else went wrong in the same moment; else the first of them."""
+    causes = _causes(error)
+    return next((each for each in causes if isinstance(each, TablesLostError)), causes[0])
+
+
+def _causes(error: Exception) -> list[Exception]:
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [cause for each in error.exceptions for cause in _causes(each)]

@@ -1,0 +1,158 @@
+"""The object stores of Tier 2, by what the settings call its place.
+
+    volumes      the embedded engine under DIR/tier2: the default
+    filesystem   one file per object under DIR/tier2
+    s3://...     a bucket
+    memory       forgotten with the process
+
+Invariants:
+
+- A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone.
+- A store need not answer when the process starts (H41); what outlives one life of a container is made once, here.
+
+An object store that need not be there when the process starts (H41).
+
+The store behind it is started by the first call that reaches it. Until that succeeds every call raises StorageError,
+which containers understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
+
+Invariants:
+
+- The store behind is started at most once at a time, and no call reaches it before it is started.
+- Once started, a call costs one comparison more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.host.data_directory import DataDirectory, DataDirectoryError
+from segmentstore.host.setting_sources import ResolvedSettings
+from segmentstore.host.settings import S3StoreSettings, ServiceSettings
+from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.files import FileSystem
+from segmentstore.runtime.thread_pool import FairThreadPool, Lane
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.object_stores.lazy_object_store import LazyObjectStore
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.object_stores.volumes import LateVolumes
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.volume_files import is_engine_directory
+
+S3_SCHEME = "s3://"
+
+
+def tier2_place(
+    resolved: ResolvedSettings, directory: DataDirectory | None, files: FileSystem
+) -> str:
+    """The place to use: what was asked for, or what the directory has. Raises DataDirectoryError if they differ."""
+    asked = resolved.settings.tier2.place
+    if directory is None or asked == "memory" or asked.startswith(S3_SCHEME):
+        return asked
+    path = directory.tier2_path
+    if not files.is_directory(path) or not files.list(path):
+        return asked
+    found = "volumes" if is_engine_directory(path, files) else "filesystem"
+    if asked != found and resolved.source_of("tier2.place") != "default":
+        raise DataDirectoryError(
+            f"Tier 2 of this data directory is kept as {found}, not as {asked}: leave --tier2 out, or name {found} "
+            f"path={path}"
+        )
+    return found
+
+
+class Tier2Stores:
+    """One object store per container, or one for all of them."""
+
+    def __init__(
+        self,
+        *,
+        place: str,
+        settings: ServiceSettings,
+        directory: DataDirectory | None,
+        files: FileSystem,
+        wall_clock: WallClock,
+        random: Random,
+        threads: FairThreadPool,
+        lanes: Sequence[Lane],
+        readers: FairThreadPool,
+    ) -> None:
+        self._stores: list[ObjectStore]
+        self._metrics: Callable[[], Mapping[str, float]] = dict
+        if place == "memory":
+            self._stores = [MemoryObjectStore()] * len(lanes)
+        elif place.startswith(S3_SCHEME):
+            bucket, self._metrics = _bucket(place, settings.s3, random, executor=threads.lane())
+            self._stores = [bucket] * len(lanes)
+        else:
+            assert directory is not None, "tier 2 in files without a data directory"
+            path = directory.tier2_path
+            if place == "volumes":
+                volumes = LateVolumes(
+                    path,
+                    files=files,
+                    executor=threads.lane(),
+                    readers=readers.lane(),
+                    wall_clock=wall_clock,
+                    random=random,
+                    settings=VolumeSettings(),
+                )
+                self._stores = [LazyObjectStore(volumes)] * len(lanes)
+            else:
+                self._stores = [
+                    LazyObjectStore(
+                        FilesystemObjectStore(path, files=files, executor=lane, random=random)
+                    )
+                    for lane in lanes
+                ]
+
+    def of(self, container_id: ContainerId) -> ObjectStore:
+        return self._stores[container_id]
+
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers for `/metrics` that belong to no single container: the requests to a bucket, and what they cost."""
+        return self._metrics()
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+def _bucket(
+    place: str, settings: S3StoreSettings, random: Random, *, executor: Lane
+) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
+    # Only those who use S3 need its client library.
+    from tier2.object_stores.s3.s3_object_store import S3ObjectStore
+    from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
+
+    bucket, prefix = parse_s3_url(place)
+    store = S3ObjectStore(
+        settings=S3Settings(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint_url=settings.endpoint_url,
+            region=settings.region,
+            storage_class=settings.storage_class,
+            server_side_encryption=settings.server_side_encryption,
+            kms_key_id=settings.kms_key_id,
+            sign_payload=settings.sign_payload == "true",
+            rust_reads=settings.read_client == "obstore",
+        ),
+        random=random,
+        executor=executor,
+    )
+
+    def metrics() -> Mapping[str, float]:
+        numbers = store.statistics
+        requests = {f"s3_{name}_requests_total": count for name, count in numbers.requests.items()}
+        failures = {f"s3_{name}_failures_total": count for name, count in numbers.failures.items()}
+        return {
+            **requests,
+            **failures,
+            "s3_retries_total": numbers.retries,
+            "s3_sent_bytes_total": numbers.sent_bytes,
+            "s3_received_bytes_total": numbers.received_bytes,
+            "s3_estimated_cost_usd_total": numbers.total_cost_usd(),
+        }
+
+    return LazyObjectStore(store), metrics

@@ -1,0 +1,212 @@
+"""The servers of a service: HTTP, the segment store protocol, the controller. Which of them there are is a setting.
+
+Invariants:
+
+- Servers open from the inside out and close from the outside in: clients are sent to a wire that listens already.
+- The address that the controller names is an IP address; a wire that listens everywhere names the loopback unless the
+  settings advertise another one.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.controller.api.grpc_server import ControllerServer, ControllerServerSettings
+from segmentstore.controller.api.messages import Endpoint
+from segmentstore.controller.controller import Controller
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.controller_supervisor import ControllerSupervisor
+from segmentstore.host.segment_store import SegmentLayout, SegmentStore, TableStore
+from segmentstore.host.settings import ServiceSettings, split_address
+from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.server import HttpServer, build_application
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
+from segmentstore.runtime.clock import WallClock
+from segmentstore.wire.server import WireServer
+from segmentstore.wire.settings import WireSettings
+
+_OFF = "off"
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddresses:
+    """What is listened on; empty for a face that is off."""
+
+    http: str
+    wire: str
+    controller: str
+
+
+class Servers:
+    """start() to listen, run() while serving, close() to end."""
+
+    def __init__(
+        self,
+        *,
+        settings: ServiceSettings,
+        store: SegmentStore,
+        tables: TableStore,
+        registry: ContainerRegistry,
+        wall_clock: WallClock,
+        random: Random,
+        tier2_metrics: Callable[[], Mapping[str, float]],
+        swap_owner: SwapOwnerSource,
+        backup_owners: BackupOwnerSource,
+        layout: SegmentLayout,
+    ) -> None:
+        self._settings = settings
+        self._tier2_metrics = tier2_metrics
+        self._swap_owner = swap_owner
+        self._backup_owners = backup_owners
+        self._registry = registry
+        self._http = self._http_server(store, wall_clock, random)
+        self._wire: WireServer | None = None
+        self._controller: ControllerSupervisor | None = None
+        self._controller_server: ControllerServer | None = None
+        if settings.wire.address != _OFF:
+
+            async def flush_container(container_id: int) -> None:
+                await registry.get(ContainerId(container_id)).flush()
+
+            self._wire = WireServer(
+                segments=store,
+                tables=tables,
+                random=random,
+                settings=WireSettings(unacked_bytes_max=settings.wire.unacknowledged_bytes_max),
+                flush_container=flush_container,
+                list_chunks=layout.list_chunks,
+                event_near=layout.event_near,
+            )
+        if settings.controller.address != _OFF:
+            controller = Controller(
+                segments=store,
+                tables=tables,
+                wall_clock=wall_clock,
+                random=random,
+                locate=self._locate,
+                settings=ControllerSettings(),
+            )
+            host, port = split_address(settings.controller.address)
+            self._controller = ControllerSupervisor(controller=controller, registry=registry)
+            self._controller_server = ControllerServer(
+                service=controller.service,
+                settings=ControllerServerSettings(address=host, port=port),
+            )
+
+    async def start(self) -> None:
+        """Listen everywhere. Raises OSError or InvalidRequestError if an address is taken."""
+        if self._wire is not None:
+            await self._wire.start(*split_address(self._settings.wire.address))
+        if self._controller_server is not None:
+            # From the start: calls wait for a controller that recovers, though not for ever.
+            await self._controller_server.start()
+        await self._http.start()
+
+    async def run(self) -> None:
+        """The background work of the servers, until cancelled."""
+        if self._controller is not None:
+            await self._controller.run()
+        else:
+            await asyncio.get_running_loop().create_future()
+
+    async def wait_until_ready(self) -> None:
+        """Until every face answers. Containers have to run for that."""
+        if self._controller is not None:
+            await self._controller.wait_until_recovered()
+
+    async def close(self) -> None:
+        """No new requests; those under way end. Idempotent."""
+        if self._controller_server is not None:
+            await self._controller_server.close()
+        await self._http.close()
+        if self._wire is not None:
+            await self._wire.close()
+
+    def addresses(self) -> ServerAddresses:
+        """After start()."""
+        return ServerAddresses(
+            http=_text(*self._http.address),
+            wire="" if self._wire is None else _text(*self._wire.address),
+            controller=""
+            if self._controller_server is None
+            else _text(
+                split_address(self._settings.controller.address)[0], self._controller_server.port
+            ),
+        )
+
+    def _locate(self, segment: str) -> Endpoint:  # noqa: ARG002 (one process serves every segment)
+        advertised = self._settings.wire.advertised_address
+        if advertised:
+            return Endpoint(*split_address(advertised))
+        assert self._wire is not None, "a controller without a wire was refused with the settings"
+        host, port = self._wire.address
+        return Endpoint(_EVERYWHERE.get(host, host), port)
+
+    def _http_server(
+        self, store: SegmentStore, wall_clock: WallClock, random: Random
+    ) -> HttpServer:
+        host, port = split_address(self._settings.http.address)
+        settings = HttpSettings(
+            host=host, port=port, append_bytes_max=self._settings.http.append_bytes_max
+        )
+        application = build_application(
+            segments=store,
+            health=self._health,
+            metrics=self._registry.metrics,
+            node_metrics=self._metrics,
+            settle_clocks=self._settle_clocks,
+            swap_owners=self._swap_owner,
+            backup_owners=self._backup_owners,
+            wall_clock=wall_clock,
+            random=random,
+            settings=settings,
+        )
+        return HttpServer(application=application, settings=settings)
+
+    def _health(self) -> NodeHealth:
+        complaints = [] if self._controller is None else self._controller.complaints()
+        return NodeHealth(
+            containers=self._registry.health(),
+            containers_expected=self._registry.container_count,
+            complaints=complaints,
+        )
+
+    def _settle_clocks(self) -> None:
+        if self._controller is not None:
+            self._controller.settle_clocks()
+
+    def _metrics(self) -> Mapping[str, float]:
+        """What `/metrics` shows beside containers and HTTP."""
+        controller = {} if self._controller is None else self._controller.metrics()
+        return {**self._tier2_metrics(), **self._wire_metrics(), **controller}
+
+    def _wire_metrics(self) -> Mapping[str, float]:
+        if self._wire is None:
+            return {}
+        numbers = self._wire.statistics()
+        return {
+            "wire_connections": numbers.connections,
+            "wire_connections_accepted_total": numbers.connections_accepted,
+            "wire_connections_refused_total": numbers.connections_refused,
+            "wire_connections_failed_total": numbers.connections_failed,
+            "wire_unacknowledged_bytes": numbers.unacked_bytes,
+            "wire_waiting_reads": numbers.waiting_reads,
+            "wire_pinned_segments": numbers.pinned_segments,
+            "wire_appends_total": numbers.appends,
+            "wire_append_bytes_total": numbers.append_bytes,
+            "wire_acknowledgements_total": numbers.acknowledgements,
+            "wire_appends_refused_total": numbers.appends_refused,
+            "wire_reads_total": numbers.reads,
+            "wire_read_bytes_total": numbers.read_bytes,
+            "wire_requests_total": numbers.requests,
+            "wire_requests_refused_total": numbers.requests_refused,
+        }
+
+
+def _text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,215 @@
+"""Segment names as they stand in a URL.
+
+The name is everything behind the route's prefix in the *raw* path, percent-decoded exactly once: `%2F` is a
+slash like any other, `%252F` is the three characters `%2F`.
+
+- A name is UTF-8, at most `name_bytes_max` bytes, and holds no control character.
+- None of its parts (between slashes) is empty, `.` or `..`: no proxy or file system may read it as a path step.
+- `__ds` as first part is reserved for the control APIs of Durable Streams.
+
+Request bodies: read whole, within a limit each, a limit together, and a time.
+
+- A body larger than its limit is refused from its Content-Length, before a byte of it is read.
+- Bytes count against the shared budget from before they are read until the caller's `async with` ends, which is after
+  their commit; so what waits for a slow Tier 1 is bounded as well.
+- A body that breaks off raises; the caller never sees a part of one.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+)
+from segmentstore.http import header_names
+from segmentstore.http.responses import (
+    Refusal,
+    bad_request,
+    busy,
+    too_large,
+)
+
+
+def parse_json(text: str | bytes) -> object:
+    """Raises InvalidRequestError."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"not JSON: {error}") from error
+    return value
+
+
+_COUNT = re.compile("[0-9]{1,18}")
+
+
+def parse_count(text: str | None, name: str, default: int) -> int:
+    """A number in a query. Raises Refusal (400)."""
+    if text is None:
+        return default
+    if _COUNT.fullmatch(text) is None:
+        raise bad_request(f"{name} is not a number value={text[:32]!r}")
+    return int(text)
+
+
+def is_true(value: str | None) -> bool:
+    """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
+    return value is not None and value.strip().lower() == "true"
+
+
+RESERVED_PART = "__ds"
+
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+@lru_cache(maxsize=4096)
+def name_of_path(raw_name: str, name_bytes_max: int) -> str:
+    """Decode and check the raw rest of a path.
+
+    Cached because a hot stream sends the same text with every append. Raises InvalidRequestError.
+    """
+    if _BROKEN_ESCAPE.search(raw_name):
+        raise InvalidRequestError(f"name has a broken percent escape raw={raw_name!r}")
+    encoded = unquote_to_bytes(raw_name)
+    if len(encoded) > name_bytes_max:
+        raise InvalidRequestError(
+            f"name is too long bytes={len(encoded)} bytes_max={name_bytes_max}"
+        )
+    try:
+        name = encoded.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"name is not UTF-8 raw={raw_name!r}") from error
+    check_name(name)
+    return name
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidRequestError if no segment may have this name (its length aside)."""
+    if _CONTROL.search(name):
+        raise InvalidRequestError(f"name holds a control character name={name!r}")
+    for part in name.split("/"):
+        if part in {"", ".", ".."}:
+            raise InvalidRequestError(f"name has a part that is empty, '.' or '..' name={name!r}")
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the name belongs to the control APIs."""
+    return name == RESERVED_PART or name.startswith(RESERVED_PART + "/")
+
+
+_PIECE_BYTES = 64 << 10
+
+
+class BodyBudget:
+    """Bytes of all bodies held now."""
+
+    def __init__(self, *, bytes_max: int, retry_after_seconds: int) -> None:
+        self._bytes_max = bytes_max
+        self._retry_after_seconds = retry_after_seconds
+        self.bytes_held = 0
+
+    def take(self, count: int) -> None:
+        """Raises Refusal (503) at the limit."""
+        if self.bytes_held + count > self._bytes_max:
+            raise busy("too many request bodies are under way", self._retry_after_seconds)
+        self.bytes_held += count
+
+    def give_back(self, count: int) -> None:
+        assert count <= self.bytes_held, f"given back={count} held={self.bytes_held}"
+        self.bytes_held -= count
+
+
+class BodyReader:
+    """Reads request bodies under one budget."""
+
+    def __init__(self, *, budget: BodyBudget, seconds_max: float) -> None:
+        self._budget = budget
+        self._seconds_max = seconds_max
+        self.bytes_received = 0
+
+    @property
+    def budget(self) -> BodyBudget:
+        return self._budget
+
+    def read_nowait(self, request: web.BaseRequest, bytes_max: int) -> bytes | None:
+        """The body if all of it has arrived, taken from the budget (give it back!); None if it has not.
+
+        Raises Refusal: 413 (too large), 415 (encoded), 503 (budget).
+        """
+        if header_names.CONTENT_ENCODING in request.headers:
+            refuse_encoding(request)
+        content = request.content
+        if not content.is_eof():
+            return None
+        body = content.read_nowait(-1)
+        if len(body) > bytes_max:
+            raise too_large(len(body), bytes_max)
+        self._budget.take(len(body))
+        self.bytes_received += len(body)
+        return body
+
+    @asynccontextmanager
+    async def read(self, request: web.BaseRequest, bytes_max: int) -> AsyncIterator[bytes]:
+        """The whole body, held in the budget until the block ends.
+
+        Raises Refusal: 413 (too large), 415 (encoded), 408 (too slow), 400 (broke off), 503 (budget).
+        """
+        body = self.read_nowait(request, bytes_max)
+        if body is not None:
+            try:
+                yield body
+            finally:
+                self._budget.give_back(len(body))
+            return
+        declared = request.content_length
+        if declared is not None and declared > bytes_max:
+            raise too_large(declared, bytes_max)
+        taken = 0
+        pieces: list[bytes] = []
+        try:
+            if declared is not None:
+                self._budget.take(declared)
+                taken = declared
+            length = 0
+            async with aclosing(self._pieces(request)) as arriving:
+                async for piece in arriving:
+                    length += len(piece)
+                    self.bytes_received += len(piece)
+                    if length > bytes_max:
+                        raise too_large(length, bytes_max)
+                    if length > taken:
+                        self._budget.take(length - taken)
+                        taken = length
+                    pieces.append(piece)
+            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            self._budget.give_back(taken)
+
+    async def _pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+        deadline = asyncio.get_running_loop().time() + self._seconds_max
+        while not request.content.at_eof():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    piece = await request.content.read(_PIECE_BYTES)
+            except TimeoutError as error:
+                raise Refusal(
+                    408, f"the body took too long seconds_max={self._seconds_max}", kind="invalid"
+                ) from error
+            except (web.RequestPayloadError, ConnectionError) as error:
+                raise Refusal(400, "the body broke off or is malformed", kind="invalid") from error
+            if piece:
+                yield piece
+
+
+def refuse_encoding(request: web.BaseRequest) -> None:
+    """Bodies are stored as they come, so an encoded one would be served as something it is not."""
+    encoding = request.headers[header_names.CONTENT_ENCODING]
+    if encoding.lower() != "identity":
+        raise Refusal(415, f"content encoding is not supported value={encoding!r}", kind="invalid")

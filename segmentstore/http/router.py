@@ -1,0 +1,216 @@
+"""One handler for every request: who answers it, what every answer has in common, and how it is counted.
+
+A middleware stack, a route per verb and aiohttp's own refusals would cost more than an append and would answer without
+this room's headers. Paths are looked at raw: a name is decoded exactly once, in names.py.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.http import header_names
+from segmentstore.http.health_and_metrics import (
+    CONTENT_TYPE,
+    MetricsExposition,
+    NodeHealth,
+    RequestStatistics,
+    health_as_json,
+)
+from segmentstore.http.maintenance import Maintenance
+from segmentstore.http.requests import is_reserved, name_of_path
+from segmentstore.http.responses import (
+    SECURITY_HEADERS,
+    CrossOrigin,
+    Refusal,
+    json_response,
+    method_not_allowed,
+    not_found,
+    refusal_of,
+    refusal_of_http,
+    refusal_response,
+    too_large,
+)
+from segmentstore.http.segment_verbs import SegmentVerbs
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_append import StreamAppend
+from segmentstore.http.stream_create import StreamCreate
+from segmentstore.http.stream_directory import StreamDirectory
+from segmentstore.http.stream_read import StreamRead
+from segmentstore.http.tier2_verbs import BackupVerbs, SwapVerbs
+from segmentstore.runtime.clock import ClockWatch
+
+STREAM_PREFIX = "/v1/stream/"
+_SEGMENTS_PATH = "/v1/segments"
+_SEGMENTS_PREFIX = _SEGMENTS_PATH + "/"
+_CONTAINERS_PREFIX = "/v1/containers/"
+_BACKUPS_PATH = "/v1/backups"
+_CLIENT_GONE = 499
+"""The status under which requests are counted whose client went away first."""
+
+logger = logging.getLogger(__name__)
+
+Work = Coroutine[None, None, web.StreamResponse]
+
+
+class Router:
+    """Answers requests."""
+
+    def __init__(
+        self,
+        *,
+        directory: StreamDirectory,
+        create: StreamCreate,
+        append: StreamAppend,
+        read: StreamRead,
+        verbs: SegmentVerbs,
+        swaps: SwapVerbs,
+        backups: BackupVerbs,
+        health: Callable[[], NodeHealth],
+        exposition: MetricsExposition,
+        statistics: RequestStatistics,
+        clock_watch: ClockWatch,
+        settle_clocks: Callable[[], None],
+        maintenance: Maintenance,
+        cross_origin: CrossOrigin,
+        settings: HttpSettings,
+    ) -> None:
+        self._directory = directory
+        self._create = create
+        self._append = append
+        self._read = read
+        self._verbs = verbs
+        self._swaps = swaps
+        self._backups = backups
+        self._health = health
+        self._exposition = exposition
+        self._statistics = statistics
+        self._clock_watch = clock_watch
+        self._settle_elsewhere = settle_clocks
+        self._maintenance = maintenance
+        self._cross_origin = cross_origin
+        self._settings = settings
+        self._stream_verbs: Mapping[str, tuple[str, Callable[[web.BaseRequest, str], Work]]] = {
+            "POST": ("stream_append", append.handle),
+            "GET": ("stream_read", read.handle),
+            "HEAD": ("stream_head", self._head),
+            "PUT": ("stream_create", create.handle),
+            "DELETE": ("stream_delete", self._delete),
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Never raises but CancelledError: whatever goes wrong has an answer."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        statistics = self._statistics
+        statistics.in_flight += 1
+        verb, status = "other", _CLIENT_GONE
+        try:
+            try:
+                verb, work = self._route(request)
+                if header_names.EXPECT in request.headers:
+                    await self._expect(request, work)
+                response = await work
+            except Refusal as refusal:
+                response = refusal_response(refusal)
+            except SegmentStoreError as error:
+                response = refusal_response(refusal_of(error, self._settings.retry_after_seconds))
+            except web.HTTPException as error:
+                response = refusal_response(refusal_of_http(error))
+            except ConnectionError:
+                raise
+            except Exception:
+                logger.exception("request failed method=%s path=%r", request.method, request.path)
+                response = refusal_response(Refusal(500, "internal error", kind="corrupt"))
+            status = response.status
+            if not response.prepared and (
+                request.method in {"GET", "HEAD"} or header_names.ORIGIN in request.headers
+            ):
+                # Cached answers may later serve another origin, so reads always carry them.
+                self._cross_origin.add_to(response)
+            return response
+        finally:
+            statistics.in_flight -= 1
+            statistics.finished(verb, status, loop.time() - started)
+
+    async def _expect(self, request: web.BaseRequest, work: Work) -> None:
+        """`Expect: 100-continue`: refuse a body that is too large before it is sent."""
+        try:
+            length = request.content_length
+            if length is not None and length > self._settings.append_bytes_max:
+                raise too_large(length, self._settings.append_bytes_max)
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        except BaseException:
+            work.close()
+            raise
+        # What was written is no part of the answer that follows.
+        request.writer.output_size = 0
+
+    def _route(self, request: web.BaseRequest) -> tuple[str, Work]:
+        path = request.rel_url.raw_path
+        if path.startswith(STREAM_PREFIX):
+            if request.method == "OPTIONS":
+                return "options", self._options()
+            name = name_of_path(path[len(STREAM_PREFIX) :], self._settings.name_bytes_max)
+            if is_reserved(name):
+                raise Refusal(501, "control APIs are not implemented", kind="invalid")
+            entry = self._stream_verbs.get(request.method)
+            if entry is None:
+                raise method_not_allowed("a stream", [*sorted(self._stream_verbs), "OPTIONS"])
+            return entry[0], entry[1](request, name)
+        if request.method == "OPTIONS":
+            return "options", self._options()
+        if path.startswith(_SEGMENTS_PREFIX):
+            return self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
+        if path.startswith(_CONTAINERS_PREFIX):
+            return self._swaps.route(request, path[len(_CONTAINERS_PREFIX) :])
+        if path == _BACKUPS_PATH or path.startswith(_BACKUPS_PATH + "/"):
+            return self._backups.route(request, path[len(_BACKUPS_PATH) + 1 :])
+        return self._route_fixed(request, path)
+
+    def _route_fixed(self, request: web.BaseRequest, path: str) -> tuple[str, Work]:
+        fixed: Mapping[str, tuple[str, str, Callable[[web.BaseRequest], Work]]] = {
+            _SEGMENTS_PATH: ("segment_list", "GET", self._verbs.list_segments),
+            "/health": ("health", "GET", self._answer_health),
+            "/metrics": ("metrics", "GET", self._answer_metrics),
+            "/v1/flush": ("flush", "POST", self._verbs.flush_all),
+            "/v1/clocks/settle": ("clocks_settle", "POST", self._settle_clocks),
+        }
+        entry = fixed.get(path)
+        if entry is None:
+            raise not_found(f"there is nothing at this path path={path[:256]!r}")
+        verb, method, handler = entry
+        if request.method != method and not (method == "GET" and request.method == "HEAD"):
+            raise method_not_allowed(path, [method])
+        return verb, handler(request)
+
+    async def _options(self) -> web.StreamResponse:
+        return self._cross_origin.preflight()
+
+    async def _head(self, _request: web.BaseRequest, name: str) -> web.StreamResponse:
+        return await self._read.head(name)
+
+    async def _delete(self, _request: web.BaseRequest, name: str) -> web.StreamResponse:
+        await self._directory.delete(name)
+        return web.Response(status=204, headers=SECURITY_HEADERS)
+
+    async def _answer_health(self, _request: web.BaseRequest) -> web.StreamResponse:
+        health = self._health()
+        self._clock_watch.look()
+        complaints = [
+            complaint
+            for complaint in (self._clock_watch.complaint(), self._maintenance.complaint)
+            if complaint
+        ]
+        return json_response(200 if health.ready else 503, health_as_json(health, complaints))
+
+    async def _answer_metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
+        headers = {**SECURITY_HEADERS, "Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"}
+        return web.Response(headers=headers, body=self._exposition.text())
+
+    async def _settle_clocks(self, _request: web.BaseRequest) -> web.StreamResponse:
+        self._clock_watch.settle()
+        self._settle_elsewhere()
+        return json_response(200, {"trusted": True})

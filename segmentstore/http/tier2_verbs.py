@@ -1,0 +1,278 @@
+"""/v1/backups: points in time of the whole store, kept in Tier 2 while it serves (H6).
+
+    GET     /v1/backups          {"backups": [{"backup", "made_ms", "containers", "complete"}]}, by name
+    POST    /v1/backups/{name}   everything acknowledged before is flushed and kept as NAME
+                                 {"pinned": [{"backup", "container", "epoch", "root_version", "made_ms"}]}
+    DELETE  /v1/backups/{name}   204; what only it named is deleted after a while
+
+- Each owner pins its own root, so this needs a process that runs every container: without one of them nothing is done.
+- A container after the other. A pin that breaks off leaves a backup that is not `complete`; repeating it completes it.
+- A name that is taken gives what is there already.
+
+/v1/containers/{id}/swaps: the door of a container's owner for compactors beside it (H9).
+
+    POST  {id}/swaps/keys          {"count": n}  ->  {"keys": [...]}: keys to upload chunk objects under
+    POST  {id}/swaps/release       {"keys": [...]}: they will not be used; what lies under them is garbage
+    PUT   {id}/swaps/objects?key=  raw body: an object, for whoever cannot write to Tier 2 itself
+    POST  {id}/swaps               {"segment_id": n, "old": [images], "new": [images]}
+
+    image   {"start_offset", "end_offset", "object_key", "position", "size", "file_crc32"}: numbers, and a string
+
+- 200 with {"swapped": true} means published; 409 that the owner refused, with the reason, and that nothing changed.
+- A key is used up by the first proposal that names it, accepted or refused.
+- One proposal and one object are under way at a time; whoever comes meanwhile gets a 503 and comes again. So the memory
+  of a compactor's work here is bounded, however many there are.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from segmentstore.contracts.errors import SwapRefusedError
+from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
+from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapProposal
+from segmentstore.http.requests import BodyReader, parse_json
+from segmentstore.http.responses import (
+    SECURITY_HEADERS,
+    bad_request,
+    busy,
+    conflict,
+    json_response,
+    method_not_allowed,
+    not_found,
+)
+from segmentstore.http.settings import HttpSettings
+
+
+class BackupOwner(Protocol):
+    """The backups of one running container: containers/segment_container.py."""
+
+    async def pin(self, name: str) -> SnapshotInfo: ...
+
+    async def drop(self, name: str) -> bool: ...
+
+    async def list(self) -> Sequence[SnapshotInfo]: ...
+
+
+BackupOwnerSource = Callable[[], Sequence[tuple[ContainerId, BackupOwner]]]
+"""Every container of the store. Raises ContainerNotFoundError if one of them does not run here."""
+
+
+def no_backup_owners() -> Sequence[tuple[ContainerId, BackupOwner]]:
+    """For a node whose containers keep no backups."""
+    raise not_found("this node keeps no backups")
+
+
+class BackupVerbs:
+    """Handles /v1/backups and everything under it."""
+
+    def __init__(self, *, owners: BackupOwnerSource) -> None:
+        self._owners = owners
+
+    def route(
+        self, request: web.BaseRequest, name: str
+    ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
+        """The verb, as the statistics call it, and its work; no `name` for the path of all."""
+        if not name:
+            if request.method not in {"GET", "HEAD"}:
+                raise method_not_allowed("the list of backups", ["GET"])
+            return "backup_list", self._list()
+        match request.method:
+            case "POST":
+                return "backup_pin", self._pin(name)
+            case "DELETE":
+                return "backup_drop", self._drop(name)
+            case _:
+                raise method_not_allowed("a backup", ["DELETE", "POST"])
+
+    async def _pin(self, name: str) -> web.StreamResponse:
+        rows: list[dict[str, object]] = []
+        for container_id, owner in self._owners():
+            pinned = await owner.pin(name)
+            rows.append(
+                {
+                    "backup": pinned.name,
+                    "container": container_id,
+                    "epoch": pinned.epoch,
+                    "root_version": pinned.version,
+                    "made_ms": pinned.created_ms,
+                }
+            )
+        return json_response(200, {"pinned": rows})
+
+    async def _drop(self, name: str) -> web.StreamResponse:
+        dropped = False
+        for _, owner in self._owners():
+            dropped |= await owner.drop(name)
+        if not dropped:
+            raise not_found(f"there is no backup of that name name={name[:256]!r}")
+        return web.Response(status=204, headers=SECURITY_HEADERS)
+
+    async def _list(self) -> web.StreamResponse:
+        owners = self._owners()
+        found: dict[str, list[SnapshotInfo]] = {}
+        for _, owner in owners:
+            for one in await owner.list():
+                found.setdefault(one.name, []).append(one)
+        rows = [
+            {
+                "backup": name,
+                "made_ms": max(one.created_ms for one in found[name]),
+                "containers": len(found[name]),
+                "complete": len(found[name]) == len(owners),
+            }
+            for name in sorted(found)
+        ]
+        return json_response(200, {"backups": rows})
+
+
+_NUMBERS = ("start_offset", "end_offset", "position", "size", "file_crc32")
+_FIELDS = frozenset((*_NUMBERS, "object_key"))
+_NUMBER_END = 1 << 63
+_KEYS_PER_REQUEST_MAX = 1_024
+
+
+class SwapOwner(Protocol):
+    """What the owner of a container's Tier 2 does for compactors: tier2/tiered_storage.py."""
+
+    def reserve_object_keys(self, count: int) -> list[str]: ...
+
+    def release_object_keys(self, keys: Sequence[str]) -> None: ...
+
+    async def upload_reserved(self, key: str, content: BufferView) -> None: ...
+
+    async def propose_swap(self, proposal: SwapProposal) -> None: ...
+
+
+SwapOwnerSource = Callable[[ContainerId], SwapOwner]
+"""The owner of a running container. Raises ContainerNotFoundError."""
+
+
+def no_swap_owner(container_id: ContainerId) -> SwapOwner:
+    """For a node whose containers let nobody beside them work."""
+    raise not_found(f"this node takes no swap proposals container={container_id}")
+
+
+class SwapVerbs:
+    """Handles everything under /v1/containers."""
+
+    def __init__(
+        self, *, owners: SwapOwnerSource, bodies: BodyReader, settings: HttpSettings
+    ) -> None:
+        self._owners = owners
+        self._bodies = bodies
+        self._settings = settings
+        self._working: set[str] = set()
+        self._verbs: Mapping[
+            str,
+            tuple[
+                str,
+                Callable[[web.BaseRequest, SwapOwner], Coroutine[None, None, web.StreamResponse]],
+            ],
+        ] = {
+            "swaps": ("POST", self._propose),
+            "swaps/keys": ("POST", self._reserve),
+            "swaps/objects": ("PUT", self._upload),
+            "swaps/release": ("POST", self._release),
+        }
+
+    def route(
+        self, request: web.BaseRequest, rest: str
+    ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
+        """The verb, as the statistics call it, and its work; `rest` is the raw path behind /v1/containers/."""
+        number, _, verb = rest.partition("/")
+        entry = self._verbs.get(verb)
+        if entry is None or not (number.isascii() and number.isdecimal() and len(number) <= 9):
+            raise not_found(f"containers/NUMBER/VERB is what exists, VERB of {sorted(self._verbs)}")
+        method, handler = entry
+        if request.method != method:
+            raise method_not_allowed(verb, [method])
+        owner = self._owners(ContainerId(int(number)))
+        return "container_" + verb.replace("/", "_"), handler(request, owner)
+
+    async def _reserve(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
+        asked = await self._json_object(request, {"count"})
+        count = _number(asked, "count")
+        if not 1 <= count <= _KEYS_PER_REQUEST_MAX:
+            raise bad_request(f"1 to {_KEYS_PER_REQUEST_MAX} keys are given out at once {count=}")
+        return json_response(200, {"keys": owner.reserve_object_keys(count)})
+
+    async def _release(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
+        asked = await self._json_object(request, {"keys"})
+        keys = asked["keys"]
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise bad_request("keys is not a list of strings")
+        owner.release_object_keys(keys)
+        return json_response(200, {"released": len(keys)})
+
+    async def _upload(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
+        key = request.query.get("key", "")
+        if not key:
+            raise bad_request("the key of the object is missing: swaps/objects?key=...")
+        self._begin("upload")
+        try:
+            async with self._bodies.read(request, self._settings.swap_object_bytes_max) as body:
+                if not body:
+                    raise bad_request("an object holds at least one byte")
+                try:
+                    await owner.upload_reserved(key, body)
+                except SwapRefusedError as error:
+                    raise conflict(str(error)) from error
+                return json_response(201, {"key": key, "bytes": len(body)})
+        finally:
+            self._working.discard("upload")
+
+    async def _propose(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
+        asked = await self._json_object(request, {"segment_id", "old", "new"})
+        proposal = SwapProposal(
+            segment_id=SegmentId(_number(asked, "segment_id")),
+            old=_images(asked, "old"),
+            new=_images(asked, "new"),
+        )
+        self._begin("proposal")
+        try:
+            await owner.propose_swap(proposal)
+        except SwapRefusedError as error:
+            raise conflict(str(error)) from error
+        finally:
+            self._working.discard("proposal")
+        return json_response(200, {"swapped": True})
+
+    def _begin(self, what: str) -> None:
+        if what in self._working:
+            raise busy(f"another {what} is under way", self._settings.retry_after_seconds)
+        self._working.add(what)
+
+    async def _json_object(
+        self, request: web.BaseRequest, fields: set[str]
+    ) -> Mapping[str, object]:
+        async with self._bodies.read(request, self._settings.control_body_bytes_max) as body:
+            value = parse_json(body) if body else {}
+        if not isinstance(value, dict) or set(value) != fields:
+            raise bad_request(f"the body is not a JSON object of the fields {sorted(fields)}")
+        return value
+
+
+def _images(asked: Mapping[str, object], field: str) -> Sequence[ProposedImage]:
+    images = asked[field]
+    if not isinstance(images, list):
+        raise bad_request(f"{field} is not a list of images")
+    return [_image(image) for image in images]
+
+
+def _image(image: object) -> ProposedImage:
+    if not isinstance(image, dict) or set(image) != _FIELDS:
+        raise bad_request(f"an image has the fields {sorted(_FIELDS)}")
+    key = image["object_key"]
+    if not isinstance(key, str):
+        raise bad_request(f"object_key is not a string object_key={key!r}")
+    start, end, position, size, crc32 = (_number(image, name) for name in _NUMBERS)
+    return ProposedImage(start, end, key, position, size, crc32)
+
+
+def _number(asked: Mapping[str, object], field: str) -> int:
+    value = asked[field]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _NUMBER_END:
+        raise bad_request(f"{field} is not a number {field}={value!r}")
+    return value

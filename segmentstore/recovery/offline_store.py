@@ -1,0 +1,106 @@
+"""A store in this process for the time of one command: its containers recover, and no face listens.
+
+After a recovery from Tier 2 alone: makes streams agree with their segments, in a store started for that (H78).
+
+The controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows
+to be written went with Tier 1. A commit would bring a part of them, or wait for ever for a segment that never comes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from segmentstore.cli.config import environment
+from segmentstore.codec.controller_records.transaction_records import TransactionState
+from segmentstore.contracts.containers import ContainerState
+from segmentstore.contracts.errors import ContainerStoppedError
+from segmentstore.contracts.tables import TableApi
+from segmentstore.controller.api.messages import Endpoint
+from segmentstore.controller.controller import Controller
+from segmentstore.controller.settings import ControllerSettings
+from segmentstore.controller.streams.repair import RepairReport
+from segmentstore.controller.transactions.transaction_table import LoadedFence, TransactionTable
+from segmentstore.host.segment_store import TableStore
+from segmentstore.host.service_builder import Service, open_service
+from segmentstore.host.setting_sources import resolve_settings
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+
+
+@asynccontextmanager
+async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncIterator[Service]:
+    """`tier2_place`: s3://BUCKET/PREFIX, or empty for what is in the directory.
+
+    Raises DataDirectoryInUseError while the store runs, ContainerStoppedError if a container does not recover.
+    """
+    flags = {"store.data_directory": str(data_directory)}
+    if tier2_place:
+        flags["tier2.place"] = tier2_place
+    resolved = resolve_settings(flags=flags, environment=environment())
+    async with open_service(resolved) as service:
+        managing = asyncio.create_task(service.manager.run(), name="container manager")
+        try:
+            await service.manager.wait_until_settled()
+            for health in service.registry.health():
+                if health.state is not ContainerState.RUNNING:
+                    raise ContainerStoppedError(
+                        f"container {health.container_id} did not recover: {health.cause}"
+                    )
+            yield service
+        finally:
+            managing.cancel()
+            await asyncio.gather(managing, return_exceptions=True)
+
+
+_PAGE_ENTRIES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRepair:
+    """What was found and done."""
+
+    report: RepairReport
+    aborted: Sequence[str]
+    """Streams and ids of transactions that were open; the controller's start deletes their segments."""
+
+
+async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRepair:
+    """`tier2_place`: s3://BUCKET/PREFIX, or empty for what is in the directory. What was repaired is flushed.
+
+    Raises what open_offline() raises, and what the doors raise: begin again then.
+    """
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        tables = TableStore(registry=service.registry)
+        controller = Controller(
+            segments=service.store,
+            tables=tables,
+            wall_clock=SystemWallClock(),
+            random=system_random(),
+            locate=lambda _: Endpoint("127.0.0.1", 0),
+            settings=ControllerSettings(),
+        )
+        report = await controller.repair()
+        aborted = await _abort_open(tables)
+        for container in service.registry.all_running():
+            await container.flush()
+        return StreamRepair(report, aborted)
+
+
+async def _abort_open(tables: TableApi) -> list[str]:
+    """Behind the controller's repair, which made the table; nobody decides a transaction meanwhile."""
+    table = TransactionTable(tables=tables)
+    async with aclosing(table.load(page_entries=_PAGE_ENTRIES)) as loaded:
+        found = [
+            each
+            async for each in loaded
+            if not isinstance(each, LoadedFence) and each.record.state is TransactionState.OPEN
+        ]
+    aborted: list[str] = []
+    for each in found:
+        decided = replace(each.record, state=TransactionState.ABORTING)
+        await table.replace({each.name: (each.record, decided)})
+        name = each.name
+        aborted.append(f"{name.scope}/{name.stream} {name.transaction_id:032x}")
+    return sorted(aborted)

@@ -1,0 +1,266 @@
+"""Recover."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from segmentstore.recovery.rebuild import RecoveredLog
+    from segmentstore.recovery.report import RecoveryResult
+    from segmentstore.recovery.survey import ContainerSurvey, Losses
+    from tier2.store_reader import ContainerReader
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOptions:
+    """What a person asks for."""
+
+    place: str
+    """Empty: in the data directory itself."""
+    data: Path
+    copy: bool
+    dry: bool
+    repair: bool
+    with_damage: bool
+    begin_anew: Sequence[int]
+    quiet: bool
+
+    @property
+    def source(self) -> str:
+        return self.place or str(self.data)
+
+    @property
+    def start_place(self) -> str:
+        """What the store is started with as its Tier 2; empty if that is in the data directory."""
+        return self.place if self.place.startswith("s3://") and not self.copy else ""
+
+
+async def recover_store(options: RecoveryOptions) -> "RecoveryResult":
+    from segmentstore.recovery.rebuild import DataDirectoryRebuild
+    from segmentstore.recovery.report import (
+        RecoveryResult,
+        contents_unread,
+        named,
+        summary,
+        unfinished,
+    )
+    from segmentstore.recovery.survey import (
+        find_losses,
+        progress_bar,
+        require_sound_manifest,
+        survey,
+    )
+    from segmentstore.recovery.tier2_access import backup_names, open_tier2
+    from segmentstore.recovery.tier2_copy import require_unused
+
+    if options.copy and not options.place:
+        raise InvalidRequestError(
+            "there is nothing to copy: name the place with --from-tier2 PLACE"
+        )
+    require_unused(options.data)
+    result = RecoveryResult()
+    async with open_tier2(options.source, go_on=True) as tier2:
+        await require_sound_manifest(tier2, options.source)
+        DataDirectoryRebuild(
+            options.data, [each.manifest for each in tier2.containers]
+        ).check_target()
+        _check_target(options)
+        surveys = await survey(tier2.containers, bar=partial(progress_bar, quiet=options.quiet))
+        losses = await find_losses(tier2, surveys)
+        _check_begin_anew(options, losses)
+        result.remarks = [summary(surveys), *unfinished(surveys)]
+        result.remarks += losses.sentences(options.source)
+        result.remarks += _logs_left_behind(options, surveys)
+        readable = [each.reader for each in surveys if not each.unreadable]
+        refused = not options.with_damage and losses.beyond(options.begin_anew)
+        if options.copy and not readable:
+            raise CorruptedDataError(
+                "\n".join(
+                    [
+                        "no container has runs that read, so nothing can be copied",
+                        *losses.sentences(options.source),
+                    ]
+                )
+            )
+        left_behind = await backup_names(readable) if options.copy else []
+        result.remarks += named(
+            "backups stay where they are and are not in the copy; each becomes a store of its own with"
+            f" segmentstore backup restore NAME --from {options.source} --data NEWDIR",
+            left_behind,
+        )
+        if options.copy and not refused and not options.dry:
+            refused = not await _copy(result, readable, left_behind, options)
+        elif not refused:
+            result.remarks.append(contents_unread(options.source))
+    logs = await _rebuild_logs(options, surveys, losses, only_look=refused or options.dry)
+    _add_rows(result, options, logs, surveys, losses)
+    if refused:
+        result.remarks.append(
+            "error: Tier 2 has lost what is named above, and nothing was done: to recover the rest, say --with-damage"
+        )
+        result.exit_code = ExitCode.CORRUPT
+        return result
+    without = [] if options.copy else losses.containers_beyond(options.begin_anew)
+    result.remarks += _consequences(options, losses, without)
+    if not options.dry:
+        await _repair_and_finish(result, options, surveys, without)
+    return result
+
+
+async def _rebuild_logs(
+    options: RecoveryOptions,
+    surveys: "Sequence[ContainerSurvey]",
+    losses: "Losses",
+    *,
+    only_look: bool,
+) -> "Sequence[RecoveredLog]":
+    """Give the data directory its Tier 2, identity and logs, or say what would be done."""
+    from segmentstore.recovery.rebuild import DataDirectoryRebuild, create_empty_manifests
+    from segmentstore.recovery.tier2_copy import link_tier2
+
+    # A copy of a container whose runs do not read cannot be made: there it is as one without a manifest.
+    brought = [each.reader for each in surveys if not (options.copy and each.unreadable)]
+    roots = [each.manifest for each in brought]
+    epochs = {int(each.reader.container_id): each.lost.highest_epoch for each in surveys}
+    if only_look:
+        anew = {
+            each.container_id: each.remains.highest_epoch
+            for each in losses.containers
+            if each.container_id in options.begin_anew and not options.copy
+        }
+        return DataDirectoryRebuild(options.data, roots, highest_epochs=epochs).preview(anew)
+    if options.place and not options.copy and not options.place.startswith("s3://"):
+        link_tier2(options.place, options.data)
+    if options.begin_anew and not options.copy:
+        place = options.start_place or str(options.data)
+        roots += await create_empty_manifests(place, options.begin_anew, of_store=roots[0])
+    return await DataDirectoryRebuild(options.data, roots, highest_epochs=epochs).run()
+
+
+async def _repair_and_finish(
+    result: "RecoveryResult",
+    options: RecoveryOptions,
+    surveys: "Sequence[ContainerSurvey]",
+    without: Sequence[int],
+) -> None:
+    """Behind the logs: what takes a store whose containers run."""
+    from segmentstore.recovery.report import how_to_start, repair
+    from segmentstore.recovery.restore import finish_restore, unfinished_restore
+
+    restore = unfinished_restore(options.data)
+    has_streams = any(each.contents.has_streams for each in surveys)
+    if without and (has_streams or restore is not None):
+        result.remarks.append(
+            "streams are not made to agree with their segments: that takes all containers; run this again then"
+        )
+    else:
+        repaired = True
+        if options.repair and has_streams:
+            repaired = await repair(result, options.data, options.start_place)
+        if restore is not None and repaired:
+            # A restore that was cut off after its copy is through as well now.
+            await finish_restore(options.data, restore)
+    result.remarks.append(how_to_start(options.data, options.start_place))
+
+
+async def _copy(
+    result: "RecoveryResult",
+    readers: "Sequence[ContainerReader]",
+    left_behind: Sequence[str],
+    options: RecoveryOptions,
+) -> bool:
+    """False if it is damaged and nobody wants it so; the result names the damage.
+
+    `left_behind`: backups, whose own objects are not copied. The copy forgets them as a restore does.
+    """
+    from segmentstore.recovery.restore import UnfinishedRestore, mark_restore, unmark_restore
+    from segmentstore.recovery.survey import progress_bar
+    from segmentstore.recovery.tier2_copy import copy_tier2
+
+    if left_behind:
+        versions = {int(each.container_id): each.manifest.version for each in readers}
+        mark_restore(options.data, UnfinishedRestore("", versions))
+    copied = await copy_tier2(
+        [(each.manifest, each.components) for each in readers],
+        options.data,
+        with_damage=options.with_damage,
+        bar=partial(progress_bar, quiet=options.quiet, unit="B", scaled=True),
+    )
+    result.remarks += copied.damage
+    if left_behind and not copied.is_there:
+        unmark_restore(options.data)
+    return copied.is_there
+
+
+def _check_target(options: RecoveryOptions) -> None:
+    """Before anything is read for long, and in a dry run too: whatever would be refused in the end."""
+    from segmentstore.recovery.tier2_copy import require_linkable, require_no_tier2
+
+    if options.copy:
+        require_no_tier2(options.data)
+    elif options.place and not options.place.startswith("s3://"):
+        require_linkable(options.place, options.data)
+
+
+def _logs_left_behind(options: RecoveryOptions, surveys: "Sequence[ContainerSurvey]") -> list[str]:
+    from segmentstore.recovery.report import logs_beside
+    from tier2.object_stores.places import object_directory
+
+    if not options.place or options.copy or options.place.startswith("s3://"):
+        return []
+    beside = Path(object_directory(options.place)).resolve().parent
+    if beside == options.data.resolve():
+        return []
+    return logs_beside(beside, [each.reader.manifest for each in surveys])
+
+
+def _check_begin_anew(options: RecoveryOptions, losses: "Losses") -> None:
+    sound = sorted(set(options.begin_anew) - {each.container_id for each in losses.containers})
+    if sound:
+        raise InvalidRequestError(
+            f"only a container without a sound root begins anew, leave out those that have one: {sound}"
+        )
+
+
+def _add_rows(
+    result: "RecoveryResult",
+    options: RecoveryOptions,
+    logs: "Sequence[RecoveredLog]",
+    surveys: "Sequence[ContainerSurvey]",
+    losses: "Losses",
+) -> None:
+    from segmentstore.recovery.report import container_row, lost_row
+
+    by_id = {log.container: log for log in logs}
+    # Containers that begin anew have a log as well, unless this is a copy or a preview.
+    result.rows += [container_row(by_id.get(each.reader.container_id), each) for each in surveys]
+    for each in losses.containers:
+        anew = options.copy or each.container_id in options.begin_anew
+        log = by_id.get(each.container_id)
+        result.rows.append(lost_row(each, log, "begins anew" if anew else "refused"))
+    result.rows.sort(key=lambda row: int(row["container"] or 0))
+
+
+def _consequences(options: RecoveryOptions, losses: "Losses", without: Sequence[int]) -> list[str]:
+    told: list[str] = []
+    left_out = [each.container_id for each in losses.containers]
+    left_out += [each.reader.container_id for each in losses.surveys if each.unreadable]
+    if options.copy and left_out:
+        told.append(f"containers that begin empty in the copy: {sorted(left_out)}")
+    if not options.copy and options.begin_anew:
+        told.append(
+            f"containers that begin anew: {list(options.begin_anew)}; what is left of them in Tier 2 is deleted by the"
+            " running store after its grace: copy it before the start if somebody may still want it"
+        )
+    if without:
+        told.append(
+            f"the store refuses these containers and touches nothing of them: {without}; bring their roots back and run"
+            " this again, or let them begin empty with "
+            + " ".join(f"--begin-anew {number}" for number in without)
+        )
+    return told

@@ -1,0 +1,177 @@
+"""What a recovery says: a row for each container, and sentences about what is not there any more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from segmentstore.cli.exit_codes import ExitCode, exit_code_of
+from segmentstore.cli.output import Row
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.recovery.rebuild import DataDirectoryRebuild, RecoveredLog
+from segmentstore.recovery.survey import ContainerSurvey, LostContainer, shown_time
+from tier2.manifest.manifest import Manifest
+
+NAMED_MAX = 20
+COLUMNS = (
+    "container",
+    "action",
+    "root_epoch",
+    "epoch",
+    "root_version",
+    "newest",
+    "segments",
+    "segment_bytes",
+    "lost_bytes",
+    "sealed",
+    "truncated",
+    "set_aside",
+)
+"""Of the table; JSON has more."""
+
+
+@dataclass(slots=True)
+class RecoveryResult:
+    """Rows for stdout, sentences for stderr."""
+
+    rows: list[Row] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    exit_code: ExitCode = ExitCode.OK
+
+
+def container_row(log: RecoveredLog | None, survey: ContainerSurvey) -> Row:
+    """Of a container that has a manifest; it has no log if it was left out of a copy."""
+    contents = survey.contents
+    return {
+        "container": survey.reader.container_id,
+        "action": "begins anew" if log is None else log.action,
+        "root_epoch": survey.reader.manifest.epoch,
+        "epoch": None if log is None else log.epoch,
+        "root_version": survey.reader.manifest.version,
+        "newest": shown_time(contents.newest_ms),
+        "newest_ms": contents.newest_ms,
+        "segments": contents.segments,
+        "segment_bytes": contents.segment_bytes,
+        "lost_bytes": None if survey.unreadable else survey.lost.byte_count,
+        "sealed": contents.sealed,
+        "truncated": contents.truncated,
+        "has_streams": contents.has_streams,
+        "set_aside": "" if log is None else log.set_aside,
+    }
+
+
+def lost_row(lost: LostContainer, log: RecoveredLog | None, action: str) -> Row:
+    """Of a container that has none."""
+    return {
+        "container": lost.container_id,
+        "action": action,
+        "root_epoch": None,
+        "epoch": None if log is None else log.epoch,
+        "root_version": None,
+        "newest": shown_time(0),
+        "newest_ms": 0,
+        "segments": 0,
+        "segment_bytes": 0,
+        "lost_bytes": None,
+        "sealed": 0,
+        "truncated": 0,
+        "has_streams": False,
+        "set_aside": "" if log is None else log.set_aside,
+    }
+
+
+def summary(surveys: Sequence[ContainerSurvey]) -> str:
+    """As of when everything is."""
+    newest = max((each.contents.newest_ms for each in surveys), default=0)
+    segments = sum(each.contents.segments for each in surveys)
+    size = sum(each.contents.segment_bytes - each.lost.byte_count for each in surveys)
+    return (
+        f"Tier 2 holds {segments} segments with {size} bytes in {len(surveys)} containers, each as of its last"
+        f" published root (root_version, newest); the last change that reached it is of {shown_time(newest)}. What was"
+        " acknowledged later and not flushed was in Tier 1 alone."
+    )
+
+
+def unfinished(surveys: Sequence[ContainerSurvey]) -> list[str]:
+    """What was on its way into Tier 2: neither there as a whole, nor lost without a trace."""
+    objects = sum(each.lost.unpublished_count for each in surveys)
+    size = sum(each.lost.unpublished_bytes for each in surveys)
+    transactions = sorted({name for each in surveys for name in each.contents.transactions})
+    told = named(
+        "transactions were not finished: they are committed if that was decided, and aborted if not",
+        transactions,
+    )
+    if objects:
+        told.append(
+            f"{objects} objects with {size} bytes were uploaded and no root names them yet: what is new in them went"
+            " with Tier 1"
+        )
+    return told
+
+
+def named(what: str, names: Sequence[str], count: int | None = None) -> list[str]:
+    """A sentence with the first names; none without names."""
+    if not names:
+        return []
+    shown = ", ".join(names[:NAMED_MAX])
+    total = len(names) if count is None else count
+    more = f" and {total - NAMED_MAX} more" if total > NAMED_MAX else ""
+    return [f"{total} {what}: {shown}{more}"]
+
+
+def contents_unread(source: str) -> str:
+    """Of who looked at what the roots name, and not inside."""
+    return (
+        "what is inside the objects was not read: damaged bytes in them are found by"
+        f" segmentstore tier2 verify --deep {source}"
+    )
+
+
+def logs_beside(directory: Path, roots: Sequence[Manifest]) -> list[str]:
+    """Of a Tier 2 that is linked away from logs which go on with it; none if there are none."""
+    own = [
+        each for each in DataDirectoryRebuild(directory, roots).preview() if each.action == "kept"
+    ]
+    if not own:
+        return []
+    return [
+        (
+            f"{directory} has logs of its own for {len(own)} of these containers, and what was acknowledged and not"
+            " flushed is in them alone: if they can be read, start that store instead"
+            f" (segmentstore standalone --data {directory}). Once the recovered store has been started, that one is"
+            " refused"
+        )
+    ]
+
+
+def how_to_start(data: Path, tier2_place: str) -> str:
+    """The command that serves the recovered store."""
+    tier2_flag = f" --tier2 {tier2_place}" if tier2_place else ""
+    return f"start it with: segmentstore standalone --data {data}{tier2_flag}"
+
+
+async def repair(result: RecoveryResult, data: Path, tier2_place: str) -> bool:
+    """Make streams agree with their segments, and add to the result what was done; False if that did not work."""
+    from segmentstore.recovery.offline_store import repair_streams
+
+    try:
+        done = await repair_streams(data, tier2_place=tier2_place)
+    except SegmentStoreError as error:
+        result.remarks.append(
+            f"streams are not repaired, run this again when that is settled: {error}"
+        )
+        result.exit_code = exit_code_of(error)
+        return False
+    report = done.report
+    result.remarks += [
+        *named(
+            "transactions were open and are aborted: their clients begin them anew", done.aborted
+        ),
+        *named("created empty, since they are not in Tier 2", report.created),
+        *named("streams whose head moved to what is left", report.moved_heads),
+        *named(
+            "segments that no stream lists, nothing was done to them",
+            report.strangers,
+            report.stranger_count,
+        ),
+    ]
+    return True

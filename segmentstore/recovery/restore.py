@@ -1,0 +1,209 @@
+"""A store as it was at a backup, copied into a new data directory.
+
+    compare what the pinned roots name with a listing -> mark -> copy, read the copy -> logs -> streams agree
+    -> forget older backups -> unmark
+
+- Running it again goes on where it was cut off; what was copied is a whole store from then on, and its origin is not
+  needed any more.
+- Nothing is written before the backup is known to be there as a whole, unless somebody wants it with its damage.
+
+The mark of a `backup restore`, or of a `recover --copy`, that is not through: without it a copied Tier 2 could be
+anybody's.
+
+    DATA/restore.unfinished   a JSON object: the backup, and the manifest version that was copied of each container
+
+- The mark is durable before the first byte is copied, and goes when nothing is left to do.
+- Backups that are not newer than the copied manifest name objects that were not copied: the mark says which those are.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.recovery.offline_store import open_offline
+from segmentstore.recovery.rebuild import DataDirectoryRebuild
+from segmentstore.recovery.report import RecoveryResult, how_to_start, repair
+from segmentstore.recovery.survey import contents_of, lost_ranges, progress_bar
+from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
+from segmentstore.recovery.tier2_copy import copy_tier2, require_no_tier2
+from segmentstore.runtime.files import SystemFileSystem
+from tier2.offline.lost_data import find_lost_chunks_of_snapshot
+
+
+async def restore_backup(
+    name: str, place: str, data: Path, *, with_damage: bool, quiet: bool
+) -> RecoveryResult:
+    """`place`: the Tier 2 that has the backup; not needed to finish what was cut off behind the copy.
+
+    Raises InvalidRequestError, StorageError, CorruptedDataError, DataDirectoryInUseError.
+    """
+    result = RecoveryResult()
+    unfinished = unfinished_restore(data)
+    if unfinished is not None and unfinished.backup != name:
+        raise InvalidRequestError(
+            f"another copy into this directory was cut off: finish it first, or name another directory"
+            f" backup={unfinished.backup!r} path={data}"
+        )
+    if unfinished is None or not (data / "tier2").exists():
+        unfinished = await _copy(result, name, place, data, with_damage=with_damage, quiet=quiet)
+        if unfinished is None:
+            return result
+    else:
+        result.remarks.append("the copy is there already, and what was cut off is finished")
+    await _start_again(result, data, unfinished)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRestore:
+    """Which backup, and the copied manifest versions by container id."""
+
+    backup: str
+    """Empty: the newest roots."""
+    root_versions: Mapping[int, int]
+
+
+async def _copy(
+    result: RecoveryResult, name: str, place: str, data: Path, *, with_damage: bool, quiet: bool
+) -> UnfinishedRestore | None:
+    """None if that is refused, because of damage; the result says so."""
+    bar = partial(progress_bar, quiet=quiet)
+    async with open_tier2(place, go_on=True) as tier2:
+        pins = await find_snapshots(tier2)
+        pinned = [each for each in pins if each.pin.name == name]
+        count = container_count_in(tier2, pins)
+        if len(pinned) != count:
+            raise InvalidRequestError(
+                f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
+            )
+        DataDirectoryRebuild(data, [each.pin.manifest for each in pinned]).check_target()
+        require_no_tier2(data)
+        with bar("comparing with a listing") as update:
+            for each in pinned:
+                components = each.reader.components
+                lost = await find_lost_chunks_of_snapshot(
+                    each.pin.manifest, components, progress=update
+                )
+                result.remarks += lost_ranges(lost, each.reader.container_id)
+        if result.remarks and not with_damage:
+            result.remarks.append(
+                "error: what is named above is lost of the backup, and nothing was done: to restore the rest, say"
+                " --with-damage"
+            )
+            result.exit_code = ExitCode.CORRUPT
+            return None
+        restore = UnfinishedRestore(
+            name, {each.pin.manifest.container_id: each.pin.manifest.version for each in pinned}
+        )
+        mark_restore(data, restore)
+        copy = await copy_tier2(
+            [(each.pin.manifest, each.reader.components) for each in pinned],
+            data,
+            with_damage=with_damage,
+            bar=partial(progress_bar, quiet=quiet, unit="B", scaled=True),
+        )
+    result.remarks += copy.damage
+    if not copy.is_there:
+        unmark_restore(data)
+        result.remarks.append(
+            "error: what is named above is damaged in the backup, and nothing is kept of the copy: to restore the rest,"
+            " say --with-damage"
+        )
+        result.exit_code = ExitCode.CORRUPT
+        return None
+    for each, copied in zip(pinned, copy.reports, strict=True):
+        result.rows.append(
+            {
+                "container": each.pin.manifest.container_id,
+                "root_version": each.pin.manifest.version,
+                "objects": copied.objects,
+                "bytes": copied.bytes_copied,
+                "missing_objects": len(copied.missing),
+            }
+        )
+    return restore
+
+
+async def _start_again(result: RecoveryResult, data: Path, restore: UnfinishedRestore) -> None:
+    """From a whole copy to a store: every step may have been done already."""
+    async with open_tier2(str(data)) as copy:
+        roots = [each.manifest for each in copy.containers]
+        contents = [await contents_of(each) for each in copy.containers]
+    await DataDirectoryRebuild(data, roots).run()
+    if any(each.has_streams for each in contents) and not await repair(result, data, ""):
+        return
+    await finish_restore(data, restore)
+    result.remarks.append(how_to_start(data, ""))
+
+
+async def finish_restore(data: Path, restore: UnfinishedRestore) -> None:
+    """Forget backups that are not newer than the restored one: they name objects that were not copied."""
+    async with open_tier2(str(data), go_on=True) as tier2:
+        older = {
+            each.pin.name
+            for each in await find_snapshots(tier2)
+            if each.pin.manifest.version
+            <= restore.root_versions.get(each.pin.manifest.container_id, 0)
+        }
+    for name in sorted(older):
+        await drop_backup(name, data, "")
+    unmark_restore(data)
+
+
+async def drop_backup(name: str, data_directory: Path, tier2_place: str) -> bool:
+    """Of a store that does not run; False if there is none of that name. Raises what open_offline() raises."""
+    dropped = False
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        for container in service.registry.all_running():
+            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
+            dropped |= await container.backups.drop(name)
+    return dropped
+
+
+_NAME = "restore.unfinished"
+
+
+def mark_restore(data_directory: Path, restore: UnfinishedRestore) -> None:
+    """Durable when it returns."""
+    data_directory.mkdir(parents=True, exist_ok=True)
+    aside = data_directory / f"{_NAME}.new"
+    content = {
+        "backup": restore.backup,
+        "root_versions": {str(key): value for key, value in restore.root_versions.items()},
+    }
+    files = SystemFileSystem()
+    aside.unlink(missing_ok=True)
+    file = files.open(str(aside), create=True)
+    try:
+        file.write_at(0, [json.dumps(content).encode()])
+        file.sync_data()
+    finally:
+        file.close()
+    files.rename(str(aside), str(data_directory / _NAME))
+    files.sync_directory(str(data_directory))
+
+
+def unfinished_restore(data_directory: Path) -> UnfinishedRestore | None:
+    """None if there is none. Raises CorruptedDataError."""
+    path = data_directory / _NAME
+    try:
+        content = json.loads(path.read_bytes())
+        versions = {int(key): int(value) for key, value in content["root_versions"].items()}
+        return UnfinishedRestore(str(content["backup"]), versions)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptedDataError(
+            f"the mark of an unfinished restore is damaged: remove the directory and restore again path={path}"
+        ) from error
+
+
+def unmark_restore(data_directory: Path) -> None:
+    """Nothing is left to do."""
+    (data_directory / _NAME).unlink(missing_ok=True)
+    SystemFileSystem().sync_directory(str(data_directory))

@@ -1,0 +1,286 @@
+"""Opens Tier 2 by its place, for reading, with the service off (or on: its owner may go on).
+
+An object store that is read as its disk gives it, by tools: a damaged object comes too, and can be told about.
+
+Volumes refuse a whole object of which one byte is damaged, also where nothing refers to that byte; parts of it they
+give as they are. A copy would end there, and a verification would name no segment. Whoever reads here looks
+at the checksums that the bytes carry (runs, chunks).
+
+The roots that backups pinned, of a whole Tier 2: those of containers whose manifest is gone as well.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from segmentstore.cli.config import resolve
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    SegmentNotFoundError,
+    StorageUnavailableError,
+)
+from segmentstore.contracts.identifiers import BufferView, ContainerId
+from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
+from segmentstore.host.settings import S3StoreSettings
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import SystemFileSystem
+from tier2.container_objects import CONTAINERS_PREFIX, container_of_key, list_objects
+from tier2.manifest.snapshots import Snapshot, read_snapshots
+from tier2.manifest.view import with_view
+from tier2.object_stores.places import object_directory, open_place
+from tier2.object_stores.volumes import only_reading
+from tier2.offline.lost_data import find_snapshots_without_manifest
+from tier2.settings import StorageSettings
+from tier2.store_reader import ContainerReader, StoreReader
+from tier2.volumes.index_database import LmdbIndex
+from tier2.volumes.opening import open_engine, open_engine_for_reading
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.verification import VerificationReport
+from tier2.volumes.volume_files import is_engine_directory
+
+
+class NoSegmentsError(InvalidRequestError):
+    """A place holds no object of a segment store at all: it may hold those of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostManifest:
+    """A container whose manifest is missing or damaged."""
+
+    reader: ContainerReader
+    """Has no view: for who looks at what is left of it."""
+    why: str
+
+    @property
+    def container_id(self) -> int:
+        return self.reader.container_id
+
+
+@dataclass(frozen=True, slots=True)
+class Tier2:
+    """Every container that has a manifest, by id."""
+
+    containers: Sequence[ContainerReader]
+    lost: Sequence[LostManifest] = ()
+    """By id; for who goes on without them."""
+
+    async def container_of(self, name: str) -> ContainerReader:
+        """The one that has the segment. Raises SegmentNotFoundError."""
+        for container in self.containers:
+            if await container.find(name) is not None:
+                return container
+        raise SegmentNotFoundError(name)
+
+
+async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None:
+    """What the engine says of its volumes; None if Tier 2 is not in volumes. Raises StorageError, OSError."""
+    files = SystemFileSystem()
+    if place.startswith("s3://") or not is_engine_directory(object_directory(place), files):
+        return None
+    directory = object_directory(place)
+    open_it = partial(
+        open_engine,
+        directory,
+        files=files,
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        settings=only_reading(VolumeSettings()),
+    )
+    read_it = partial(open_engine_for_reading, *open_it.args, **open_it.keywords)
+    try:
+        opened = await open_it(open_index=LmdbIndex)
+    except StorageUnavailableError:
+        # Another process has them: look beside it.
+        opened = await read_it(open_index=lambda path: LmdbIndex(path, read_only=True))
+    try:
+        return await opened.engine.verify(deep=deep)
+    finally:
+        await opened.close()
+
+
+@asynccontextmanager
+async def open_objects(
+    place: str, *, endpoint_url: str = "", read_only: bool = True
+) -> AsyncIterator[ObjectStore]:
+    """The object store of a place. Raises InvalidRequestError, StorageError."""
+    region = S3StoreSettings().region
+    if not place.startswith("s3://") and not SystemFileSystem().is_directory(
+        object_directory(place)
+    ):
+        raise InvalidRequestError(f"there is no such directory place={place}")
+    if place.startswith("s3://"):
+        # The same words that the service takes: SEGMENTSTORE_S3_ENDPOINT_URL and the like.
+        s3 = resolve(None, ()).settings.s3
+        endpoint_url, region = endpoint_url or s3.endpoint_url, s3.region
+    async with open_place(
+        place,
+        files=SystemFileSystem(),
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        endpoint_url=endpoint_url,
+        region=region,
+        read_only=read_only,
+    ) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_tier2(
+    place: str, *, endpoint_url: str = "", go_on: bool = False
+) -> AsyncIterator[Tier2]:
+    """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
+
+    With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
+
+    Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no manifest, StorageError,
+    CorruptedDataError. With `go_on` there may be no sound manifest at all; `require_manifest` refuses that.
+    """
+    async with open_objects(place, endpoint_url=endpoint_url) as checked:
+        store = UnverifiedObjectStore(checked)
+        reader = StoreReader(object_store=store, settings=StorageSettings(), executor=None)
+        try:
+            ids = await reader.containers()
+        except CorruptedDataError as damage:
+            if not go_on:
+                raise
+            # Backups may have pinned roots that are sound.
+            yield Tier2([], await _without_roots(reader, store, str(damage)))
+            return
+        if not ids:
+            lost = await _without_roots(reader, store, "no container has a root") if go_on else []
+            if lost:
+                yield Tier2([], lost)
+                return
+            error = NoSegmentsError if await _is_empty(store) else InvalidRequestError
+            raise error(f"there is no Tier 2 here: no container has a root place={place}")
+        yield await _opened(reader, ids, go_on=go_on)
+
+
+async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: bool) -> Tier2:
+    containers: list[ContainerReader] = []
+    lost: list[LostManifest] = []
+    for container_id in ids:
+        try:
+            containers.append(await reader.open(container_id))
+        except CorruptedDataError as damage:
+            if not go_on:
+                raise
+            lost.append(LostManifest(reader.unopened(container_id), str(damage)))
+    if not containers:
+        # How many there were only a manifest tells: pins may lead to one.
+        return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
+    count = containers[0].manifest.container_count
+    for number in sorted(set(range(count)).difference(ids)):
+        why = f"no root container={number} of={count}: what it held cannot be found"
+        lost.append(LostManifest(reader.unopened(ContainerId(number)), why))
+    return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
+
+
+async def _without_roots(reader: StoreReader, store: ObjectStore, why: str) -> list[LostManifest]:
+    """Every container that has an object, by id."""
+    found: set[ContainerId] = set()
+    async with aclosing(list_objects(store, CONTAINERS_PREFIX)) as listing:
+        async for info in listing:
+            container_id = container_of_key(info.key)
+            if container_id is not None:
+                found.add(container_id)
+    return [LostManifest(reader.unopened(each), why) for each in sorted(found)]
+
+
+def require_manifest(tier2: Tier2) -> None:
+    """Raises CorruptedDataError."""
+    if not tier2.containers:
+        raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
+
+
+async def _is_empty(store: ObjectStore) -> bool:
+    async with aclosing(store.list("")) as listing:
+        async for _ in listing:
+            return False
+    return True
+
+
+class UnverifiedObjectStore:
+    """An ObjectStore over another, whose owner closes it."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        await self._store.put(key, content)
+
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
+        return await self._store.put_if_absent(key, content)
+
+    async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+        return await self._store.put_if_match(key, content, tag)
+
+    async def get(self, key: str) -> VersionedObject:
+        return await self._store.get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        try:
+            return await self._store.get_range(key, start, length)
+        except CorruptedDataError:
+            # Two parts, neither of them the whole object.
+            length = min(length, await self._store.size(key) - start)
+            half = length // 2
+            first = await self._store.get_range(key, start, half)
+            return first + await self._store.get_range(key, start + half, length - half)
+
+    async def size(self, key: str) -> int:
+        return await self._store.size(key)
+
+    async def delete(self, key: str) -> None:
+        await self._store.delete(key)
+
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+        async with aclosing(self._store.list(prefix)) as objects:
+            async for info in objects:
+                yield info
+
+    async def close(self) -> None:
+        """Nothing of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSnapshot:
+    """One container as one backup has it."""
+
+    reader: ContainerReader
+    pin: Snapshot
+
+
+def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
+    """By a manifest, or by one that a backup pinned. Raises CorruptedDataError if there is neither."""
+    if not tier2.containers and pins:
+        return pins[0].pin.manifest.container_count
+    require_manifest(tier2)
+    return tier2.containers[0].manifest.container_count
+
+
+async def find_snapshots(tier2: Tier2) -> Sequence[ContainerSnapshot]:
+    """By container, then by name. Raises StorageError, CorruptedDataError."""
+    pins = [
+        ContainerSnapshot(reader, pin)
+        for reader in tier2.containers
+        for pin in await read_snapshots(reader.view)
+    ]
+    pins += [
+        ContainerSnapshot(lost.reader, pin)
+        for lost in tier2.lost
+        for pin in await find_snapshots_without_manifest(lost.reader.components)
+    ]
+    return sorted(pins, key=lambda each: (each.reader.container_id, each.pin.name))
+
+
+async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:
+    """Names of the backups that the newest roots keep. Raises StorageError, CorruptedDataError."""
+    return sorted(
+        {pin.name for reader in readers for pin in await with_view(reader, read_snapshots)}
+    )

@@ -1,0 +1,300 @@
+"""Brings the Tier 2 of some place into a data directory: by a link, or by a copy of what its roots name.
+
+- A link (the default) moves no byte: DATA/tier2 is a symbolic link to the directory that has the objects, and the two
+  belong together from then on. A bucket is not linked: the store is started with its URL.
+- A copy stands for itself: the objects that the roots name are stored anew, in volumes, and nothing else. It is made
+  under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
+- What goes while it is copied, from below a running owner, makes no copy: it was looked for before.
+- A copy is read before it gets its name, every chunk: damaged bytes go along only if somebody wants the rest with them.
+- A directory whose store is running is not linked.
+
+Reads every chunk that a manifest names, and tells whose bytes are damaged: the proof of a copy.
+
+- What nothing refers to (garbage, stretches of an object that no layout names) is not looked at.
+- An object that is not there is passed over: lost_chunks.py tells of those.
+- Memory: one chunk, and RANGES_SHOWN sentences; further ranges are only counted.
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.host.data_directory import LOCK_NAME, DataDirectoryInUseError
+from segmentstore.recovery.survey import Bar
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import SystemFileSystem
+from tier2.container_objects import ObjectKind
+from tier2.manifest.manifest import Manifest
+from tier2.object_stores.places import object_directory
+from tier2.object_stores.volumes import LateVolumes
+from tier2.offline.container_copy import CopyReport, copy_container
+from tier2.read.chunk_images import verify_image
+from tier2.read.components import Components
+from tier2.settings import StorageSettings
+from tier2.sst.keyspace import (
+    SEGMENT,
+    LayoutEntry,
+    decode_record,
+    end_offset_of,
+    is_layout_key,
+    is_record_key,
+    range_of,
+    segment_of,
+)
+from tier2.store_reader import ContainerReader, StoreReader
+from tier2.volumes.settings import VolumeSettings
+
+_UNFINISHED = "tier2.unfinished-copy"
+
+
+def link_tier2(place: str, data_directory: Path) -> None:
+    """Raises as require_linkable()."""
+    require_linkable(place, data_directory)
+    target = data_directory / "tier2"
+    if target.exists():
+        return
+    data_directory.mkdir(parents=True, exist_ok=True)
+    target.symlink_to(Path(object_directory(place)).resolve(), target_is_directory=True)
+    SystemFileSystem().sync_directory(str(data_directory))
+
+
+def require_linkable(place: str, data_directory: Path) -> None:
+    """Raises InvalidRequestError if DATA has another Tier 2 already, DataDirectoryInUseError. Changes nothing."""
+    objects = Path(object_directory(place)).resolve()
+    if _is_used(objects.parent):
+        raise DataDirectoryInUseError(
+            f"a process uses the store there: stop it, or copy with --copy path={objects.parent}"
+        )
+    target = data_directory / "tier2"
+    # A link whose target is gone is somebody's Tier 2 as well.
+    if os.path.lexists(target) and target.resolve() != objects:
+        raise _tier2_is_there(data_directory)
+
+
+def _tier2_is_there(data_directory: Path) -> InvalidRequestError:
+    return InvalidRequestError(
+        "the data directory has a Tier 2 already; name another one, or, if a recovery brought that and was cut off, "
+        f"finish it with: segmentstore recover --from-tier2 --data {data_directory}"
+    )
+
+
+def require_unused(directory: Path) -> None:
+    """Raises DataDirectoryInUseError if the data directory is that of a running store."""
+    if _is_used(directory):
+        raise DataDirectoryInUseError(f"a process uses the store there: stop it path={directory}")
+
+
+def _is_used(directory: Path) -> bool:
+    path = directory / LOCK_NAME
+    if not path.exists():
+        return False
+    # Shared, and for reading: who only looks may have no right to write here.
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Tier2Copy:
+    """What became of a copy."""
+
+    reports: Sequence[CopyReport]
+    """By manifest."""
+    damage: Sequence[str]
+    """Sentences about chunks whose bytes are damaged, or that are not in the copy."""
+    is_there: bool
+    """False: it had damage that nobody wanted, and is gone again."""
+
+
+async def copy_tier2(
+    roots: Sequence[tuple[Manifest, Components]],
+    data_directory: Path,
+    *,
+    with_damage: bool,
+    bar: Callable[[str], Bar],
+) -> Tier2Copy:
+    """Copy what each manifest names, from where its components read, into new volumes in the data directory.
+
+    `bar` makes a progress bar in bytes for one of the two passes, from its name.
+
+    Raises InvalidRequestError if there is a Tier 2 already, CorruptedDataError, StorageError: also if something went
+    while it was copied, because the store there runs or the backup was dropped.
+    """
+    unfinished = _begin_copy(data_directory)
+    volumes = LateVolumes(
+        str(unfinished),
+        files=SystemFileSystem(),
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        settings=VolumeSettings(),
+    )
+    await volumes.start()
+    try:
+        with bar("copying") as update:
+            reports = [
+                await _copied(manifest, components, volumes, update)
+                for manifest, components in roots
+            ]
+        missing = [key for report in reports for key in report.missing]
+        if missing and not with_damage:
+            # They were looked for before.
+            raise _went_meanwhile(missing[0])
+        with bar("reading the copy") as update:
+            damage = [
+                sentence
+                for manifest, _ in roots
+                for sentence in await _damage_of(manifest.container_id, volumes, update)
+            ]
+        if missing:
+            damage.append(f"{len(missing)} objects are not in the copy, the first: {missing[0]}")
+    finally:
+        await volumes.close()
+    if damage and not with_damage:
+        shutil.rmtree(unfinished)
+        return Tier2Copy(reports, damage, is_there=False)
+    _finish_copy(data_directory, unfinished)
+    return Tier2Copy(reports, damage, is_there=True)
+
+
+async def _copied(
+    manifest: Manifest,
+    components: Components,
+    volumes: LateVolumes,
+    progress: Callable[[int], object],
+) -> CopyReport:
+    try:
+        return await copy_container(manifest, components, volumes, progress=progress)
+    except ObjectNotFoundError as error:
+        raise _went_meanwhile(str(error)) from error
+
+
+def _went_meanwhile(what: str) -> StorageError:
+    return StorageError(
+        "something of it went while it was copied; if a store runs there, stop it, or pin a backup and restore that:"
+        f" what a backup keeps stays until it is dropped gone={what}"
+    )
+
+
+async def _damage_of(
+    container_id: ContainerId, volumes: LateVolumes, progress: Callable[[int], object]
+) -> list[str]:
+    store = StoreReader(object_store=volumes, settings=StorageSettings(), executor=None)
+    reader = await store.open(container_id)
+    return (await find_damaged_chunks(reader, progress=progress)).sentences()
+
+
+def require_no_tier2(data_directory: Path) -> None:
+    """Raises InvalidRequestError if there is a Tier 2 already."""
+    if os.path.lexists(data_directory / "tier2"):
+        raise _tier2_is_there(data_directory)
+
+
+def _begin_copy(data_directory: Path) -> Path:
+    unfinished = data_directory / _UNFINISHED
+    require_no_tier2(data_directory)
+    data_directory.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(unfinished)
+    return unfinished
+
+
+def _finish_copy(data_directory: Path, unfinished: Path) -> None:
+    unfinished.rename(data_directory / "tier2")
+    SystemFileSystem().sync_directory(str(data_directory))
+
+
+RANGES_SHOWN = 20
+_PAGE = 1_024
+
+
+@dataclass(slots=True)
+class DamagedChunks:
+    """Of one container."""
+
+    container_id: int
+    ranges: list[str] = field(default_factory=list)
+    range_count: int = 0
+    byte_count: int = 0
+
+    def add(self, record: SegmentRecord, entry: LayoutEntry, key: str, why: object) -> None:
+        """One chunk of a segment."""
+        first = max(entry.start_offset, record.start_offset)
+        self.range_count += 1
+        self.byte_count += max(0, entry.end_offset - first)
+        if len(self.ranges) < RANGES_SHOWN:
+            self.ranges.append(f"{record.name} [{first}, {entry.end_offset}) in {key}: {why}")
+
+    def sentences(self) -> list[str]:
+        """None if nothing is damaged."""
+        if not self.range_count:
+            return []
+        more = self.range_count - len(self.ranges)
+        return [
+            (
+                f"damaged: container {self.container_id}: {self.range_count} ranges with"
+                f" {self.byte_count} bytes have damaged bytes in them; reading those is an error:"
+            ),
+            *(f"  {each}" for each in self.ranges),
+            *(
+                [f"  and {more} more: `segmentstore tier2 verify --deep` names them"]
+                if more
+                else []
+            ),
+        ]
+
+
+async def find_damaged_chunks(
+    reader: ContainerReader, *, progress: Callable[[int], object] = lambda _: None
+) -> DamagedChunks:
+    """`progress` is called with the bytes of each chunk. O(bytes). Raises CorruptedDataError of a run, StorageError."""
+    found = DamagedChunks(int(reader.container_id))
+    following: bytes | None
+    following, end = range_of(SEGMENT)
+    record: SegmentRecord | None = None
+    while following is not None:
+        page, following = await reader.view.scan(following, end, limit=_PAGE)
+        for key, value in page:
+            assert value is not None, f"a scan gives live entries only key={key!r}"
+            if is_record_key(key):
+                record = decode_record(segment_of(key), value)
+            elif record is None or not is_layout_key(key) or segment_of(key) != record.segment_id:
+                # Entries without a record wait for a merge to take them along with their segment.
+                continue
+            else:
+                entry = LayoutEntry.decode(end_offset_of(key), value)
+                await _look_at(found, reader, record, entry)
+                progress(entry.size)
+    return found
+
+
+async def _look_at(
+    found: DamagedChunks, reader: ContainerReader, record: SegmentRecord, entry: LayoutEntry
+) -> None:
+    components = reader.components
+    try:
+        image = await components.objects.get_range(
+            ObjectKind.CHUNKS, entry.identity, entry.position, entry.size
+        )
+        await components.offload(verify_image, entry, image)
+    except ObjectNotFoundError:
+        return
+    except CorruptedDataError as damage:
+        key = components.names.key(ObjectKind.CHUNKS, entry.identity)
+        found.add(record, entry, key, damage)

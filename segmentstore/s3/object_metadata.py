@@ -1,0 +1,162 @@
+"""What a client says of an object besides its bytes, as it is kept in the engine's record.
+
+    metadata["m:NAME"]    x-amz-meta-NAME
+    metadata["h:NAME"]    a header that is given back as it came: Cache-Control, Content-Disposition, ...
+    metadata["c:NAME"]    a checksum of the bytes (see checksums)
+
+Names that begin otherwise are notes about one version (completed_upload): shown to nobody, and not copied.
+The content type and the etag have fields of their own in the record.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from segmentstore.s3.checksums import HEADER_PREFIX
+from segmentstore.s3.errors import S3Error
+from segmentstore.s3.request import Call
+from segmentstore.s3.request_target import NULL_VERSION
+from segmentstore.s3.xml_documents import http_date, iso_date
+from tier2.volumes.objects import IndexRecord
+
+DEFAULT_CONTENT_TYPE = "binary/octet-stream"
+
+
+_USER, _HEADER, _CHECKSUM = "m:", "h:", "c:"
+_USER_PREFIX = "x-amz-meta-"
+_KEPT_HEADERS = (
+    "Cache-Control",
+    "Content-Disposition",
+    "Content-Encoding",
+    "Content-Language",
+    "Expires",
+)
+_OVERRIDES = {
+    "response-content-type": "Content-Type",
+    "response-content-language": "Content-Language",
+    "response-expires": "Expires",
+    "response-cache-control": "Cache-Control",
+    "response-content-disposition": "Content-Disposition",
+    "response-content-encoding": "Content-Encoding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDescription:
+    """Content type and metadata, in the form of the engine."""
+
+    content_type: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def with_checksums(self, checksums: Mapping[str, str]) -> dict[str, str]:
+        """The metadata, with checksums of the bytes."""
+        return {
+            **self.metadata,
+            **{f"{_CHECKSUM}{name}": value for name, value in checksums.items()},
+        }
+
+
+def description_of_request(call: Call, *, metadata_bytes_max: int) -> ObjectDescription:
+    """Raises S3Error: MetadataTooLarge, InvalidArgument."""
+    metadata: dict[str, str] = {}
+    user_bytes = 0
+    for name, value in call.request.headers.items():
+        lower = name.lower()
+        if lower.startswith(_USER_PREFIX):
+            short = lower[len(_USER_PREFIX) :]
+            kept = metadata.get(_USER + short)
+            metadata[_USER + short] = value if kept is None else f"{kept},{value}"
+            user_bytes += len(short) + len(value.encode("utf-8", "surrogateescape"))
+    if user_bytes > metadata_bytes_max:
+        raise S3Error("MetadataTooLarge", f"User metadata has at most {metadata_bytes_max} bytes.")
+    for name in _KEPT_HEADERS:
+        given = call.header(name)
+        if given is not None and name == "Content-Encoding":
+            given = _without_transfer_coding(given)
+        if given:
+            metadata[_HEADER + name] = given
+    content_type = call.header("Content-Type") or DEFAULT_CONTENT_TYPE
+    for text in (content_type, *metadata, *metadata.values()):
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise S3Error("InvalidArgument", "Headers of an object are UTF-8.")
+    return ObjectDescription(content_type, metadata)
+
+
+def description_of_record(record: IndexRecord) -> ObjectDescription:
+    """What a copy has of it: no checksums, and no notes."""
+    metadata = {
+        name: value for name, value in record.metadata.items() if name.startswith((_USER, _HEADER))
+    }
+    return ObjectDescription(record.content_type, metadata)
+
+
+def checksums_of(record: IndexRecord) -> dict[str, str]:
+    """By algorithm."""
+    return {
+        name[len(_CHECKSUM) :]: value
+        for name, value in record.metadata.items()
+        if name.startswith(_CHECKSUM)
+    }
+
+
+def version_text(record: IndexRecord) -> str:
+    """The version id as clients see it."""
+    return record.version_id or NULL_VERSION
+
+
+def object_headers(record: IndexRecord, call: Call, *, versioned: bool) -> dict[str, str]:
+    """Headers of an answer that shows an object or a part of it."""
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Content-Type": record.content_type or DEFAULT_CONTENT_TYPE,
+        "ETag": f'"{record.etag}"',
+        "Last-Modified": http_date(record.created_ms),
+    }
+    headers.update(_kept_headers(record))
+    if versioned:
+        headers["x-amz-version-id"] = version_text(record)
+    if record.retention_mode is not None:
+        headers["x-amz-object-lock-mode"] = record.retention_mode.value
+        headers["x-amz-object-lock-retain-until-date"] = iso_date(record.retain_until_ms)
+    if record.legal_hold:
+        headers["x-amz-object-lock-legal-hold"] = "ON"
+    # A client would hold the checksum of the whole against the part that it gets.
+    whole = call.header("Range") is None
+    if whole and (call.header("x-amz-checksum-mode") or "").upper() == "ENABLED":
+        headers.update(checksum_headers(checksums_of(record)))
+    for parameter, name in _OVERRIDES.items():
+        if parameter in call.query:
+            headers[name] = _header_value(call.query[parameter])
+    return headers
+
+
+def checksum_headers(checksums: Mapping[str, str]) -> dict[str, str]:
+    """With their type: a multipart object has a checksum of checksums."""
+    headers = {HEADER_PREFIX + name: value for name, value in checksums.items()}
+    if headers:
+        headers["x-amz-checksum-type"] = checksum_type(checksums)
+    return headers
+
+
+def checksum_type(checksums: Mapping[str, str]) -> str:
+    """As it is written in answers."""
+    composite = any("-" in value for value in checksums.values())
+    return "COMPOSITE" if composite else "FULL_OBJECT"
+
+
+def _kept_headers(record: IndexRecord) -> Iterator[tuple[str, str]]:
+    for name, value in record.metadata.items():
+        if name.startswith(_USER):
+            yield _USER_PREFIX + name[len(_USER) :], value
+        elif name.startswith(_HEADER):
+            yield name[len(_HEADER) :], value
+
+
+def _header_value(text: str) -> str:
+    if any(letter < " " or letter == "\x7f" for letter in text):
+        raise S3Error("InvalidArgument", "A header cannot hold that value.")
+    return text
+
+
+def _without_transfer_coding(encoding: str) -> str:
+    names = (name.strip() for name in encoding.split(","))
+    return ", ".join(name for name in names if name and name.lower() != "aws-chunked")

@@ -1,0 +1,79 @@
+"""What one task reads: a range of one segment, from Tier 2 or from the service. Plain values that travel by pickle.
+
+Invariants:
+
+- A range holds the events that begin in [start, end); the last one may end behind it, and belongs to it as a whole.
+- Offsets are the contract: which objects hold them is looked up when they are read, since compaction may have replaced
+  whatever was there before (H8). `blocks` is a hint that is filled only for readers that cannot look it up.
+- Ranges of one plan do not overlap, and leave nothing out.
+"""
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLocation:
+    """Where one block lies, and what is known of its events."""
+
+    object_key: str
+    """Below the place of Tier 2."""
+    position: int
+    """Of the stored bytes in the object; four bytes of CRC32 (big-endian) follow them."""
+    stored_length: int
+    """Without that checksum."""
+    compression: int
+    """As the chunk format numbers it: 0 none, 1 LZ4 block, 2 zstd."""
+    offset: int
+    """In the segment; of the block's first byte."""
+    length: int
+    """Uncompressed."""
+    first_event_offset: int | None
+    """In the segment; None if no event begins in the block."""
+    event_number: int
+    """Of that event."""
+    events_known: bool
+    """False: nobody said where events begin in this block."""
+    lowest_time_ms: int
+    highest_time_ms: int
+    """Bounds of append times, Unix milliseconds; 0 if unknown."""
+
+
+@dataclass(frozen=True)
+class SegmentRange(InputPartition):
+    """A range of one segment."""
+
+    scope: str | None
+    stream: str | None
+    segment_id: int | None
+    """In its stream; None (as scope and stream) for a segment that is no stream's."""
+    segment_name: str
+    container_id: int
+    """Whose root leads to the segment; -1 if Tier 2 is not read at all."""
+    start: int
+    end: int
+    """Exclusive."""
+    content: str = "raw"
+    """raw, record or bytes: see Content in options.py, where `auto` was decided by the stream."""
+
+    @property
+    def length(self) -> int:
+        """Bytes of the segment in the range."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class BlockRange(SegmentRange):
+    """A range that Tier 2 holds."""
+
+    lowest_time_ms: int | None = None
+    highest_time_ms: int | None = None
+    """Blocks wholly before or behind these bounds (inclusive) need not be read."""
+    blocks: tuple[BlockLocation, ...] = ()
+    """Empty unless they were asked for."""
+
+
+@dataclass(frozen=True)
+class TailRange(SegmentRange):
+    """A range that only the service has as yet; `start` is where Tier 2 ended when the range was planned."""

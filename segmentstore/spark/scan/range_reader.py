@@ -1,0 +1,341 @@
+"""Reads one range of a segment on an executor: from Tier 2 as far as that goes, the rest from the service.
+
+Where the range lay when it was planned does not matter: a tail that was flushed meanwhile comes from Tier 2, and an
+event that Tier 2 has only the beginning of is completed by the service, if it may be asked.
+
+Invariants:
+
+- Parsing begins at the last place at or before the start where an event is known to begin. Where nobody said, that is
+  the beginning of the segment.
+- What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the first event behind.
+- An event of which the end is nowhere is no event yet: it is left out, and a later plan has it.
+
+The number of an event where the index does not say it, counted back from the next place that does.
+
+An append of many events that was truncated in its middle before it was flushed comes to Tier 2 as bytes of which nobody
+says where events lie. What follows it knows its number, or else the segment knows how many events it ever had.
+
+Invariant: None where nobody counted, never a guess.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.storage import SegmentRecord, StoredBlock
+from segmentstore.spark.options import Content, SourceOptions
+from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
+from segmentstore.spark.scan.arrow_batches import ByteBatchBuilder, EventBatchBuilder
+from segmentstore.spark.scan.block_reader import Block, BlockInfo, BlockReader
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
+from segmentstore.spark.streams.stream_source import place_of
+from segmentstore.spark.tier2_access import (
+    OPEN_ATTEMPTS,
+    OPEN_PAUSE_SECONDS,
+    Tier2Location,
+    Tier2Reader,
+    open_tier2_reader,
+)
+from tier2.store_reader import ContainerReader
+
+if TYPE_CHECKING:
+    from segmentstore.client.byte_segment import ByteSegment
+
+
+_LOG = logging.getLogger(__name__)
+_TAIL_READ_BYTES: Final = 4 << 20
+_REST_READ_BYTES: Final = 1 << 20
+"""Asked for behind the range, where its last event ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """What an executor needs beside its range. Plain values."""
+
+    place: Tier2Location | None
+    """None: everything comes from the service."""
+    controller: str
+    """Empty: the service is not asked."""
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool = True
+
+
+def read_settings(options: SourceOptions) -> ReadSettings:
+    """What the options of a read mean for its tasks."""
+    return ReadSettings(
+        place=place_of(options),
+        controller=options.controller if options.uses_service else "",
+        columns=options.columns,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def read_range(part: SegmentRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+    """The rows of one range. Raises DataLossError, StorageError, ClientError."""
+    # A task reads one block after the other: threads would only hand them to and fro.
+    with LoopRunner(executor=InlineExecutor()) as runner:
+        yield from runner.iterate(read_range_batches(part, settings, executor=runner.executor))
+    # Last, when all that a range needs is imported.
+    freeze_imports()
+
+
+async def read_range_batches(
+    part: SegmentRange, settings: ReadSettings, *, executor: Executor | None
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """As read_range, inside a loop. Hold it in `aclosing`."""
+    async with AsyncExitStack() as opened:
+        view: Tier2Reader | None = None
+        if settings.place is not None:
+            view = await opened.enter_async_context(
+                open_tier2_reader(settings.place, executor=executor)
+            )
+        segment: ByteSegment | None = None
+        if settings.controller:
+            # Only those who ask the service need its client library.
+            from segmentstore.client.store import connect
+
+            store = await opened.enter_async_context(connect(settings.controller))
+            segment = store.segment(part.segment_name)
+        reading = RangeReader(part, settings=settings, view=view, served=segment, executor=executor)
+        async with aclosing(reading.batches()) as batches:
+            async for batch in batches:
+                if batch.num_rows:
+                    yield batch
+
+
+class RangeReader:
+    """One range, from what is open already."""
+
+    def __init__(
+        self,
+        part: SegmentRange,
+        *,
+        settings: ReadSettings,
+        view: Tier2Reader | None,
+        served: "ByteSegment | None",
+        executor: Executor | None,
+    ) -> None:
+        self._part = part
+        self._settings = settings
+        self._view = view
+        self._served = served
+        self._executor = executor
+        self._batches: EventBatchBuilder | ByteBatchBuilder
+        if part.content == Content.BYTES:
+            self._batches = ByteBatchBuilder(part, settings.columns)
+        else:
+            self._batches = EventBatchBuilder(part, settings.columns)
+        self._offset = part.start
+        """Where reading goes on."""
+        self._head = self._tail = 0
+        """Of the segment as it was seen last; 0 while nobody has seen it."""
+
+    async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows. Hold it in `aclosing`. Raises as read_range()."""
+        if self._view is not None:
+            async with aclosing(self._published_blocks(self._view)) as groups:
+                async for blocks in groups:
+                    self._offset = blocks[-1].end_offset
+                    for batch in self._batches.add(blocks):
+                        yield batch
+                    if self._batches.is_done:
+                        return
+        is_read = self._offset >= self._part.end and not self._batches.has_rest
+        if self._served is None or is_read:
+            self._check_end()
+            return
+        async with aclosing(self._served_blocks(self._served)) as pieces:
+            async for block in pieces:
+                for batch in self._batches.add([block]):
+                    yield batch
+                if self._batches.is_done:
+                    return
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Nobody has more. An event without its end may be left, bytes that were planned may not be missing."""
+        if self._offset < self._part.end:
+            self._lose(head=self._head, tail=self._tail)
+
+    async def _published_blocks(self, view: Tier2Reader) -> AsyncGenerator[Sequence[Block], None]:
+        """From where an event begins; until the end of what is published, if nobody stops it before."""
+        for attempt in range(OPEN_ATTEMPTS):
+            if attempt:
+                # The plan saw more than this process does: volumes are seen up to a second late.
+                await asyncio.sleep(OPEN_PAUSE_SECONDS)
+                await view.refresh()
+            try:
+                async with aclosing(self._visible_blocks(view)) as groups:
+                    async for blocks in groups:
+                        yield blocks
+            except SegmentTruncatedError as error:
+                # Truncated since the record was read.
+                self._skip_to(error.start_offset)
+            if self._served is not None or self._offset >= self._part.end:
+                return
+
+    async def _visible_blocks(self, view: Tier2Reader) -> AsyncGenerator[Sequence[Block], None]:
+        part = self._part
+        container = await view.container(view.container_id(part.segment_name))
+        record = None if container is None else await container.find(part.segment_name)
+        self._head, self._tail = (record.start_offset, record.length) if record else (0, 0)
+        if container is None or record is None or record.length <= record.start_offset:
+            return
+        if self._offset < record.start_offset:
+            self._skip_to(record.start_offset)
+        offset, known = self._offset, True
+        if not self._batches.has_begun:
+            offset, known = await self._begin(container, record)
+        if offset >= record.length:
+            return
+        blocks = BlockReader(
+            view=view,
+            container=container,
+            segment_id=record.segment_id,
+            executor=self._executor,
+        )
+        times = (part.lowest_time_ms, part.highest_time_ms) if isinstance(part, BlockRange) else ()
+        async with aclosing(blocks.read(offset, record.length, part.end, *times)) as groups:
+            async for group in groups:
+                if not known:
+                    number = await number_at_head(
+                        view, container, record, part=part, executor=self._executor
+                    )
+                    group = [begun_at(group[0], offset, number), *group[1:]]
+                    known = True
+                yield group
+        # What was left out because of its time was looked at as well.
+        self._offset = max(self._offset, min(record.length, part.end))
+
+    async def _begin(self, container: ContainerReader, record: SegmentRecord) -> tuple[int, bool]:
+        """An offset to read from, and whether the blocks themselves say where events begin."""
+        offset = min(self._offset, record.length - 1)
+        while True:
+            block = await _block_at(container, record, offset)
+            first = block.first_event_offset
+            if first is not None and first <= self._offset:
+                return max(block.offset, record.start_offset), True
+            if block.offset <= record.start_offset:
+                return record.start_offset, block.events_known
+            offset = block.offset - 1
+
+    async def _served_blocks(self, segment: "ByteSegment") -> AsyncGenerator[Block, None]:
+        """From where Tier 2 ended on."""
+        part = self._part
+        begins = not self._batches.has_begun
+        while True:
+            wanted = part.end - self._offset
+            try:
+                content = await segment.read(
+                    self._offset, min(wanted if wanted > 0 else _REST_READ_BYTES, _TAIL_READ_BYTES)
+                )
+            except SegmentTruncatedError as error:
+                self._skip_to(error.start_offset)
+                begins = True
+                continue
+            except SegmentNotFoundError:
+                self._lose(head=0, tail=0)
+                self._offset = part.end
+                return
+            if not content:
+                return
+            facts = BlockInfo(
+                offset=self._offset,
+                first_event_offset=self._offset if begins else None,
+                event_number=0 if begins and not self._offset else None,
+                lowest_time_ms=0,
+            )
+            self._offset += len(content)
+            self._tail = max(self._tail, self._offset)
+            begins = False
+            yield Block(facts, content)
+
+    def _skip_to(self, head: int) -> None:
+        self._lose(head=head, tail=max(head, self._tail))
+        self._offset = self._head = head
+        self._batches.skip_to(head)
+
+    def _lose(self, *, head: int, tail: int) -> None:
+        part = self._part
+        loss = DataLossError(
+            part.segment_name, start=part.start, end=part.end, head=head, tail=tail
+        )
+        if self._settings.fail_on_data_loss:
+            raise loss
+        _LOG.warning("going on without what is lost: %s", loss)
+
+
+async def _block_at(container: ContainerReader, record: SegmentRecord, offset: int) -> StoredBlock:
+    async with aclosing(container.list_blocks(record.segment_id, offset, record.length)) as blocks:
+        return await anext(blocks)
+
+
+def begun_at(block: Block, offset: int, number: int | None) -> Block:
+    """A block of which nobody said where events lie, now that one is known to begin at `offset`."""
+    return replace(
+        block, facts=replace(block.facts, first_event_offset=offset, event_number=number)
+    )
+
+
+async def number_at_head(
+    view: Tier2Reader,
+    container: ContainerReader,
+    record: SegmentRecord,
+    *,
+    part: SegmentRange,
+    executor: Executor | None,
+) -> int | None:
+    """The number of the first event of a segment whose first block does not know it.
+
+    O(bytes up to the next block that knows one). Raises CorruptedDataError, StorageError.
+    """
+    head = record.start_offset
+    if head == 0:
+        return 0
+    count = record.core_attributes.get(EVENT_COUNT)
+    if not isinstance(count, int) or count <= 0:
+        return None
+    end, number = record.length, count
+    async with aclosing(container.list_blocks(record.segment_id, head, record.length)) as found:
+        async for block in found:
+            if block.first_event_offset is not None and block.first_event_offset >= head:
+                end, number = block.first_event_offset, block.event_number
+                break
+    before = await _events_between(
+        view, container, record, replace(part, start=head, end=end), executor
+    )
+    return number - before if before <= number else None
+
+
+async def _events_between(
+    view: Tier2Reader,
+    container: ContainerReader,
+    record: SegmentRecord,
+    part: SegmentRange,
+    executor: Executor | None,
+) -> int:
+    if part.start >= part.end:
+        return 0
+    blocks = BlockReader(
+        view=view, container=container, segment_id=record.segment_id, executor=executor
+    )
+    batches = EventBatchBuilder(replace(part, content="raw"), ("offset",))
+    count = 0
+    begun = False
+    async with aclosing(blocks.read(part.start, part.end, part.end)) as groups:
+        async for group in groups:
+            some = group if begun else [begun_at(group[0], part.start, None), *group[1:]]
+            begun = True
+            count += sum(batch.num_rows for batch in batches.add(some))
+            if batches.is_done:
+                break
+    return count

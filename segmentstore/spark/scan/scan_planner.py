@@ -1,0 +1,406 @@
+"""What Spark's filters allow to leave out: bounds of segment ids, offsets and times.
+
+Invariants:
+
+- A bound never leaves out a row that the filters would let through; everything is filtered again by Spark, so a bound
+  that lets too much through is only slower.
+- Filters on other columns, of other kinds or with other types of values say nothing here.
+
+Cuts what a query reads into ranges for its tasks.
+
+Invariants:
+
+- Nothing is listed and no block is read: a segment is cut where its chunks meet, by its layout alone. Only a chunk
+  that is longer than a range may be is cut inside, where its index says that an event begins.
+- Where nobody said where events begin a segment stays whole: whoever began in the middle would have to guess.
+- The ranges hold what was asked for, each byte once. What is not there is a DataLossError, or left out with a warning.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.spark.options import Content, SourceOptions
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.partitions import BlockRange, SegmentRange, TailRange
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
+from segmentstore.spark.streams.stream_source import StreamSource, position_of
+from segmentstore.spark.tier2_access import Tier2Reader
+from tier2.store_reader import ContainerReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushedBounds:
+    """Inclusive bounds; None where there is none."""
+
+    segment_ids: frozenset[int] | None = None
+    lowest_offset: int | None = None
+    highest_offset: int | None = None
+    lowest_time_ms: int | None = None
+    highest_time_ms: int | None = None
+
+    def apply(self, stretch: "PlannedRange") -> "PlannedRange | None":
+        """The part of a stretch that may hold rows; None if none does."""
+        if self.segment_ids is not None and stretch.segment.segment_id not in self.segment_ids:
+            return None
+        start, end = stretch.start, stretch.end
+        if self.lowest_offset is not None:
+            start = max(start, self.lowest_offset)
+        if self.highest_offset is not None:
+            end = min(end, self.highest_offset + 1)
+        return replace(stretch, start=start, end=end) if start < end else None
+
+    def narrowed(self, each: Filter) -> "PushedBounds":
+        """These bounds and those of one more filter."""
+        match each:
+            case (
+                EqualTo(attribute=(column,), value=value)
+                | EqualNullSafe(attribute=(column,), value=value)
+            ):
+                return self._between(column, value, value, {value})
+            case In(attribute=(column,), value=values):
+                # No row is equal to null.
+                some = [value for value in values if value is not None]
+                if not some:
+                    return self
+                return self._between(column, min(some), max(some), set(some))
+            case (
+                GreaterThan(attribute=(column,), value=value)
+                | GreaterThanOrEqual(attribute=(column,), value=value)
+            ):
+                return self._between(column, value, None, None)
+            case (
+                LessThan(attribute=(column,), value=value)
+                | LessThanOrEqual(attribute=(column,), value=value)
+            ):
+                return self._between(column, None, value, None)
+            case _:
+                return self
+
+    def _between(
+        self, column: str, lowest: object, highest: object, values: set[object] | None
+    ) -> "PushedBounds":
+        if column == "timestamp":
+            low, high = _milliseconds(lowest), _milliseconds(highest)
+            return replace(
+                self,
+                lowest_time_ms=_higher(self.lowest_time_ms, low),
+                # A part of a millisecond is cut off, so the bound lies one further.
+                highest_time_ms=_lower(self.highest_time_ms, None if high is None else high + 1),
+            )
+        low, high = _number(lowest), _number(highest)
+        if column == "offset":
+            return replace(
+                self,
+                lowest_offset=_higher(self.lowest_offset, low),
+                highest_offset=_lower(self.highest_offset, high),
+            )
+        if column == "segment_id" and values is not None:
+            ids = frozenset(value for value in values if isinstance(value, int))
+            known = self.segment_ids
+            return replace(self, segment_ids=ids if known is None else ids & known)
+        return self
+
+
+NO_BOUNDS: Final = PushedBounds()
+
+
+def bounds_of(filters: Iterable[Filter]) -> PushedBounds:
+    """What all of the filters together allow to leave out."""
+    bounds = NO_BOUNDS
+    for each in filters:
+        bounds = bounds.narrowed(each)
+    return bounds
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _milliseconds(value: object) -> int | None:
+    if not isinstance(value, datetime):
+        return None
+    if value.tzinfo is None:
+        # Spark hands over local time of the Python process.
+        value = value.astimezone(UTC)
+    return int(value.timestamp() * 1000)
+
+
+def _higher(known: int | None, bound: int | None) -> int | None:
+    return bound if known is None else known if bound is None else max(known, bound)
+
+
+def _lower(known: int | None, bound: int | None) -> int | None:
+    return bound if known is None else known if bound is None else min(known, bound)
+
+
+_LOG = logging.getLogger(__name__)
+_BLOCKS_JUDGED_MAX: Final = 64
+_CUT_BYTES_MIN: Final = 64 << 10
+"""No range is made shorter on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """What is read of one segment: [start, end)."""
+
+    segment: StreamSegmentMetadata
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeFactory:
+    """What the ranges of one stream have in common."""
+
+    scope: str
+    stream: str
+    content: Content
+    bounds: PushedBounds = field(default=NO_BOUNDS)
+
+    def published(self, segment: StreamSegmentMetadata, start: int, end: int) -> BlockRange:
+        """A range of what Tier 2 holds."""
+        # Records bring times of their own, which say nothing of when they were appended.
+        timed = self.content is not Content.RECORD
+        return BlockRange(
+            scope=self.scope or None,
+            stream=self.stream or None,
+            segment_id=segment.segment_id if self.scope else None,
+            segment_name=segment.name,
+            container_id=segment.container_id,
+            start=start,
+            end=end,
+            content=self.content.value,
+            lowest_time_ms=self.bounds.lowest_time_ms if timed else None,
+            highest_time_ms=self.bounds.highest_time_ms if timed else None,
+        )
+
+    def tail(self, segment: StreamSegmentMetadata, start: int, end: int) -> TailRange:
+        """A range that the service alone has."""
+        return TailRange(
+            scope=self.scope or None,
+            stream=self.stream or None,
+            segment_id=segment.segment_id if self.scope else None,
+            segment_name=segment.name,
+            container_id=segment.container_id,
+            start=start,
+            end=end,
+            content=self.content.value,
+        )
+
+
+async def plan_scan(
+    source: StreamSource, options: SourceOptions, bounds: PushedBounds
+) -> list[SegmentRange]:
+    """The ranges of a batch read. Raises DataLossError, StreamMissingError, StorageError, ClientError."""
+    work: list[tuple[RangeFactory, list[PlannedRange]]] = []
+    for stream in await source.selected_streams():
+        _check_named(options, stream)
+        stretches = planned_ranges(
+            stream,
+            starts=await source.starts(stream),
+            ends=await source.ends(stream),
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        maker = RangeFactory(
+            scope=stream.scope,
+            stream=stream.stream,
+            content=source.content_of(stream),
+            bounds=bounds,
+        )
+        work.append((maker, [each for each in map(bounds.apply, stretches) if each is not None]))
+    total = sum(stretch.length for _, stretches in work for stretch in stretches)
+    target_bytes = range_bytes(options, total)
+    ranges: list[SegmentRange] = []
+    for maker, stretches in work:
+        ranges += await split_ranges(source.view, maker, stretches, target_bytes=target_bytes)
+    return ranges
+
+
+def range_bytes(options: SourceOptions, total_bytes: int) -> int:
+    """How long a range should be for so many bytes in all."""
+    shared = -(-total_bytes // options.min_partitions)
+    return max(_CUT_BYTES_MIN, min(options.max_bytes_per_partition, shared))
+
+
+def planned_ranges(
+    stream: StreamMetadata,
+    *,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    fail_on_data_loss: bool,
+) -> list[PlannedRange]:
+    """What there is of each segment between two positions, in the order of the stream, empty ones left out.
+
+    Raises DataLossError for what is not there any more, or not yet, unless that is to be left out.
+    """
+    stretches: list[PlannedRange] = []
+    for segment in stream.segments:
+        start, end = starts[segment.segment_id], ends[segment.segment_id]
+        if start >= end:
+            continue
+        if start < segment.start_offset or end > segment.end_offset:
+            loss = DataLossError(
+                segment.name,
+                start=start,
+                end=end,
+                head=segment.start_offset,
+                tail=segment.end_offset,
+            )
+            if fail_on_data_loss:
+                raise loss
+            _LOG.warning("going on without what is lost: %s", loss)
+        start, end = max(start, segment.start_offset), min(end, segment.end_offset)
+        if start < end:
+            stretches.append(PlannedRange(segment, start, end))
+    return stretches
+
+
+async def split_ranges(
+    view: Tier2Reader | None,
+    maker: RangeFactory,
+    stretches: Sequence[PlannedRange],
+    *,
+    target_bytes: int,
+) -> list[SegmentRange]:
+    """Ranges of about so many bytes, in order. O(chunks). Raises StorageError."""
+    ranges: list[SegmentRange] = []
+    for stretch in stretches:
+        segment = stretch.segment
+        published_end = min(stretch.end, max(stretch.start, segment.published_end))
+        if view is not None and stretch.start < published_end:
+            async with aclosing(
+                _cuts(view, maker, segment, stretch.start, published_end, target_bytes)
+            ) as cuts:
+                start = stretch.start
+                async for end in cuts:
+                    ranges.append(maker.published(segment, start, end))
+                    start = end
+        if published_end < stretch.end:
+            ranges.append(maker.tail(segment, published_end, stretch.end))
+    return ranges
+
+
+async def _cuts(
+    view: Tier2Reader,
+    maker: RangeFactory,
+    segment: StreamSegmentMetadata,
+    start: int,
+    end: int,
+    target_bytes: int,
+) -> AsyncGenerator[int, None]:
+    """Where ranges end: the last one at `end`."""
+    if end - start > target_bytes:
+        container = await view.container(segment.container_id)
+        record = None if container is None else await container.find(segment.name)
+        # The view may have moved on since the segment was looked up; then it stays whole, and its reader sees why.
+        if container is not None and record is not None and record.start_offset <= start:
+            cutter = _Cutter(container, record, maker.content)
+            async with aclosing(cutter.cuts(start, min(end, record.length), target_bytes)) as cuts:
+                async for cut in cuts:
+                    yield cut
+    yield end
+
+
+class _Cutter:
+    """One long segment."""
+
+    def __init__(self, container: ContainerReader, record: SegmentRecord, content: Content) -> None:
+        self._container = container
+        self._record = record
+        self._any_block = content is Content.BYTES
+
+    async def cuts(self, start: int, end: int, target_bytes: int) -> AsyncGenerator[int, None]:
+        """Offsets above `start` and below `end`, about so far apart."""
+        if not await self._is_known(start, end):
+            return
+        last = start
+        async with aclosing(
+            self._container.list_chunks(self._record.segment_id, start, end)
+        ) as chunks:
+            async for chunk in chunks:
+                chunk_end = min(chunk.end_offset, end)
+                if chunk_end - last <= target_bytes:
+                    continue
+                chunk_start = max(chunk.start_offset, start)
+                if last < chunk_start and chunk_end - chunk_start <= target_bytes:
+                    yield chunk_start
+                    last = chunk_start
+                    continue
+                async with aclosing(
+                    self._inner_cuts(last, chunk_start, chunk_end, target_bytes)
+                ) as cuts:
+                    async for cut in cuts:
+                        yield cut
+                        last = cut
+
+    async def _inner_cuts(
+        self, last: int, start: int, end: int, target_bytes: int
+    ) -> AsyncGenerator[int, None]:
+        """Inside one long chunk [start, end), when the last cut was at or before its start."""
+        place: int | None = None
+        async with aclosing(
+            self._container.list_blocks(self._record.segment_id, start, end)
+        ) as blocks:
+            async for block in blocks:
+                if block.offset + block.length - last > target_bytes and place is not None:
+                    yield place
+                    last, place = place, None
+                found = block.offset if self._any_block else block.first_event_offset
+                if found is not None and last < found < end:
+                    place = found
+
+    async def _is_known(self, start: int, end: int) -> bool:
+        """Whether the segment says where its events begin, judged by its first blocks: one event may have many."""
+        if self._any_block:
+            return True
+        seen = 0
+        async with aclosing(
+            self._container.list_blocks(self._record.segment_id, start, end)
+        ) as blocks:
+            async for block in blocks:
+                seen += 1
+                if block.events_known or seen == _BLOCKS_JUDGED_MAX:
+                    return block.events_known
+        return False
+
+
+def _check_named(options: SourceOptions, stream: StreamMetadata) -> None:
+    """A position that names a segment which the stream does not have any more asks for what is lost."""
+    for text in (options.starting_offsets, options.ending_offsets):
+        position = position_of(text) if text else None
+        if position is None:
+            continue
+        for segment_id in sorted(position.offsets):
+            if segment_id in stream.by_id:
+                continue
+            loss = DataLossError(
+                f"{stream.scope}/{stream.stream} segment_id={segment_id}",
+                start=position.offsets[segment_id],
+                end=position.offsets[segment_id],
+                head=0,
+                tail=0,
+            )
+            if options.fail_on_data_loss:
+                raise loss
+            _LOG.warning("going on without what is lost: %s", loss)

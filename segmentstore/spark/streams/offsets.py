@@ -1,0 +1,212 @@
+"""A position in a stream: an offset for each of some of its segments; and all the words in which users say one.
+
+| words | meaning |
+|---|---|
+| earliest, latest | the head, the tail |
+| {"4294967296": 1024, "0": -2} | JSON: offset by segment id; -2 is the segment's earliest offset, -1 its latest |
+| base64 | a stream cut as the Java client's asText() writes it: gzip of version:scope/stream:numbers:epochs:offsets |
+| scope/stream:0=1024 | a stream cut as this project's client writes it |
+
+What a position says of segments that it does not name follows from the order of the segments:
+
+- What comes before a named segment is wholly before the position; what follows one is wholly behind it.
+- A segment that is neither counts as unread: a start begins at its first offset, an end takes all of it.
+
+Invariants:
+
+- Offsets are not negative once a position is resolved against a StreamMetadata; they are never checked against lengths here:
+  that is a question of data loss, which the planner answers.
+
+Positions of a query as Spark keeps them in its checkpoint: JSON objects with texts as keys.
+
+    a query of one stream or segment     {"<segment id>": offset, ...}        as `startingOffsets` takes it
+    a query of a whole scope             {"<scope>/<stream>": {"<segment id>": offset, ...}, ...}
+
+Invariants:
+
+- Decoding what was encoded gives the same position; equal positions are equal objects, in the order of their keys.
+- What Spark hands over comes from a file that a person may have edited: it is refused with a sentence if it is not such
+  an object, or one of a query of the other kind.
+"""
+
+import gzip
+import json
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self, TypeAlias
+
+from segmentstore.codec.stream_names import segment_id_of
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.streams.segment_graph import (
+    Cut,
+    StreamMetadata,
+)
+
+StreamsOffset: TypeAlias = Mapping[str, Cut]
+"""Where a query stands: a cut for every stream that it reads, by name."""
+
+
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+
+_NUMBER = re.compile(r"[0-9]+")
+_CUT_BYTES_MAX = 4 << 20
+"""Of the text of a stream cut: what decompressing one may allocate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Offsets in bytes by segment id."""
+
+    offsets: Mapping[int, int]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From JSON or either kind of stream cut. Raises InvalidRequestError."""
+        text = text.strip()
+        try:
+            if text.startswith("{"):
+                return cls(_offsets_of_json(text))
+            if "=" in text and ":" in text:
+                return cls(_offsets_of_pairs(text.rpartition(":")[2]))
+            return cls(_offsets_of_base64(text))
+        except (ValueError, TypeError, OSError, EOFError) as error:
+            raise InvalidRequestError(
+                'a position is earliest, latest, JSON such as {"0": 1024}, or a stream cut '
+                f"given={text[:200]!r}"
+            ) from error
+
+    def to_json(self) -> str:
+        """The JSON form, by ascending segment id: equal positions have equal text."""
+        return json.dumps({str(each): self.offsets[each] for each in sorted(self.offsets)})
+
+    def starts_in(self, stream: StreamMetadata) -> dict[int, int]:
+        """Where reading begins in every segment of the stream, by segment id in the stream's order.
+
+        A segment wholly before the position has its end there. O(segments + edges).
+        """
+        before = self._before(stream)
+        starts: dict[int, int] = {}
+        for segment in stream.segments:
+            offset = self.offsets.get(segment.segment_id)
+            if offset is not None:
+                starts[segment.segment_id] = _plain(
+                    offset, segment.start_offset, segment.end_offset
+                )
+            elif segment.segment_id in before:
+                starts[segment.segment_id] = segment.end_offset
+            else:
+                starts[segment.segment_id] = segment.start_offset
+        return starts
+
+    def ends_in(self, stream: StreamMetadata) -> dict[int, int]:
+        """Where reading ends in every segment: its start where the segment lies wholly behind the position."""
+        before, behind = self._before(stream), self._behind(stream)
+        ends: dict[int, int] = {}
+        for segment in stream.segments:
+            offset = self.offsets.get(segment.segment_id)
+            if offset is not None:
+                ends[segment.segment_id] = _plain(offset, segment.start_offset, segment.end_offset)
+            elif segment.segment_id in behind and segment.segment_id not in before:
+                ends[segment.segment_id] = segment.start_offset
+            else:
+                ends[segment.segment_id] = segment.end_offset
+        return ends
+
+    def _before(self, stream: StreamMetadata) -> set[int]:
+        """Segments that have a named one among what follows them."""
+        found: set[int] = set()
+        for segment in reversed(stream.segments):
+            if any(each in self.offsets or each in found for each in segment.successors):
+                found.add(segment.segment_id)
+        return found
+
+    def _behind(self, stream: StreamMetadata) -> set[int]:
+        """Segments that have a named one among what precedes them."""
+        found: set[int] = set()
+        for segment in stream.segments:
+            if any(each in self.offsets or each in found for each in segment.predecessors):
+                found.add(segment.segment_id)
+        return found
+
+
+def _plain(offset: int, earliest: int, latest: int) -> int:
+    if offset == EARLIEST_OFFSET:
+        return earliest
+    return latest if offset == LATEST_OFFSET else offset
+
+
+def _offsets_of_json(text: str) -> dict[int, int]:
+    pairs = json.loads(text)
+    offsets = {int(segment): offset for segment, offset in pairs.items()}
+    for offset in offsets.values():
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST_OFFSET:
+            raise ValueError(f"bad offset {offset!r}")
+    return offsets
+
+
+def _offsets_of_pairs(text: str) -> dict[int, int]:
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    return {int(segment): int(offset) for segment, _, offset in pairs}
+
+
+def _offsets_of_base64(text: str) -> dict[int, int]:
+    content = gzip.decompress(b64decode(text, validate=True))[:_CUT_BYTES_MAX].decode()
+    version, _, rest = content.partition(":")
+    _, _, lists = rest.partition(":")
+    numbers, epochs, offsets = (
+        [int(each) for each in _NUMBER.findall(part)] for part in lists.split(":")
+    )
+    if version != "0" or not len(numbers) == len(epochs) == len(offsets):
+        raise ValueError(f"bad stream cut version={version!r}")
+    return {
+        segment_id_of(number=number, creation_epoch=epoch): offset
+        for number, epoch, offset in zip(numbers, epochs, offsets, strict=True)
+    }
+
+
+def encode_offset(position: StreamsOffset, *, single: str | None) -> dict[str, object]:
+    """For Spark; `single` names the one stream of the query, None stands for a whole scope."""
+    if single is not None:
+        return _encode_cut(position.get(single, {}))
+    return {name: _encode_cut(position[name]) for name in sorted(position)}
+
+
+def decode_offset(content: Mapping[str, object], *, single: str | None) -> StreamsOffset:
+    """From Spark. Raises InvalidRequestError."""
+    if single is not None:
+        return {single: _decode_cut(content)}
+    return {name: _decode_cut(content[name]) for name in sorted(content)}
+
+
+def lag_bytes(*, end_offset: Mapping[str, object], latest_offset: Mapping[str, object]) -> int:
+    """How many stored bytes a query has still before it, from `endOffset` and `latestOffset` of a source's progress."""
+    lag = 0
+    for name, latest in latest_offset.items():
+        reached = end_offset.get(name, 0)
+        if isinstance(latest, Mapping):
+            reached = reached if isinstance(reached, Mapping) else {}
+            lag += lag_bytes(end_offset=reached, latest_offset=latest)
+        elif isinstance(latest, int) and isinstance(reached, int):
+            lag += max(0, latest - reached)
+    return lag
+
+
+def _encode_cut(cut: Cut) -> dict[str, object]:
+    return {str(segment_id): cut[segment_id] for segment_id in sorted(cut)}
+
+
+def _decode_cut(content: object) -> dict[int, int]:
+    cut: dict[int, int] = {}
+    for segment, offset in content.items() if isinstance(content, Mapping) else ():
+        if not isinstance(segment, str) or not segment.isdecimal() or type(offset) is not int:
+            break
+        cut[int(segment)] = offset
+    else:
+        if isinstance(content, Mapping):
+            return dict(sorted(cut.items()))
+    raise InvalidRequestError(
+        f"not a position of this query; was the checkpoint made by one of another stream or scope? given={content!r}"
+    )

@@ -1,0 +1,266 @@
+"""A place with Tier 2, opened for reading in a process of Spark's: the containers' roots, and segments below them.
+
+Invariants:
+
+- Nothing is written and nothing is listed: a container is found by the hash of a segment's name, a segment through its
+  container's manifest, blocks through the segment's layout.
+- A missing manifest is not believed at once: the owner may be starting, and volumes are seen up to a second late. Opening
+  tries again within a bound, and only at its edge is the place said to be empty.
+- A manifest is read once, and again when refresh() is called or an object of it turns out to be gone (H8).
+
+Opens the Tier 2 of a job for uploads, where any process may write, and all of its containers.
+
+Every segment of a container with its layout, read once from its manifest: what the jobs plan from.
+
+- Segments come in the order of their ids, entries in that of their offsets: the order in which they lie in the runs.
+- O(segments + layout entries), a page at a time; no chunk is touched.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import SystemFileSystem
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.object_stores.places import object_directory, open_place
+from tier2.settings import StorageSettings
+from tier2.sst import keyspace as run_keys
+from tier2.sst.keyspace import LayoutEntry, decode_record
+from tier2.store_reader import ContainerReader, StoreReader
+from tier2.volumes.volume_files import is_engine_directory
+
+OPEN_ATTEMPTS: Final = 8
+OPEN_PAUSE_SECONDS: Final = 0.4
+"""Between two looks at a place that seems to be empty: together longer than volumes may lag behind."""
+
+_ROOTS_PROBED_MAX: Final = 16
+"""Containers asked for a manifest before the place is said to have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier2Location:
+    """Where Tier 2 is. Plain values that travel to executors."""
+
+    place: str
+    endpoint: str = ""
+    region: str = "us-east-1"
+
+
+class Tier2Reader:
+    """Made by `open_tier2_reader`."""
+
+    def __init__(self, *, store: ObjectStore, executor: Executor | None) -> None:
+        self.store = store
+        """For ranges of chunks: keys as blocks name them."""
+        self._reader = StoreReader(
+            object_store=store,
+            # Only indexes are read through the reader, and an index is at the end of an image.
+            settings=StorageSettings(whole_chunk_read_bytes_max=0),
+            executor=executor,
+        )
+        self._containers: dict[int, ContainerReader | None] = {}
+        self._count = 0
+
+    @property
+    def container_count(self) -> int:
+        """Of the store."""
+        assert self._count, "the view was not opened"
+        return self._count
+
+    async def open(self) -> None:
+        """Learn the number of containers from the first manifest. Raises ObjectNotFoundError if there is none."""
+        for number in range(_ROOTS_PROBED_MAX):
+            try:
+                container = await self._reader.open(ContainerId(number))
+            except ObjectNotFoundError:
+                continue
+            self._containers[number] = container
+            self._count = container.manifest.container_count
+            return
+        raise ObjectNotFoundError(f"no container has a root containers={_ROOTS_PROBED_MAX}")
+
+    async def container(self, container_id: int) -> ContainerReader | None:
+        """One container; None if it never had a manifest."""
+        if self._containers.get(container_id) is None:
+            try:
+                self._containers[container_id] = await self._reader.open(ContainerId(container_id))
+            except ObjectNotFoundError:
+                return None
+        return self._containers[container_id]
+
+    def container_id(self, segment: str) -> int:
+        """Where a segment lives, by its name."""
+        return container_of(segment, self.container_count)
+
+    async def find(self, segment: str) -> SegmentRecord | None:
+        """What is published of a segment; None if nothing is. Raises StorageError."""
+        container = await self.container(self.container_id(segment))
+        return None if container is None else await container.find(segment)
+
+    async def list_segments(self, prefix: str) -> AsyncGenerator[SegmentRecord, None]:
+        """Published segments of all containers whose names begin so, container by container. Hold it in `aclosing`."""
+        for number in range(self.container_count):
+            container = await self.container(number)
+            if container is None:
+                continue
+            async with aclosing(container.list_segments(prefix, "")) as records:
+                async for record in records:
+                    yield record
+
+    async def refresh(self) -> None:
+        """Look at the newest roots from now on. Raises StorageError."""
+        for container in self._containers.values():
+            if container is not None:
+                await container.refresh()
+
+
+@asynccontextmanager
+async def open_for_reading(
+    place: Tier2Location, executor: Executor | None
+) -> AsyncIterator[ObjectStore]:
+    """The objects of the place. Raises InvalidRequestError, StorageError."""
+    async with open_place(
+        place.place,
+        files=SystemFileSystem(),
+        executor=executor,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        endpoint_url=place.endpoint,
+        region=place.region,
+    ) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_tier2_reader(
+    place: Tier2Location, *, executor: Executor | None
+) -> AsyncIterator[Tier2Reader]:
+    """Raises InvalidRequestError if there is no Tier 2 at the place, StorageError."""
+    for attempt in range(1, OPEN_ATTEMPTS + 1):
+        async with AsyncExitStack() as opened:
+            try:
+                store = await opened.enter_async_context(open_for_reading(place, executor))
+                view = Tier2Reader(store=store, executor=executor)
+                await view.open()
+            except ObjectNotFoundError as error:
+                if attempt == OPEN_ATTEMPTS:
+                    raise InvalidRequestError(
+                        f"there is no Tier 2 here: no container has a root place={place.place}"
+                    ) from error
+            except CorruptedDataError:
+                raise
+            except StorageError:
+                if attempt == OPEN_ATTEMPTS:
+                    raise
+            else:
+                yield view
+                return
+        await asyncio.sleep(OPEN_PAUSE_SECONDS)
+
+
+def is_bucket(place: Tier2Location) -> bool:
+    """Whether it is reached over a network."""
+    return place.place.startswith("s3://")
+
+
+def is_volumes(place: Tier2Location) -> bool:
+    """Whether only one process may write there: the owner of the directory."""
+    if is_bucket(place):
+        return False
+    return is_engine_directory(object_directory(place.place), SystemFileSystem())
+
+
+@asynccontextmanager
+async def open_for_uploads(place: Tier2Location, executor: Executor) -> AsyncIterator[ObjectStore]:
+    """A bucket or plain files. Raises InvalidRequestError for volumes, StorageError."""
+    if is_bucket(place):
+        # To readers and writers a bucket is the same thing.
+        async with open_for_reading(place, executor) as bucket:
+            yield bucket
+        return
+    if is_volumes(place):
+        raise InvalidRequestError(
+            f"volumes are written by the process that holds them place={place.place}"
+        )
+    store = FilesystemObjectStore(
+        object_directory(place.place),
+        files=SystemFileSystem(),
+        executor=executor,
+        random=system_random(),
+    )
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def open_containers(
+    store: ObjectStore, executor: Executor, *, place: str
+) -> list[ContainerReader]:
+    """A reader of every container that has a manifest, however many there are. Raises InvalidRequestError without one."""
+    reader = StoreReader(object_store=store, settings=StorageSettings(), executor=executor)
+    for attempt in range(OPEN_ATTEMPTS):
+        ids = await reader.containers()
+        if ids:
+            return [await reader.open(container_id) for container_id in ids]
+        if attempt < OPEN_ATTEMPTS - 1:
+            # The owner may be starting, and volumes are seen a little late.
+            await asyncio.sleep(OPEN_PAUSE_SECONDS)
+    raise InvalidRequestError(f"there is no Tier 2 here: no container has a root place={place}")
+
+
+_PAGE = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """A segment and where its bytes lie."""
+
+    container_id: int
+    record: SegmentRecord
+    entries: list[LayoutEntry] = field(default_factory=list)
+    """Neighbours, from the one that holds the start offset to the one that ends at the published length."""
+
+
+async def scan_layouts(reader: ContainerReader) -> AsyncGenerator[SegmentLayout, None]:
+    """All segments under the reader's present manifest. Hold it in `aclosing`.
+
+    Raises ObjectNotFoundError if the manifest moved on meanwhile (refresh the reader and begin again), CorruptedDataError.
+    """
+    view = reader.view
+    start, end = run_keys.range_of(run_keys.SEGMENT)
+    following: bytes | None = start
+    layout: SegmentLayout | None = None
+    while following is not None:
+        page, following = await view.scan(following, end, limit=_PAGE)
+        for key, value in page:
+            if value is None:
+                continue
+            if run_keys.is_record_key(key):
+                if layout is not None:
+                    yield layout
+                record = decode_record(run_keys.segment_of(key), value)
+                layout = SegmentLayout(reader.container_id, record)
+            elif layout is None or run_keys.segment_of(key) != layout.record.segment_id:
+                # It waits for a merge to take it along with its removed record.
+                continue
+            elif run_keys.is_layout_key(key):
+                layout.entries.append(LayoutEntry.decode(run_keys.end_offset_of(key), value))
+    if layout is not None:
+        yield layout

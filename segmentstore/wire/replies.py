@@ -1,0 +1,268 @@
+"""What one connection has to say, gathered for one turn of the loop.
+
+- Acknowledgements stand for everything stored so far: they are written as late as possible, and yet before anything
+  that is said after them.
+- Replies go out in the order in which they were given.
+
+Which command tells a client of an error.
+
+| error | command | what the client does |
+|---|---|---|
+| ContainerNotFoundError, ContainerStoppedError, fenced | WrongHost | asks the controller again and comes back |
+| SegmentNotFoundError | NoSuchSegment | |
+| SegmentSealedError | SegmentIsSealed | goes on with the successors |
+| SegmentTruncatedError, BadOffsetError | SegmentIsTruncated | goes on at the start offset |
+| SegmentExistsError | SegmentAlreadyExists | |
+| NotATableError | OperationUnsupported | |
+| TableNotEmptyError, TableKeyNotFoundError, TableVersionError | their own commands | reads again and decides |
+| other kinds INVALID and TOO_LARGE | ErrorMessage, illegal argument | gives up |
+| everything else | ErrorMessage, unspecified | gives up, or tries again |
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.refusals import (
+    ILLEGAL_ARGUMENT,
+    UNSPECIFIED,
+    ErrorMessage,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableSegmentNotEmpty,
+    WrongHost,
+)
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    ContainerNotFoundError,
+    ContainerStoppedError,
+    ErrorKind,
+    NotATableError,
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+    TableKeyNotFoundError,
+    TableNotEmptyError,
+    TableVersionError,
+)
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.statistics import WireCounters
+
+_BORROWED_BYTES_MIN: Final = 16 << 10
+"""Less is copied and gathered with what else the turn brings: a copy is cheaper than a system call."""
+
+
+class AckSource(Protocol):
+    """A writer that has something to acknowledge."""
+
+    def take_acknowledgement(self) -> bytes: ...
+
+
+class SendBuffer:
+    """send() and acknowledge(); the socket gets it once per turn."""
+
+    def __init__(
+        self,
+        *,
+        transport: asyncio.Transport,
+        settings: WireSettings,
+        counters: WireCounters,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._settings = settings
+        self._counters = counters
+        self._on_room = on_room
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._unacknowledged: list[AckSource] = []
+        self._scheduled = False
+        self._paused = False
+        self._descriptor = _plain_socket(transport)
+        transport.set_write_buffer_limits(high=settings.send_buffer_bytes_max)
+
+    @property
+    def is_full(self) -> bool:
+        """The client does not take what it is sent: no more data for it now."""
+        return self._paused
+
+    @property
+    def is_backlogged(self) -> bool:
+        """Even small replies have piled up."""
+        return (
+            self._paused
+            and self._transport.get_write_buffer_size() > self._settings.send_backlog_bytes_max
+        )
+
+    def acknowledge(self, source: AckSource, *, flushes: bool = False) -> None:
+        """It will be asked for its acknowledgement, once; in this turn still if the caller `flushes` itself."""
+        self._unacknowledged.append(source)
+        if not self._scheduled and not flushes:
+            self._schedule()
+
+    def reply(self, command: Command) -> None:
+        self.send(command.encode())
+
+    def send(self, *parts: bytes) -> None:
+        """Whole frames."""
+        if self._unacknowledged:
+            self.gather_acknowledgements()
+        self._parts += parts
+        self._parts_bytes += sum(map(len, parts))
+        if self._parts_bytes >= self._settings.flush_bytes:
+            self.flush()
+        elif not self._scheduled:
+            self._schedule()
+
+    def send_borrowed(self, *parts: BufferView) -> None:
+        """A whole frame, of memory that may change as soon as this returns.
+
+        The socket takes it from there, and only what does not fit is copied. Transports would keep it.
+        """
+        length = sum(map(len, parts))
+        sent = 0
+        if length >= _BORROWED_BYTES_MIN:
+            self.flush()
+            if self._takes_directly():
+                # Whatever is wrong with the socket, the transport will find out.
+                with suppress(OSError):
+                    sent = os.writev(self._descriptor, parts)
+                if sent == length:
+                    return
+        self.send(_joined_from(sent, parts))
+
+    def _takes_directly(self) -> bool:
+        """Whether the socket is open, and nothing else waits to be written to it."""
+        transport = self._transport
+        return (
+            self._descriptor >= 0
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        )
+
+    def flush(self) -> None:
+        """Hand everything to the socket now."""
+        if self._unacknowledged:
+            self.gather_acknowledgements()
+        parts = self._parts
+        if not parts:
+            return
+        self._parts = []
+        self._parts_bytes = 0
+        if self._transport.is_closing():
+            return
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    def pause(self) -> None:
+        """From the transport: its buffer is full."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """From the transport: its buffer has room again."""
+        self._paused = False
+        self._on_room()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def gather_acknowledgements(self) -> None:
+        """Take the acknowledgements as they stand: what is stored from now on gets others."""
+        sources, self._unacknowledged = self._unacknowledged, []
+        self._counters.acknowledgements += len(sources)
+        for source in sources:
+            acknowledgement = source.take_acknowledgement()
+            self._parts.append(acknowledgement)
+            self._parts_bytes += len(acknowledgement)
+
+
+def _plain_socket(transport: asyncio.Transport) -> int:
+    """The descriptor of a socket to which bytes can be written as they are; -1 if there is none."""
+    socket = transport.get_extra_info("socket")
+    if socket is None or transport.get_extra_info("sslcontext") is not None:
+        return -1
+    descriptor: int = socket.fileno()
+    return descriptor if hasattr(os, "writev") else -1
+
+
+def _joined_from(start: int, parts: Sequence[BufferView]) -> bytes:
+    """A copy of what comes behind the first `start` bytes of all parts together."""
+    rest: list[BufferView] = []
+    for part in parts:
+        if start < len(part):
+            rest.append(memoryview(part)[start:])
+        start = max(0, start - len(part))
+    return b"".join(rest)
+
+
+TEXT_CHARACTERS_MAX: Final = 500
+
+
+def ascii_text(error: SegmentStoreError) -> str:
+    """The message as every client can read it."""
+    return str(error).encode("ascii", "backslashreplace").decode("ascii")[:TEXT_CHARACTERS_MAX]
+
+
+def is_elsewhere(error: SegmentStoreError) -> bool:
+    """Whether the segment's container is not here, or not any more."""
+    return (
+        isinstance(error, ContainerNotFoundError | ContainerStoppedError)
+        or error.kind is ErrorKind.FENCED
+    )
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether a handle that was kept open may be at fault: opening it again may help."""
+    return isinstance(error, SegmentStoreError) and (
+        isinstance(error, SegmentNotFoundError) or is_elsewhere(error)
+    )
+
+
+def reply_to_error(
+    error: SegmentStoreError, *, request_id: int, segment: str, offset: int = -1
+) -> Command:
+    """The refusal of a request; `offset` is the one that was asked for."""
+    text = ascii_text(error)
+    if is_elsewhere(error):
+        return WrongHost(request_id, segment, "", text)
+    match error:
+        case SegmentNotFoundError():
+            return NoSuchSegment(request_id, segment, text, offset)
+        case SegmentSealedError():
+            return SegmentIsSealed(request_id, segment, text, offset)
+        case SegmentTruncatedError():
+            return SegmentIsTruncated(request_id, segment, error.start_offset, text, offset)
+        case BadOffsetError():
+            return SegmentIsTruncated(request_id, segment, error.expected, text, offset)
+        case SegmentExistsError():
+            return SegmentAlreadyExists(request_id, segment, text)
+        case NotATableError():
+            return OperationUnsupported(request_id, "table", text)
+        case TableNotEmptyError():
+            return TableSegmentNotEmpty(request_id, segment, text)
+        case TableKeyNotFoundError():
+            return TableKeyDoesNotExist(request_id, segment, text)
+        case TableVersionError():
+            return TableKeyBadVersion(request_id, segment, text)
+    illegal = error.kind in (ErrorKind.INVALID, ErrorKind.TOO_LARGE)
+    code = ILLEGAL_ARGUMENT if illegal else UNSPECIFIED
+    return ErrorMessage(request_id, segment, text, code)

@@ -1,0 +1,555 @@
+"""One writer on one connection: its appends in order, and what it is told about them.
+
+- Every append carries, in one operation, its bytes, the writer's new last event number (refused unless the segment
+  still has the number that this connection stored last) and the count of events.
+- Outcomes are told in the order of the appends, whatever order they arrive in: what was stored before a refusal is
+  acknowledged before the refusal.
+- An acknowledgement says more than the one before it, or is not sent: clients drop a connection that repeats itself.
+- A refusal ends the writer, once: what it sent meanwhile is dropped without a word, and it has to be set up again.
+  Only a conditional append that met another length leaves it as it was.
+
+| outcome of an append | answer | the writer |
+|---|---|---|
+| stored | DataAppended, together with its neighbours | goes on |
+| another length than expected | ConditionalCheckFailed | goes on |
+| sealed | SegmentIsSealed | ends |
+| no such segment | NoSuchSegment | ends |
+| another last event number | InvalidEventNumber | the connection is closed |
+| anything else | none: the outcome is unknown | the connection is closed |
+
+The append half of one connection: set-ups, appends, and creating transient segments to append to.
+
+- A set-up answers after everything submitted before it on that segment has committed or failed (H25); until then the
+  connection takes no appends of that writer.
+- An append of a writer that was never set up here is out of order, and ends the connection.
+- At most `writers_per_connection_max` writers are remembered.
+"""
+
+import asyncio
+import struct
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final, TypeAlias
+
+from segmentstore.codec.wire_protocol.appends import (
+    NO_EVENT_NUMBER,
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    InvalidEventNumber,
+    SetupAppend,
+)
+from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
+from segmentstore.codec.wire_protocol.fields import ProtocolError
+from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
+from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
+    BadOffsetError,
+    SegmentNotFoundError,
+    SegmentSealedError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, Segment
+from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
+from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.received_appends import AppendBatch, ReceivedAppend, read_append
+from segmentstore.wire.replies import SendBuffer, is_stale, reply_to_error
+from segmentstore.wire.segment_commands import client_attribute_key
+from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.statistics import WireCounters
+
+_REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
+_DATA_APPENDED: Final = struct.Struct(">ii16sqqqq")
+_DATA_APPENDED_BYTES: Final = _DATA_APPENDED.size - FRAME_HEADER_BYTES
+
+
+class WriterState(Enum):
+    """LIVE, then ENDED; nothing leads back."""
+
+    LIVE = "live"
+    ENDED = "ended"
+
+
+# An attribute of an Enum costs as much as a call.
+_LIVE, _ENDED = WriterState.LIVE, WriterState.ENDED
+
+InFlightAppend: TypeAlias = "tuple[Future[int], ReceivedAppend, int]"
+"""A submitted append, with the writer's last event number before it."""
+
+
+class WriterContext:
+    """What a writer needs of its connection."""
+
+    __slots__ = (
+        "charge",
+        "counters",
+        "discharge",
+        "fail",
+        "outgoing",
+        "pins",
+        "reopen",
+        "writers",
+    )
+
+    def __init__(
+        self,
+        *,
+        pins: HandleCache[Segment],
+        outgoing: SendBuffer,
+        counters: WireCounters,
+        charge: Callable[[int], None],
+        discharge: Callable[[int], None],
+        fail: Callable[[str], None],
+        reopen: Callable[["Writer"], None],
+        writers: Mapping[bytes, "Writer"],
+    ) -> None:
+        self.pins = pins
+        self.outgoing = outgoing
+        self.counters = counters
+        self.charge = charge
+        self.discharge = discharge
+        """So many bytes are accepted, or no longer un-acknowledged."""
+        self.fail = fail
+        """Close the connection for this reason, after what was said before."""
+        self.reopen = reopen
+        """Open the segment again in a task, and call reopened() or reopening_failed()."""
+        self.writers = writers
+        """All that the connection has."""
+
+
+class Writer:
+    """append() any number; outcomes go to the connection."""
+
+    __slots__ = (
+        "_acked_length",
+        "_acked_number",
+        "_acked_request_id",
+        "_has_acknowledgement",
+        "_in_flight",
+        "_key",
+        "_last_used",
+        "_owner",
+        "_parked",
+        "_pin",
+        "_settle_callback",
+        "_state",
+        "_stored_number",
+        "_told_number",
+        "_used",
+        "_writer_id",
+        "segment_name",
+    )
+
+    def __init__(
+        self,
+        *,
+        owner: WriterContext,
+        writer_id: bytes,
+        pin: PinnedHandle[Segment],
+        last_number: int | None,
+        now: float,
+    ) -> None:
+        self._owner = owner
+        self._writer_id = writer_id
+        self._key = AttributeKey(writer_id)
+        self._pin: PinnedHandle[Segment] | None = pin
+        self.segment_name = pin.name
+        self._state = WriterState.LIVE
+        self._stored_number = NO_EVENT_NUMBER if last_number is None else last_number
+        """Of the newest submitted append; the next one is compared against it."""
+        self._acked_number = self._stored_number
+        """Of the newest append that is stored."""
+        self._told_number = self._stored_number
+        """What the client was told last, by AppendSetup or DataAppended."""
+        self._acked_length = 0
+        self._acked_request_id = 0
+        self._has_acknowledgement = False
+        self._in_flight: deque[InFlightAppend] = deque()
+        self._parked: deque[ReceivedAppend] = deque()
+        self._last_used = now
+        self._used = False
+        """Since the last tick: the clock is not asked for every append."""
+        # One bound method for all appends, instead of a new one for each.
+        self._settle_callback = self._settle
+
+    def append(self, append: ReceivedAppend) -> None:
+        """Raises ProtocolError for an event number that does not grow."""
+        if self._state is _ENDED:
+            return  # It was told so, or is being told.
+        newest = self._parked[-1].last_event_number if self._parked else self._stored_number
+        number = append.last_event_number
+        if number <= newest:
+            if number == newest and not append.data:
+                return  # Nothing that is not acknowledged with the one before.
+            raise ProtocolError(
+                f"event number does not grow segment={self.segment_name!r} "
+                f"last={newest} given={number}"
+            )
+        self._used = True
+        self._owner.charge(len(append.data))
+        if self._pin is not None:
+            self._submit(self._pin.handle, append)
+            return
+        self._parked.append(append)
+        if len(self._parked) == 1:
+            self._owner.reopen(self)
+
+    def _submit(self, segment: Segment, append: ReceivedAppend) -> None:
+        data, number, event_count = append.data, append.last_event_number, append.event_count
+        previous = self._stored_number
+        updates = [
+            AttributeUpdate(
+                self._key,
+                number,
+                _REPLACE_IF_EQUALS,
+                None if previous == NO_EVENT_NUMBER else previous,
+            )
+        ]
+        if not append.is_framed:
+            updates.append(
+                AttributeUpdate(EVENT_COUNT, event_count, AttributeUpdateType.ACCUMULATE)
+            )
+        future = segment.append(
+            data,
+            offset=append.expected_offset,
+            attribute_updates=updates,
+            events=event_count if append.is_framed else None,
+        )
+        self._stored_number = number
+        self._in_flight.append((future, append, previous))
+        counters = self._owner.counters
+        counters.appends += append.unit_count
+        counters.append_bytes += len(data)
+        future.add_done_callback(self._settle_callback)
+
+    # --- outcomes --------------------------------------------------------------------------------
+
+    def _settle(self, _: "Future[int]") -> None:
+        in_flight = self._in_flight
+        owner = self._owner
+        alone = len(owner.writers) == 1
+        while in_flight and in_flight[0][0].done():
+            future, append, previous = in_flight.popleft()
+            error = future.exception()
+            if error is None:
+                if self._has_acknowledgement and (
+                    append.expected_offset is not None
+                    or append.request_id != self._acked_request_id
+                ):
+                    # Each request is answered by itself: the client waits for its very id.
+                    owner.outgoing.gather_acknowledgements()
+                self._acked_number = append.last_event_number
+                self._acked_request_id = append.request_id
+                self._acked_length = future.result()
+                if not self._has_acknowledgement and self._state is _LIVE:
+                    self._has_acknowledgement = True
+                    owner.outgoing.acknowledge(self, flushes=alone)
+            elif self._state is _LIVE:
+                self._refuse(append, previous, error)
+            owner.discharge(len(append.data))
+        if alone:
+            # There is nothing to wait for.
+            owner.outgoing.flush()
+        if self._state is _ENDED and not in_flight:
+            self._release()
+
+    def take_acknowledgement(self) -> bytes:
+        """DataAppended for everything stored so far."""
+        assert self._told_number < self._acked_number, (
+            f"acknowledged before told={self._told_number} acked={self._acked_number}"
+        )
+        self._has_acknowledgement = False
+        previous, self._told_number = self._told_number, self._acked_number
+        return _DATA_APPENDED.pack(
+            DataAppended.type,
+            _DATA_APPENDED_BYTES,
+            self._writer_id,
+            self._acked_number,
+            previous,
+            self._acked_request_id,
+            self._acked_length,
+        )
+
+    def _refuse(self, append: ReceivedAppend, previous: int, error: BaseException) -> None:
+        owner = self._owner
+        owner.counters.appends_refused += 1
+        number, request_id = append.first_event_number, append.request_id
+        match error:
+            case BadOffsetError() if append.expected_offset is not None:
+                if self._stored_number == append.last_event_number:
+                    self._stored_number = previous
+                owner.outgoing.reply(ConditionalCheckFailed(self._writer_id, number, request_id))
+                return
+            case SegmentSealedError():
+                owner.outgoing.reply(SegmentIsSealed(request_id, self.segment_name, "", number))
+            case SegmentNotFoundError():
+                owner.outgoing.reply(NoSuchSegment(request_id, self.segment_name, "", -1))
+                self._forget_segment()
+            case BadAttributeUpdateError() if error.key == self._key:
+                owner.outgoing.reply(InvalidEventNumber(self._writer_id, request_id, "", number))
+                owner.fail(f"writer appends elsewhere too segment={self.segment_name!r}")
+            case SegmentStoreError():
+                self._forget_segment()
+                owner.fail(f"append failed: {error}")
+            case _:
+                raise error
+        self.end()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
+        self._state = WriterState.ENDED
+        while self._parked:
+            self._owner.discharge(len(self._parked.popleft().data))
+        if not self._in_flight:
+            self._release()
+
+    def release_if_idle(self, now: float, idle_seconds: float) -> None:
+        """Called by the tick: a silent writer keeps its number, but not its segment (H27)."""
+        if self._used or self._in_flight:
+            self._used = False
+            self._last_used = now
+        elif now - self._last_used >= idle_seconds:
+            self._release()
+
+    def reopened(self, pin: PinnedHandle[Segment], now: float) -> None:
+        """The segment is open again: what waited for it goes on. Takes over the lease."""
+        assert self._pin is None, f"opened twice segment={self.segment_name!r}"
+        self._pin = pin
+        self._last_used = now
+        while self._parked:
+            self._submit(pin.handle, self._parked.popleft())
+        if self._state is WriterState.ENDED and not self._in_flight:
+            self._release()
+
+    def reopening_failed(self, error: SegmentStoreError) -> None:
+        """The segment is gone, or somewhere else."""
+        if self._parked:
+            self._refuse(self._parked[0], self._stored_number, error)
+
+    def check(self) -> None:
+        """Numbers grow in the order told, stored, submitted. O(1)."""
+        assert self._told_number <= self._acked_number <= self._stored_number, (
+            f"told={self._told_number} acked={self._acked_number} stored={self._stored_number}"
+        )
+        assert not (self._in_flight and self._pin is None), "an append in flight holds no segment"
+
+    def _forget_segment(self) -> None:
+        if self._pin is not None:
+            self._owner.pins.forget(self._pin)
+
+    def _release(self) -> None:
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            self._owner.pins.release(pin)
+
+
+_EVENT_HEADER: Final = struct.Struct(">ii")
+
+
+class ConnectionAppends:
+    """Writers by id."""
+
+    def __init__(
+        self,
+        *,
+        pins: HandleCache[Segment],
+        outgoing: SendBuffer,
+        tasks: TaskSet,
+        counters: WireCounters,
+        settings: WireSettings,
+        charge: Callable[[int], None],
+        discharge: Callable[[int], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._handles = pins
+        self._outgoing = outgoing
+        self._tasks = tasks
+        self._settings = settings
+        self._writers: dict[bytes, Writer] = {}
+        self._setting_up: dict[bytes, SetupAppend] = {}
+        self._groups: dict[bytes, AppendBatch] = {}
+        """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
+        self._owner = WriterContext(
+            pins=pins,
+            outgoing=outgoing,
+            counters=counters,
+            charge=charge,
+            discharge=discharge,
+            fail=fail,
+            reopen=lambda writer: tasks.start(self._reopen(writer)),
+            writers=self._writers,
+        )
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    # --- appends ---------------------------------------------------------------------------------
+
+    def append(
+        self, view: memoryview, *, block: tuple[int, int] | None, end: tuple[int, int]
+    ) -> None:
+        """An AppendBlockEnd, with the AppendBlock before it if there was one. Raises ProtocolError."""
+        self.gather(read_append(view, block=block, end=end))
+
+    def gather(self, unit: ReceivedAppend) -> None:
+        """Let it wait for others of its writer, until submit(). Raises ProtocolError."""
+        group = self._groups.get(unit.writer_id)
+        if unit.writer_id not in self._writers:
+            self.take(unit)  # which says why not
+        elif group is None:
+            self._groups[unit.writer_id] = AppendBatch(unit)
+        elif not group.add(unit):
+            self._groups[unit.writer_id] = AppendBatch(unit)
+            self.take(group.joined())
+
+    def submit(self) -> None:
+        """At the end of what was received, and before anything that has to come behind the appends before it.
+
+        Raises ProtocolError.
+        """
+        if not self._groups:
+            return
+        groups, self._groups = self._groups, {}
+        failure: ProtocolError | None = None
+        for group in groups.values():
+            try:
+                self.take(group.joined())
+            except ProtocolError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def take(self, unit: ReceivedAppend) -> None:
+        """Submit it by itself. Raises ProtocolError."""
+        writer = self._writers.get(unit.writer_id)
+        if writer is None:
+            raise ProtocolError(f"append without a set-up writer={unit.writer_id.hex()}")
+        writer.append(unit)
+
+    def append_event_if(self, command: ConditionalAppend) -> None:
+        """Raises ProtocolError."""
+        header = _EVENT_HEADER.pack(0, len(command.event))
+        self._append_if(command, header + command.event)
+
+    def append_bytes_if(self, command: ConditionalBlockEnd) -> None:
+        """Raises ProtocolError."""
+        self._append_if(command, command.data)
+
+    def _append_if(self, command: ConditionalAppend | ConditionalBlockEnd, data: bytes) -> None:
+        self.take(
+            ReceivedAppend(
+                command.writer_id,
+                data,
+                1,
+                command.event_number,
+                command.request_id,
+                command.expected_offset,
+            )
+        )
+
+    # --- set-ups ---------------------------------------------------------------------------------
+
+    def set_up(self, command: SetupAppend) -> None:
+        """Answers later. Raises ProtocolError at the limit of writers."""
+        former = self._writers.pop(command.writer_id, None)
+        self._setting_up[command.writer_id] = command
+        if len(self._writers) + len(self._setting_up) > self._settings.writers_per_connection_max:
+            raise ProtocolError(f"too many writers count={len(self._writers)}")
+        if former is not None:
+            former.end()
+        self._tasks.start(self._set_up(command))
+
+    async def _set_up(self, command: SetupAppend) -> None:
+        try:
+            try:
+                pin, last_number = await self._open_behind_all(command)
+            finally:
+                # A later set-up of the same writer has taken the place of this one.
+                newest = self._setting_up.get(command.writer_id) is command
+                if newest:
+                    del self._setting_up[command.writer_id]
+        except SegmentStoreError as error:
+            self._outgoing.reply(
+                reply_to_error(error, request_id=command.request_id, segment=command.segment)
+            )
+            return
+        if newest:
+            self._writers[command.writer_id] = Writer(
+                owner=self._owner,
+                writer_id=command.writer_id,
+                pin=pin,
+                last_number=last_number,
+                now=asyncio.get_running_loop().time(),
+            )
+        else:
+            self._handles.release(pin)
+        self._outgoing.reply(
+            AppendSetup(
+                command.request_id,
+                command.segment,
+                command.writer_id,
+                NO_EVENT_NUMBER if last_number is None else last_number,
+            )
+        )
+
+    async def _open_behind_all(
+        self, command: SetupAppend
+    ) -> tuple[PinnedHandle[Segment], int | None]:
+        """The leased segment, and the writer's last number in it once nothing before this is under way."""
+        key = client_attribute_key(command.writer_id)
+        kept = self._handles.lease_nowait(command.segment)
+        if kept is not None:
+            try:
+                return kept, await self._last_number(kept, key)
+            except SegmentStoreError as error:
+                if not is_stale(error):
+                    raise
+        pin = await self._handles.lease(command.segment)
+        return pin, await self._last_number(pin, key)
+
+    async def _last_number(self, pin: PinnedHandle[Segment], key: AttributeKey) -> int | None:
+        """Keeps the lease unless it raises."""
+        try:
+            pin.handle.info()
+            await asyncio.shield(pin.handle.barrier())
+            number = (await pin.handle.load_attributes([key])).get(key)
+        except BaseException as error:
+            if is_stale(error):
+                self._handles.forget(pin)
+            self._handles.release(pin)
+            raise
+        return number if isinstance(number, int) else None
+
+    async def _reopen(self, writer: Writer) -> None:
+        try:
+            pin = await self._handles.lease(writer.segment_name)
+        except SegmentStoreError as error:
+            writer.reopening_failed(error)
+            return
+        writer.reopened(pin, asyncio.get_running_loop().time())
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        for writer in self._writers.values():
+            writer.release_if_idle(now, self._settings.pin_idle_seconds)
+
+    def close(self) -> None:
+        """The connection is gone. What was submitted goes on."""
+        for writer in self._writers.values():
+            writer.end()
+        self._writers.clear()
+
+    def check(self) -> None:
+        """O(writers)."""
+        assert not self._groups, f"appends were left behind writers={len(self._groups)}"
+        for writer_id, writer in self._writers.items():
+            writer.check()
+            assert writer_id not in self._setting_up, f"set up and setting up {writer_id.hex()}"

@@ -1,0 +1,386 @@
+"""Joins small neighbouring chunks of a segment into large ones, and so unpacks a segment as it grows.
+
+    choose windows of neighbours, many segments in one step -> read and verify their images -> decode, join, encode
+    -> decode what was encoded and compare checksums -> upload -> publish the new layouts in one version
+
+- A step is bounded by bytes and segments, and the next one waits until the bytes of this one fit into the rate.
+- A step is done in one thread at a time, and rests between its pieces (tier2/background_pace.py) in the first quarter
+  of the time that its bytes have at the rate.
+- Nothing is asked of the store when nothing grew: candidates are remembered, and one survey after the claim ends.
+- What changes meanwhile stays as it is (tier2/maintenance/chunk_swap.py). A damaged image is never copied: it is evidence.
+
+One look at every layout after a claim, a few pages at a time: what did earlier owners leave in small pieces?
+
+It remembers where it is and ends; what is published meanwhile is noticed by itself.
+
+Which neighbouring chunks of a segment become one, and the chunks that they become. Pure.
+
+- Neighbours only, in offset order, and never more than `compaction_chunk_bytes` together.
+- While a segment grows, a joined chunk is several times as long as its longest part, so that a byte is copied a few
+  times in its life and not with every round. A cold segment is joined as far as that is worth a copy.
+- What the indexes know of events is kept (H76): the blocks that are read become the runs that are encoded, each with
+  what the segment, not the image, says of it; a chunk never mixes blocks of known and unknown structure.
+"""
+
+import logging
+from asyncio import get_running_loop, sleep
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
+from segmentstore.contracts.identifiers import SegmentId
+from tier2.background_pace import BackgroundPace
+from tier2.container_objects import ObjectIdentity
+from tier2.format.chunk_format import Compression
+from tier2.maintenance.chunk_swap import Replacement, swap_entries
+from tier2.maintenance.compaction_candidates import Candidate
+from tier2.publish.chunk_upload import NewChunk, PlacedChunk
+from tier2.publish.owned_manifest import OwnedManifest
+from tier2.read.chunk_images import Block, Image, decoded_blocks, read_images
+from tier2.read.components import Components
+from tier2.read.published_segments import PublishedSegments
+from tier2.settings import StorageSettings
+from tier2.sst.keyspace import (
+    SEGMENT,
+    LayoutEntry,
+    decode_record,
+    end_offset_of,
+    is_layout_key,
+    is_record_key,
+    layout_range,
+    range_of,
+    record_key,
+    segment_of,
+)
+from tier2.sst.sst_format import Entry
+
+_LOG = logging.getLogger(__name__)
+_ENTRIES_PER_LOOK = 1_024
+_STRETCHED_SHARE = 0.25
+"""Of the time that its bytes have at the rate: so long a step may rest between its pieces."""
+_AHEAD_SECONDS = 1.0
+"""Of bytes that may be joined before the rate is looked at: many tiny steps need no pauses."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One window of one segment."""
+
+    segment_id: SegmentId
+    entries: Sequence[LayoutEntry]
+    cold: bool
+    parts: dict[int, list[Block]] = field(default_factory=dict)
+    """Decoded blocks by the start offset of their entry."""
+    chunks: list[NewChunk] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        return self.entries[-1].end_offset - self.entries[0].start_offset
+
+
+class Compactor:
+    """Compaction of one claim."""
+
+    def __init__(
+        self, *, owned: OwnedManifest, segments: PublishedSegments, components: Components
+    ) -> None:
+        self._owned = owned
+        self._segments = segments
+        self._components = components
+        self._settings = components.settings
+        self._survey = CompactionSurvey(owned=owned, settings=components.settings)
+        self._pace = BackgroundPace(
+            busy_share_min=components.settings.compaction_busy_share_min,
+            busy_share_max=components.settings.compaction_busy_share_max,
+        )
+        self._not_before = 0.0
+        self._rests_until = 0.0
+        self._alone: list[_Job] = []
+        """Jobs of a step in which an image was damaged or gone: the others are done one by one."""
+
+    async def step(self) -> bool:
+        """Join what is due, up to the bounds of one step; True if a version was published.
+
+        Raises as Storage.publish().
+        """
+        rate = self._settings.compaction_bytes_per_second
+        now = get_running_loop().time()
+        if not rate or now + _AHEAD_SECONDS < self._not_before:
+            return False
+        jobs = [self._alone.pop()] if self._alone else await self._choose(now)
+        if not jobs:
+            return False
+        read_bytes = sum(job.length for job in jobs)
+        self._not_before = max(now, self._not_before) + read_bytes / rate
+        self._rests_until = now + read_bytes / rate * _STRETCHED_SHARE
+        try:
+            with self._pace.working():
+                return await self._join(jobs)
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            if len(jobs) > 1:
+                self._alone = jobs
+                return True
+            if isinstance(error, ObjectNotFoundError):
+                _LOG.info("not joining chunks, an object of them is gone: %s", error)
+                return False
+            self._components.counters.checksum_failures += 1
+            _LOG.error("not joining chunks of segment %d: %s", jobs[0].segment_id, error)
+        return False
+
+    # --- choosing -----------------------------------------------------------------------------
+
+    async def _choose(self, now: float) -> list[_Job]:
+        jobs: list[_Job] = []
+        budget = self._settings.compaction_step_bytes
+        await self._survey.step(now)
+        candidates = self._owned.candidates
+        again: list[Candidate] = []
+        taken: set[SegmentId] = set()
+        for _ in range(self._settings.compaction_step_segments):
+            candidate = candidates.take(now)
+            if candidate is None:
+                break
+            if candidate.segment_id in taken:
+                again.append(candidate)
+                continue
+            taken.add(candidate.segment_id)
+            found, rest = await self._look_at(candidate)
+            await sleep(0)  # a look is a millisecond of work that may wait for nothing
+            for number, job in enumerate(found):
+                if jobs and budget < job.length:
+                    rest = _from(candidate, found[number].entries[0].start_offset)
+                    break
+                budget -= job.length
+                jobs.append(job)
+            if rest is not None:
+                again.append(rest)
+            if budget <= 0:
+                break
+        for candidate in again:
+            candidates.look_at(candidate)
+        return jobs
+
+    async def _look_at(self, candidate: Candidate) -> tuple[list[_Job], Candidate | None]:
+        """Windows in a bounded part of the layout, and where to go on."""
+        view, segment_id = self._owned.view, candidate.segment_id
+        value = (await self._segments.values(view, (segment_id,))).get(segment_id)
+        if value is None:
+            return [], None
+        record = decode_record(segment_id, value)
+        above = candidate.from_offset
+        if above is None:
+            above = record.length - 2 * self._settings.compaction_chunk_bytes
+        start, end = layout_range(segment_id, max(above, record.start_offset))
+        page, following = await view.scan(
+            start, end, limit=_ENTRIES_PER_LOOK, group=record_key(segment_id)[:-1]
+        )
+        entries = [LayoutEntry.decode(end_offset_of(key), one) for key, one in page if one]
+        cold = candidate.cold
+        windows = windows_to_join(entries, self._settings, cold=cold)
+        if cold:
+            windows += await self._to_recompress(entries, windows)
+        jobs = [_Job(segment_id, window, cold) for window in windows]
+        rest = None if following is None else _from(candidate, end_offset_of(following))
+        return sorted(jobs, key=lambda job: job.entries[0].start_offset), rest
+
+    async def _to_recompress(
+        self, entries: Sequence[LayoutEntry], windows: Sequence[Sequence[LayoutEntry]]
+    ) -> list[Sequence[LayoutEntry]]:
+        """Entries outside the windows whose image is compressed otherwise than cold ones are."""
+        wanted = self._settings.cold_compression
+        if wanted is self._settings.compression:
+            return []
+        joined = {entry.end_offset for window in windows for entry in window}
+        alone: list[Sequence[LayoutEntry]] = []
+        for entry in entries:
+            if entry.end_offset in joined:
+                continue
+            try:
+                index = await self._components.chunk_reader.index(entry)
+            except (CorruptedDataError, ObjectNotFoundError) as error:
+                _LOG.error("not looking at a chunk's compression: %s", error)
+                continue
+            kinds = {block.compression for block in index.entries}
+            if kinds - {wanted, Compression.NONE}:
+                alone.append((entry,))
+        return alone
+
+    # --- joining ------------------------------------------------------------------------------
+
+    async def _join(self, jobs: Sequence[_Job]) -> bool:
+        components = self._components
+        await self._read(jobs)
+        worth: list[_Job] = []
+        for job in jobs:
+            await components.offload(self._make_chunks, job)
+            await self._rest()
+            if len(job.chunks) < len(job.entries) or len(job.entries) == 1:
+                worth.append(job)
+        if not worth:
+            return False
+        uploader = self._owned.uploader()
+        try:
+            chunks = [chunk for job in worth for chunk in job.chunks]
+            await uploader.upload_one_by_one(chunks, self._rest)
+        except BaseException:
+            self._owned.publisher.abandon(uploader.uploaded)
+            raise
+        replacements = await components.offload(lambda: [_replacement(job) for job in worth])
+        swapped = await swap_entries(
+            replacements, owned=self._owned, segments=self._segments, uploader=uploader
+        )
+        counters = components.counters
+        counters.joined_chunks += sum(len(one.old) for one in swapped)
+        counters.joined_bytes += sum(entry.length for one in swapped for entry in one.old)
+        return bool(swapped)
+
+    async def _read(self, jobs: Sequence[_Job]) -> None:
+        by_place: dict[tuple[ObjectIdentity, int], _Job] = {
+            (entry.identity, entry.position): job for job in jobs for entry in job.entries
+        }
+        entries = [entry for job in jobs for entry in job.entries]
+
+        def decode(images: Sequence[Image]) -> None:
+            for entry, image, index in images:
+                job = by_place[entry.identity, entry.position]
+                job.parts[entry.start_offset] = decoded_blocks(entry, image, index)
+
+        async with aclosing(read_images(entries, self._components)) as found:
+            async for images in found:
+                await self._components.offload(decode, images)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Not beyond the time that is set for the step: those who publish wait for its end."""
+        left = self._rests_until - get_running_loop().time()
+        await self._pace.rest(at_most=max(left, 0.0))
+
+    def _make_chunks(self, job: _Job) -> None:
+        settings = self._settings
+        compression = settings.cold_compression if job.cold else settings.compression
+        job.chunks = join_blocks(
+            job.entries[0].start_offset,
+            [block for _, blocks in sorted(job.parts.items()) for block in blocks],
+            chunk_bytes_max=max(settings.compaction_chunk_bytes, job.entries[0].length),
+            compression=compression,
+        )
+        job.parts = {}
+
+
+def _from(candidate: Candidate, offset: int) -> Candidate:
+    return Candidate(candidate.segment_id, cold=candidate.cold, from_offset=offset)
+
+
+def _replacement(job: _Job) -> Replacement:
+    new = [PlacedChunk(chunk.offset, chunk.length, chunk).entry() for chunk in job.chunks]
+    return Replacement(job.segment_id, job.entries, new)
+
+
+_PAGE = 2_048
+_PAGES_PER_STEP = 8
+_SLICE = 64
+
+
+class CompactionSurvey:
+    """The survey of one claim."""
+
+    def __init__(self, *, owned: OwnedManifest, settings: StorageSettings) -> None:
+        self._owned = owned
+        self._settings = settings
+        start, self._end = range_of(SEGMENT)
+        self._following: bytes | None = start
+        self._segment_id: SegmentId | None = None
+        self._small_chunks = 0
+        self._chunks = 0
+
+    async def step(self, now: float) -> None:
+        """Go on by some pages, if there are any left and candidates have room."""
+        for _ in range(_PAGES_PER_STEP):
+            if self._following is None or not self._owned.candidates.has_room:
+                return
+            page, self._following = await self._owned.view.scan(
+                self._following, self._end, limit=_PAGE
+            )
+            for number, entry in enumerate(page):
+                self._see(entry, now)
+                if number % _SLICE == _SLICE - 1:
+                    await sleep(0)
+            if self._following is None:
+                self._finish_segment(now)
+
+    def _see(self, entry: Entry, now: float) -> None:
+        key, value = entry
+        if is_record_key(key):
+            self._finish_segment(now)
+            self._segment_id = segment_of(key)
+        elif self._segment_id == segment_of(key) and is_layout_key(key) and value is not None:
+            length = LayoutEntry.decode(end_offset_of(key), value).length
+            self._chunks += 1
+            self._small_chunks += length <= self._settings.compaction_chunk_bytes // 2
+
+    def _finish_segment(self, now: float) -> None:
+        segment_id, self._segment_id = self._segment_id, None
+        small, self._small_chunks = self._small_chunks, 0
+        chunks, self._chunks = self._chunks, 0
+        if segment_id is None:
+            return
+        candidates = self._owned.candidates
+        if small >= self._settings.compaction_chunks_min:
+            candidates.look_at(Candidate(segment_id, cold=False, from_offset=0))
+        recompress = self._settings.cold_compression is not self._settings.compression
+        if small > 1 or (recompress and chunks):
+            candidates.grew(segment_id, 0, now)
+
+
+_COLD_CHUNKS_MIN = 2
+_COLD_GROWTH_MIN = 1.5
+
+
+def windows_to_join(
+    entries: Sequence[LayoutEntry], settings: StorageSettings, *, cold: bool
+) -> list[Sequence[LayoutEntry]]:
+    """Stretches of neighbours, none of them twice. O(n * neighbours in a joined chunk)."""
+    count_min = _COLD_CHUNKS_MIN if cold else settings.compaction_chunks_min
+    growth_min = _COLD_GROWTH_MIN if cold else settings.compaction_growth_min
+    windows: list[Sequence[LayoutEntry]] = []
+    first = 0
+    while first < len(entries):
+        end, total, longest = first, 0, 0
+        while (
+            end < len(entries)
+            and total + entries[end].length <= settings.compaction_chunk_bytes
+            and (end == first or entries[end].start_offset == entries[end - 1].end_offset)
+        ):
+            total += entries[end].length
+            longest = max(longest, entries[end].length)
+            end += 1
+        if end - first >= count_min and total >= growth_min * longest:
+            windows.append(entries[first:end])
+            first = end
+        else:
+            first += 1
+    return windows
+
+
+def join_blocks(
+    offset: int, blocks: Iterable[Block], *, chunk_bytes_max: int, compression: Compression
+) -> list[NewChunk]:
+    """Chunks of neighbouring blocks from `offset` on, each with the checksum of what was read. O(bytes)."""
+    chunks: list[NewChunk] = []
+    for content, events in blocks:
+        chunk = chunks[-1] if chunks else None
+        if (
+            chunk is None
+            or chunk.length + len(content) > chunk_bytes_max
+            or (chunk.events[-1] is None) != (events is None)
+        ):
+            chunk = NewChunk(offset, compression=compression, crc32=0)
+            chunks.append(chunk)
+        chunk.runs.append(content)
+        chunk.events.append(events)
+        chunk.length += len(content)
+        chunk.crc32 = crc32_of(content, chunk.crc32 or 0)
+        offset += len(content)
+    return chunks

@@ -1,0 +1,249 @@
+"""Keeps the runs of a manifest few: merges what is due, beside publications, and commits under the lock.
+
+Which runs to merge next. Pure.
+
+Runs are grouped in tiers by size: each tier holds runs up to `sst_fanout` times as long as the one below. As soon as
+`sst_fanout` neighbours share a tier they become one run of the next. So n publications leave O(fanout * log n) runs,
+and an entry is rewritten O(log n) times.
+
+Only neighbours in age are merged, since the newest of them decides; a run counts at least as much as any newer one.
+
+Merges neighbouring runs into one, block by block.
+
+- Memory is bounded: about `merge_read_bytes` of each input and one part of the output at a time.
+- For every key the newest input decides. A removal stays while an older run may still hold the key, and leaves only
+  when the oldest run is among the inputs; a removed segment record takes its whole range along (H67).
+- The records that make garbage of the inputs are in the output, so both appear in the same manifest version (H6).
+"""
+
+import logging
+from asyncio import get_running_loop
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from tier2.container_objects import ObjectKind
+from tier2.manifest.commit import ManifestUpdate
+from tier2.manifest.view import merge_newest_first
+from tier2.publish.chunk_upload import Uploader
+from tier2.publish.owned_manifest import OwnedManifest
+from tier2.read.components import Components
+from tier2.settings import StorageSettings
+from tier2.sst.keyspace import SEGMENT, is_record_key, record_group
+from tier2.sst.sst_format import (
+    Entry,
+    Sst,
+    SstBlock,
+    SstBuilder,
+    SstPart,
+    SstPartIndex,
+    stored_bytes,
+)
+from tier2.sst.sst_reader import SstReader
+
+_LOG = logging.getLogger(__name__)
+
+
+async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
+    """Merge one group of runs if one is due. One at a time. Raises as Storage.publish()."""
+    async with owned.lock:
+        await owned.settle()
+        manifest = owned.manifest
+    choice = choose_merge(manifest.runs, components.settings)
+    if choice is None and len(manifest.runs) >= components.settings.sst_count_max:
+        choice = MergeChoice(0, len(manifest.runs) - 1)
+    if choice is None:
+        return False
+    inputs = choice.of(manifest.runs)
+    replaced = [(ObjectKind.RUN, part.identity) for run in inputs for part in run]
+    uploader = owned.uploader()
+    merge = SstMerge(
+        runs=inputs,
+        additions=owned.garbage_entries(replaced),
+        with_oldest=inputs[-1] is manifest.runs[-1],
+        files=components.files,
+        uploader=uploader,
+        settings=components.settings,
+        executor=components.executor,
+    )
+    committing = False
+    try:
+        merged = await merge.run()
+        async with owned.lock:
+            await owned.settle()
+            runs = replace_ssts(owned.manifest.runs, inputs, merged)
+            if any(pin.manifest.version > manifest.version for pin in await owned.pins()):
+                # Pinned while it was merged: that manifest names the inputs, and their records say that they had gone.
+                entries = owned.garbage_entries(replaced)
+                runs = (await owned.upload_sst(dict(entries), uploader), *runs)
+            attempt = ManifestUpdate(
+                manifest=owned.next_manifest(runs),
+                garbage_count=len(replaced),
+            )
+            committing = True
+            await owned.commit(attempt)
+    except BaseException:
+        if not committing:
+            owned.publisher.abandon(uploader.uploaded)
+        raise
+    for run in inputs:
+        for part in run:
+            components.files.forget(part)
+    _LOG.debug(
+        "container %d: merged %d runs into one of %d parts",
+        manifest.container_id,
+        len(inputs),
+        len(merged),
+    )
+    return True
+
+
+def replace_ssts(runs: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) -> tuple[Sst, ...]:
+    """The runs with the inputs, which still lie side by side, replaced by what was merged from them."""
+    first = runs.index(inputs[0])
+    end = first + len(inputs)
+    assert runs[first:end] == inputs, f"runs moved while they were merged first={first}"
+    return (*runs[:first], merged, *runs[end:])
+
+
+@dataclass(frozen=True, slots=True)
+class MergeChoice:
+    """Runs [newest, oldest] of a manifest, by index."""
+
+    newest: int
+    oldest: int
+
+    def of(self, runs: Sequence[Sst]) -> tuple[Sst, ...]:
+        return tuple(runs[self.newest : self.oldest + 1])
+
+
+def tier_of(size: int, settings: StorageSettings) -> int:
+    """The tier of a run that has `size` bytes in the store. O(log size)."""
+    tier, limit = 0, settings.sst_tier_bytes
+    while size >= limit:
+        tier += 1
+        limit *= settings.sst_fanout
+    return tier
+
+
+def choose_merge(runs: Sequence[Sst], settings: StorageSettings) -> MergeChoice | None:
+    """The lowest group that is due, None if there is none. Runs are listed newest first. O(runs)."""
+    tier = start = 0
+    for at, run in enumerate(runs):
+        own = tier_of(stored_bytes(run), settings)
+        if own <= tier:
+            continue
+        if at - start >= settings.sst_fanout:
+            return MergeChoice(start, at - 1)
+        tier, start = own, at
+    if len(runs) - start >= settings.sst_fanout:
+        return MergeChoice(start, len(runs) - 1)
+    return None
+
+
+class _Cursor:
+    """Entries of one input that were read and not merged yet."""
+
+    def __init__(self, run: Sst) -> None:
+        self.entries: list[Entry] = []
+        self._parts = list(run)
+        self._index: SstPartIndex | None = None
+        self._block = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something behind `entries`."""
+        return bool(self._parts)
+
+    async def fill(self, files: SstReader, read_bytes: int, executor: Executor | None) -> None:
+        while self._parts and not self.entries:
+            part: SstPart = self._parts[0]
+            if self._index is None:
+                self._index = await files.index(part)
+            count = self._index.blocks_within(self._block, read_bytes)
+            blocks = await files.read_blocks(part, self._index, self._block, count)
+            self.entries = await get_running_loop().run_in_executor(executor, _entries_of, blocks)
+            self._block += count
+            if self._block == self._index.block_count:
+                self._parts.pop(0)
+                self._index, self._block = None, 0
+
+    def take(self, bound: bytes | None) -> list[Entry]:
+        """Entries up to `bound`; all for None."""
+        if bound is None:
+            taken, self.entries = self.entries, []
+            return taken
+        end = bisect_right(self.entries, bound, key=lambda entry: entry[0])
+        taken = self.entries[:end]
+        del self.entries[:end]
+        return taken
+
+
+def _entries_of(blocks: Sequence[SstBlock]) -> list[Entry]:
+    return [entry for block in blocks for entry in block.slice(0, block.count)]
+
+
+class SstMerge:
+    """One merge. `runs` are listed newest first."""
+
+    def __init__(
+        self,
+        *,
+        runs: Sequence[Sst],
+        additions: Sequence[Entry],
+        with_oldest: bool,
+        files: SstReader,
+        uploader: Uploader,
+        settings: StorageSettings,
+        executor: Executor | None,
+    ) -> None:
+        self._cursors = [_Cursor(()), *map(_Cursor, runs)]
+        self._cursors[0].entries = sorted(additions)
+        self._with_oldest = with_oldest
+        self._files = files
+        self._uploader = uploader
+        self._settings = settings
+        self._executor = executor
+        self._removed_group: bytes | None = None
+        self._builder = SstBuilder(
+            block_bytes=settings.sst_block_bytes, part_bytes=settings.sst_part_bytes
+        )
+
+    async def run(self) -> Sst:
+        """Merge and upload everything. Raises StorageError; what was uploaded is listed in the uploader."""
+        loop = get_running_loop()
+        parts: list[SstPart] = []
+        while True:
+            for cursor in self._cursors:
+                await cursor.fill(self._files, self._settings.merge_read_bytes, self._executor)
+            if not any(cursor.entries for cursor in self._cursors):
+                break
+            await loop.run_in_executor(self._executor, self._step)
+            parts += await self._uploader.upload_parts(self._builder.take_finished())
+        rest = await loop.run_in_executor(self._executor, self._builder.finish)
+        parts += await self._uploader.upload_parts(rest)
+        return tuple(parts)
+
+    def _step(self) -> None:
+        """Merge as far as every input has been read."""
+        bounds = [cursor.entries[-1][0] for cursor in self._cursors if cursor.has_more]
+        bound = min(bounds) if bounds else None
+        gathered = [cursor.take(bound) for cursor in self._cursors]
+        self._builder.add(self._prune(merge_newest_first(gathered, None)))
+
+    def _prune(self, entries: Sequence[Entry]) -> list[Entry]:
+        kept: list[Entry] = []
+        removed_group = self._removed_group
+        for entry in entries:
+            key, value = entry
+            if key.startswith(SEGMENT):
+                if removed_group is not None and key.startswith(removed_group):
+                    assert not is_record_key(key), f"a segment id came back key={key!r}"
+                    continue
+                if value is None and is_record_key(key):
+                    removed_group = record_group(key)
+            if value is not None or not self._with_oldest:
+                kept.append(entry)
+        self._removed_group = removed_group
+        return kept

@@ -1,0 +1,192 @@
+"""Objects that nothing refers to any more: when they may go, and which ones nobody recorded (H5, H6).
+
+- Garbage is recorded under the manifest in the same version that drops the last reference.
+- The grace runs on the loop's clock from when this process first saw the record; a restart begins it anew. No clock of
+  the store is ever looked at.
+- What a pinned manifest version names stays while the pin does, and so does its garbage record (tier2/manifest/snapshots.py).
+- An orphan is an object of an epoch below ours that neither the manifest nor a garbage record names. Objects of our own
+  epoch are never orphans: somebody here may be about to publish them.
+
+Which objects a change of layouts sets free (H12): references are derived from what is live under one manifest.
+
+- An object that loses its last reference is garbage of the version that takes it.
+- One that loses some and keeps others is thinned: its living part may be worth a copy (tier2/maintenance/garbage_collection.py).
+"""
+
+from asyncio import get_running_loop, sleep
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+
+from segmentstore.contracts.errors import ServiceHaltError
+from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.object_store import ObjectStore
+from tier2.container_objects import (
+    ObjectIdentity,
+    ObjectKind,
+    ObjectNames,
+    ObjectReference,
+    list_objects,
+)
+from tier2.manifest.snapshots import Snapshot, is_in_a_snapshot
+from tier2.manifest.view import ManifestView
+from tier2.sst.keyspace import (
+    GARBAGE,
+    LayoutEntry,
+    garbage_key,
+    garbage_of,
+    range_of,
+    reference_key,
+    reference_range,
+)
+
+
+class GarbageWatch:
+    """Remembers since when each garbage record is known here.
+
+    Of more than `watched_max` records the graces of the rest begin later: so many go in one grace at most.
+    """
+
+    def __init__(self, *, grace_seconds: float, batch_max: int, watched_max: int) -> None:
+        self._grace_seconds = grace_seconds
+        self._batch_max = batch_max
+        self._watched_max = max(batch_max, watched_max)
+        self._seen_since: dict[ObjectReference, float] = {}
+        self._not_looked_at = 0
+
+    @property
+    def known_count(self) -> int:
+        """Records found at the last look and written since. If there were too many to watch, a lower bound above 0."""
+        return len(self._seen_since) + self._not_looked_at
+
+    def recorded(self, count: int) -> None:
+        """Another version recorded so much garbage."""
+        self._not_looked_at += count
+
+    async def due(self, view: ManifestView, pins: Sequence[Snapshot] = ()) -> list[ObjectReference]:
+        """Recorded garbage whose grace is over and that no pin needs: up to a batch, oldest identities first."""
+        now = get_running_loop().time()
+        recorded: list[ObjectReference] = []
+        start, end = range_of(GARBAGE)
+        following: bytes | None = start
+        while following is not None and len(recorded) < self._watched_max:
+            page, following = await view.scan(following, end, limit=self._batch_max)
+            recorded += [
+                garbage_of(key)
+                for key, value in page
+                if value is not None and not is_in_a_snapshot(pins, garbage_of(key)[1], value)
+            ]
+        self._seen_since = {
+            reference: self._seen_since.get(reference, now)
+            for reference in recorded[: self._watched_max]
+        }
+        self._not_looked_at = max(0, len(recorded) - self._watched_max) + (following is not None)
+        due = (
+            reference
+            for reference, since in self._seen_since.items()
+            if now - since >= self._grace_seconds
+        )
+        return list(islice(due, self._batch_max))
+
+    def removed(self, references: list[ObjectReference]) -> None:
+        for reference in references:
+            self._seen_since.pop(reference, None)
+
+
+async def is_named(view: ManifestView, reference: ObjectReference) -> bool:
+    """Whether anything under this manifest refers to the object."""
+    kind, identity = reference
+    if kind is ObjectKind.RUN:
+        return any(part.identity == identity for run in view.manifest.runs for part in run)
+    start, end = reference_range(identity)
+    return await view.first(start, end, group=start) is not None
+
+
+async def is_known(view: ManifestView, reference: ObjectReference) -> bool:
+    """Whether the object is referred to, or waits as garbage."""
+    return await is_named(view, reference) or await view.get(garbage_key(*reference)) is not None
+
+
+class OrphanSweep:
+    """Looks once in the life of a claim for what earlier owners left behind."""
+
+    def __init__(
+        self, *, object_store: ObjectStore, names: ObjectNames, epoch: int, batch_max: int
+    ) -> None:
+        self._store = object_store
+        self._names = names
+        self._epoch = epoch
+        self._batch_max = batch_max
+        self.done = False
+
+    async def orphans(self, view: ManifestView) -> list[ObjectReference]:
+        """Up to a batch of them; `done` when there are no more. The listing may be stale: deleting is idempotent."""
+        found: list[ObjectReference] = []
+        for kind in ObjectKind:
+            async with aclosing(list_objects(self._store, self._names.folder(kind))) as listing:
+                async for info in listing:
+                    identity = self._names.identity(kind, info.key)
+                    if identity is None:
+                        continue
+                    if identity.epoch >= self._epoch:
+                        break
+                    if len(found) == self._batch_max:
+                        return found
+                    await sleep(0)
+                    if not await is_known(view, (kind, identity)):
+                        found.append((kind, identity))
+        self.done = True
+        return found
+
+
+_SCANS_PER_TURN = 32
+_REFERENCE_PAGE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FreedObjects:
+    """What becomes of the objects that entries were dropped of, in the order of their identities."""
+
+    unreferenced: Sequence[ObjectReference]
+    thinned: Sequence[ObjectIdentity]
+
+
+async def freed_objects(
+    dropped: Iterable[tuple[SegmentId, LayoutEntry]],
+    still_named: AbstractSet[ObjectIdentity],
+    view: ManifestView,
+) -> FreedObjects:
+    """`still_named`: objects that the same change names anew. Raises ServiceHaltError if layouts and references
+    contradict each other."""
+    by_object: dict[ObjectIdentity, set[bytes]] = {}
+    for segment_id, entry in dropped:
+        key = reference_key(entry.identity, segment_id, entry.end_offset)
+        by_object.setdefault(entry.identity, set()).add(key)
+    unreferenced: list[ObjectReference] = []
+    thinned: list[ObjectIdentity] = []
+    for number, (identity, keys) in enumerate(sorted(by_object.items())):
+        if identity not in still_named and await _all_dropped(view, identity, keys):
+            unreferenced.append((ObjectKind.CHUNKS, identity))
+        else:
+            thinned.append(identity)
+        if number % _SCANS_PER_TURN == _SCANS_PER_TURN - 1:
+            await sleep(0)
+    return FreedObjects(unreferenced, thinned)
+
+
+async def _all_dropped(view: ManifestView, identity: ObjectIdentity, dropped: set[bytes]) -> bool:
+    start, end = reference_range(identity)
+    found = 0
+    following: bytes | None = start
+    while following is not None:
+        page, following = await view.scan(following, end, limit=_REFERENCE_PAGE, group=start)
+        if any(key not in dropped for key, _ in page):
+            return False
+        found += len(page)
+    if found != len(dropped):
+        raise ServiceHaltError(
+            f"layouts and references disagree object={identity} found={found} dropped={len(dropped)}"
+        )
+    return True

@@ -1,0 +1,86 @@
+"""Pins: manifest versions of one container that are kept for backups (H6).
+
+    pin record   u8 version (1), i64 when it was made (Unix ms), u64 epoch and u64 serial of an identity that was given
+                 out at that moment, then the bytes of the manifest that is kept (tier2/manifest/manifest.py)
+
+An object is needed by a pin if the pinned manifest may name it: it existed when the pin was made, and it was not garbage
+yet. Both are known without reading the pinned manifest: identities are given out in growing order, and a garbage record
+says which version dropped the object. Thus what is written and dropped behind a pin is freed as if there were none.
+
+A pin is itself a record below the manifest: it is made and dropped by the owner alone, it survives restarts, and whoever
+reads without the owner finds it.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.storage import SnapshotInfo
+from tier2.container_objects import ObjectIdentity
+from tier2.manifest.manifest import Manifest, decode_manifest
+from tier2.manifest.view import ManifestView
+from tier2.sst.keyspace import PIN, decode_garbage, range_of, snapshot_name_of
+
+_VERSION = 1
+_HEAD = struct.Struct(">BqQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A manifest version that is kept, under a name."""
+
+    name: str
+    created_ms: int
+    """Unix time."""
+    epoch: int
+    serial: int
+    """Objects of an earlier epoch, or of this one with at most this serial, existed when the pin was made."""
+    manifest: Manifest
+
+    def needs(self, identity: ObjectIdentity, dropped_by: int) -> bool:
+        """Whether the pinned manifest may name an object that became garbage in version `dropped_by`."""
+        existed = identity.epoch < self.epoch or (
+            identity.epoch == self.epoch and identity.serial <= self.serial
+        )
+        return existed and dropped_by > self.manifest.version
+
+    def described(self) -> SnapshotInfo:
+        """For whoever only lists them."""
+        return SnapshotInfo(self.name, self.created_ms, self.manifest.epoch, self.manifest.version)
+
+    def encode(self) -> bytes:
+        """The value of the pin's record."""
+        head = _HEAD.pack(_VERSION, self.created_ms, self.epoch, self.serial)
+        return head + self.manifest.encode()
+
+    @staticmethod
+    def decode(name: str, value: bytes) -> "Snapshot":
+        """Raises CorruptedDataError."""
+        try:
+            version, created_ms, epoch, serial = _HEAD.unpack_from(value)
+        except struct.error as error:
+            raise CorruptedDataError(f"pin record is cut off name={name!r}") from error
+        if version != _VERSION:
+            raise CorruptedDataError(f"pin record has an unknown version {version} name={name!r}")
+        return Snapshot(name, created_ms, epoch, serial, decode_manifest(value[_HEAD.size :]))
+
+
+async def read_snapshots(view: ManifestView) -> list[Snapshot]:
+    """All pins below a manifest, by name. Raises CorruptedDataError."""
+    start, end = range_of(PIN)
+    return [
+        Snapshot.decode(snapshot_name_of(key), value)
+        for key, value in await view.scan_all(start, end)
+        if value is not None
+    ]
+
+
+def is_in_a_snapshot(
+    pins: Sequence[Snapshot], identity: ObjectIdentity, garbage_record: bytes
+) -> bool:
+    """Whether any pin needs an object that waits as garbage."""
+    if not pins:
+        return False
+    dropped_by = decode_garbage(garbage_record)
+    return any(pin.needs(identity, dropped_by) for pin in pins)

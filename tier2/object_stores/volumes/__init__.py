@@ -1,1 +1,0 @@
-"""The embedded object store as an ObjectStore."""

@@ -1,0 +1,413 @@
+"""Compares what the layouts under a manifest name with what a listing shows: which bytes of which segments are lost.
+
+    one listing of the container's objects -> the runs once, in key order -> each layout entry has its object, and the
+    object reaches to the end of the image
+
+What the listing shows and nothing names tells something too. Objects of the manifest's epoch were uploaded and not yet
+published when the owner ended. Objects of a higher epoch cannot be there before a manifest has that epoch (H7): the manifest is
+an older version of itself, brought back by somebody or by a disk.
+
+- No request for each chunk. What is inside of a chunk is not looked at: that is `verify.py`, deep.
+- A listing may be stale (H3): an object that it does not show is asked for by name. Behind LOOKS_MAX objects that are
+  really gone the listing is believed, since it is known by then that this store has lost objects.
+- Something is lost only if the manifest, read again, is still the one that names it (H8).
+- Memory: two entries for each object, and RANGES_MAX findings; further ones are only counted.
+
+A container whose manifest is gone or damaged: what is left of it, backups that pinned a manifest of it, and a new beginning.
+
+Without a manifest nobody can say which objects belong together. So what is found here is an offer, and nothing else: the
+container is refused (tier2/manifest/claim.py) until a person brings its manifest back, or says that it begins anew.
+
+- A pinned manifest lies in a run as a whole (tier2/manifest/snapshots.py), so it is found by looking through the runs that a
+  listing shows for what they say of pins. Which of them are newer only the manifest told: a merge gives old entries a new
+  identity. So pins are compared by the identities that are in them.
+- Runs that were merged may lie there for their grace, so a pin may be found that was dropped lately, and miss objects:
+  whoever goes on with it looks for them first (tier2/offline/lost_data.py).
+"""
+
+import asyncio
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
+from segmentstore.contracts.storage import SegmentRecord
+from tier2.container_objects import ObjectIdentity, ObjectKind, list_objects
+from tier2.manifest.manifest import Manifest, decode_manifest
+from tier2.manifest.snapshots import Snapshot
+from tier2.manifest.view import ManifestView
+from tier2.read.components import Components
+from tier2.sst.keyspace import (
+    GARBAGE,
+    PIN,
+    SEGMENT,
+    LayoutEntry,
+    decode_record,
+    end_offset_of,
+    garbage_of,
+    is_layout_key,
+    is_record_key,
+    range_of,
+    segment_of,
+    snapshot_name_of,
+)
+from tier2.sst.sst_format import FOOTER_BYTES, describe_part
+from tier2.store_reader import ContainerReader
+
+RANGES_MAX = 1_000
+LOOKS_MAX = 100
+_PAGE = 1_024
+_ATTEMPTS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Bytes of a segment that a layout places where nothing is."""
+
+    segment: str
+    start_offset: int
+    end_offset: int
+    """Exclusive."""
+    object_key: str
+
+    def __str__(self) -> str:
+        return f"{self.segment} [{self.start_offset}, {self.end_offset}) in {self.object_key}"
+
+
+@dataclass(slots=True)
+class LostChunks:
+    """Of one manifest version."""
+
+    ranges: list[LostRange] = field(default_factory=list)
+    range_count: int = 0
+    segment_count: int = 0
+    byte_count: int = 0
+    newer_count: int = 0
+    """Objects of a higher epoch than the manifest's: versions of the manifest are lost, and what they published."""
+    highest_epoch: int = 0
+    """Of the manifest and all objects."""
+    unpublished_count: int = 0
+    """Objects of the manifest's epoch that nothing names."""
+    unpublished_bytes: int = 0
+    last_segment: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything is there that should be."""
+        return not self.range_count and not self.newer_count
+
+    def add(self, lost: LostRange) -> None:
+        self.range_count += 1
+        self.byte_count += lost.end_offset - lost.start_offset
+        self.segment_count += lost.segment != self.last_segment
+        self.last_segment = lost.segment
+        if len(self.ranges) < RANGES_MAX:
+            self.ranges.append(lost)
+
+
+async def find_lost_chunks(
+    reader: ContainerReader, *, progress: Callable[[int], object] = lambda _: None
+) -> LostChunks:
+    """Under the newest manifest. `progress` is called with the number of segments gone through since the last call.
+
+    O(objects + layout entries). Raises CorruptedDataError if a run is lost or damaged, StorageError.
+    """
+    for _ in range(_ATTEMPTS_MAX):
+        view = reader.view
+        missing_run = ""
+        found = LostChunks()
+        try:
+            found = await _compare_with_listing(view, reader.components, progress)
+        except ObjectNotFoundError as error:
+            missing_run = str(error)
+        if not missing_run and found.is_sound:
+            return found
+        newer = await reader.refresh()
+        if newer.manifest.version != view.manifest.version:
+            continue
+        if missing_run:
+            raise CorruptedDataError(
+                f"a run that the current root names is missing container={reader.container_id}: {missing_run}"
+            )
+        return found
+    raise StorageError(
+        f"the owner replaces objects faster than they can be listed container={reader.container_id}"
+    )
+
+
+async def find_lost_chunks_of_snapshot(
+    manifest: Manifest,
+    components: Components,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+) -> LostChunks:
+    """Under a manifest that is pinned: nobody may delete what it names. As find_lost_chunks()."""
+    try:
+        return await _compare_with_listing(components.view(manifest), components, progress)
+    except ObjectNotFoundError as error:
+        raise CorruptedDataError(
+            f"a run that the pinned root names is missing container={manifest.container_id}: {error}"
+        ) from error
+
+
+async def _compare_with_listing(
+    view: ManifestView, components: Components, progress: Callable[[int], object]
+) -> LostChunks:
+    """Under one manifest version. Raises ObjectNotFoundError if a run is missing."""
+    comparison = _Comparison(components, *await _listed(components))
+    following: bytes | None
+    following, end = range_of(SEGMENT)
+    record: SegmentRecord | None = None
+    while following is not None:
+        page, following = await view.scan(following, end, limit=_PAGE)
+        segments = 0
+        for key, value in page:
+            assert value is not None, f"a scan gives live entries only key={key!r}"
+            if is_record_key(key):
+                record = decode_record(segment_of(key), value)
+                segments += 1
+            elif not is_layout_key(key):
+                continue
+            elif record is not None and segment_of(key) == record.segment_id:
+                # Entries without a record wait for a merge to take them along with their segment.
+                await comparison.look_at(record, LayoutEntry.decode(end_offset_of(key), value))
+        progress(segments)
+        await asyncio.sleep(0)
+    await comparison.look_at_the_rest(view)
+    return comparison.lost
+
+
+async def _listed(components: Components) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """Sizes of chunk objects and of runs, by identity."""
+    chunks: dict[bytes, int] = {}
+    runs: dict[bytes, int] = {}
+    names = components.names
+    async with aclosing(list_objects(components.object_store, names.prefix)) as listing:
+        async for info in listing:
+            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.RUN, runs)):
+                identity = names.identity(kind, info.key)
+                if identity is not None:
+                    sizes[identity.encode()] = info.size
+    return chunks, runs
+
+
+class _Comparison:
+    """Sizes of objects as they are listed, or known from a second look; and what is lost."""
+
+    def __init__(
+        self, components: Components, sizes: dict[bytes, int], runs: dict[bytes, int]
+    ) -> None:
+        self._components = components
+        self._sizes = sizes
+        self._runs = runs
+        self._named: set[bytes] = set()
+        self._gone = 0
+        self.lost = LostChunks()
+
+    async def look_at(self, record: SegmentRecord, entry: LayoutEntry) -> None:
+        """One layout entry: is its image there?"""
+        if await self._size(entry.identity) >= entry.position + entry.size:
+            return
+        key = self._components.names.key(ObjectKind.CHUNKS, entry.identity)
+        first = max(entry.start_offset, record.start_offset)
+        if first < entry.end_offset:
+            self.lost.add(LostRange(record.name, first, entry.end_offset, key))
+
+    async def _size(self, identity: ObjectIdentity) -> int:
+        """0 for an object that is not there: no image is that short."""
+        encoded = identity.encode()
+        self._named.add(encoded)
+        size = self._sizes.get(encoded)
+        if size is None:
+            size = 0
+            if self._gone < LOOKS_MAX:
+                try:
+                    size = await self._components.objects.size(ObjectKind.CHUNKS, identity)
+                except ObjectNotFoundError:
+                    self._gone += 1
+            self._sizes[encoded] = size
+        return size
+
+    async def look_at_the_rest(self, view: ManifestView) -> None:
+        """Behind the last entry: objects that no entry named."""
+        epoch = view.manifest.epoch
+        self._named.update(part.identity.encode() for run in view.manifest.runs for part in run)
+        start, end = range_of(GARBAGE)
+        following: bytes | None = start
+        while following is not None:
+            page, following = await view.scan(following, end, limit=_PAGE)
+            self._named.update(garbage_of(key)[1].encode() for key, _ in page)
+        self.lost.highest_epoch = epoch
+        for sizes in (self._sizes, self._runs):
+            for encoded, size in sizes.items():
+                identity = ObjectIdentity.decode(encoded)
+                if identity.epoch > epoch:
+                    self.lost.newer_count += 1
+                    self.lost.highest_epoch = max(self.lost.highest_epoch, identity.epoch)
+                elif identity.epoch == epoch and encoded not in self._named:
+                    self.lost.unpublished_count += 1
+                    self.lost.unpublished_bytes += size
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Objects of a container without a manifest."""
+
+    object_count: int
+    byte_count: int
+    highest_epoch: int
+    """In the names of the objects; 0 without any."""
+
+
+async def find_remains(components: Components) -> Remains:
+    """O(objects). Raises StorageError."""
+    count = size = epoch = 0
+    names = components.names
+    async with aclosing(list_objects(components.object_store, names.prefix)) as listing:
+        async for info in listing:
+            for kind in ObjectKind:
+                identity = names.identity(kind, info.key)
+                if identity is not None:
+                    count, size = count + 1, size + info.size
+                    epoch = max(epoch, identity.epoch)
+    return Remains(count, size, epoch)
+
+
+async def find_snapshots_without_manifest(components: Components) -> list[Snapshot]:
+    """Pins that the runs speak of, by name; a run that is damaged is passed over. O(runs). Raises StorageError."""
+    runs: list[tuple[ObjectIdentity, int]] = []
+    names = components.names
+    folder = names.folder(ObjectKind.RUN)
+    async with aclosing(list_objects(components.object_store, folder)) as listing:
+        async for info in listing:
+            identity = names.identity(ObjectKind.RUN, info.key)
+            if identity is not None:
+                runs.append((identity, info.size))
+    pins: dict[str, Snapshot] = {}
+    removals: list[_Removal] = []
+    for identity, size in runs:
+        try:
+            entries, is_alone = await _pin_entries(components, identity, size)
+        except (CorruptedDataError, ObjectNotFoundError):
+            continue
+        for key, value in entries:
+            name = snapshot_name_of(key)
+            if value is None:
+                removals.append(_Removal(name, identity, is_alone))
+                continue
+            try:
+                pin = Snapshot.decode(name, value)
+            except CorruptedDataError:
+                continue
+            if name not in pins or _mark(pins[name]) < _mark(pin):
+                pins[name] = pin
+    listed = {identity for identity, _ in runs}
+    for removal in removals:
+        pin_or_none = pins.get(removal.name)
+        if pin_or_none is not None and removal.takes(pin_or_none, listed):
+            del pins[removal.name]
+    return [pins[name] for name in sorted(pins)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """A run that says that there is no pin of that name, or was none when what it was merged from was written."""
+
+    name: str
+    run: ObjectIdentity
+    is_alone: bool
+    """The run says nothing else: that is how a pin is dropped. So it is as old as its identity says."""
+
+    def takes(self, pin: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
+        """Whether it came behind the pin; of a merged run that shows by what the pin misses."""
+        if (self.run.epoch, self.run.serial) < _mark(pin):
+            return False
+        return self.is_alone or any(
+            part.identity not in listed for run in pin.manifest.runs for part in run
+        )
+
+
+def _mark(pin: Snapshot) -> tuple[int, int]:
+    """Grows from pin to pin."""
+    return pin.epoch, pin.serial
+
+
+async def _pin_entries(
+    components: Components, identity: ObjectIdentity, size: int
+) -> tuple[list[tuple[bytes, bytes | None]], bool]:
+    """Of one run, and whether it is a single entry in all."""
+    start, end = range_of(PIN)
+    footer = await components.objects.get_range(
+        ObjectKind.RUN, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
+    )
+    part = describe_part(identity, size, footer)
+    index = await components.files.index(part)
+    entries: list[tuple[bytes, bytes | None]] = []
+    number = index.block_at(start)
+    is_alone = False
+    while number < index.block_count:
+        (block,) = await components.files.blocks(part, index, (number,))
+        is_alone = index.block_count == block.count == 1
+        last = block.lower_bound(end)
+        entries += block.slice(block.lower_bound(start), last)
+        if last < block.count:
+            break
+        number += 1
+    return entries, is_alone
+
+
+async def begin_anew(
+    components: Components, *, of_store: Manifest, nonce: bytes, log_id: bytes
+) -> Manifest:
+    """Give a container without a sound manifest an empty one, below which nothing of the old one is; returns it.
+
+    A damaged manifest is kept beside it. Everything else that is left of the old container is swept as orphans by the next
+    owner: the new manifest has its highest epoch, the owner a higher one. `of_store`: any manifest of the same store.
+
+    Raises InvalidRequestError if the manifest is sound, ObjectExistsError or ObjectChangedError if somebody else brings
+    one, StorageError.
+    """
+    names, store = components.names, components.object_store
+    manifest = Manifest(
+        store_id=of_store.store_id,
+        log_id=log_id,
+        container_id=components.container_id,
+        container_count=of_store.container_count,
+        epoch=Epoch((await find_remains(components)).highest_epoch),
+        version=1,
+        nonce=nonce,
+        highest_segment_id=NO_SEGMENT,
+        highest_sequence_number=NO_SEQUENCE_NUMBER,
+    )
+    manifest.check()
+    try:
+        damaged = await store.get(names.manifest)
+    except ObjectNotFoundError:
+        await store.put_if_absent(names.manifest, manifest.encode())
+        return manifest
+    except CorruptedDataError:
+        # The store itself has lost its bytes: there is no tag to replace it by, and nothing to keep.
+        await store.delete(names.manifest)
+        await store.put_if_absent(names.manifest, manifest.encode())
+        return manifest
+    if _is_sound(damaged.content, components.container_id):
+        raise InvalidRequestError(
+            f"the root of this container is sound: it does not begin anew container={components.container_id}"
+        )
+    await store.put(names.lost_root(nonce), [damaged.content])
+    await store.put_if_match(names.manifest, manifest.encode(), damaged.tag)
+    return manifest
+
+
+def _is_sound(content: bytes, container_id: ContainerId) -> bool:
+    try:
+        return decode_manifest(content).container_id == container_id
+    except CorruptedDataError:
+        return False

@@ -1,0 +1,250 @@
+"""The manifest in the hands of its owner: the last published version, the view below it, and the one way to the next.
+
+- All changes happen under `lock`; the view changes in the same stretch in which a version is known to be published.
+- Identities come from one source for each claim, so that no two objects ever share one.
+
+Making and dropping pins: each is one version of the manifest, published by the owner under its lock.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.storage import Publication
+from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.entropy import random_id
+from tier2.container_objects import IdentitySource, ObjectIdentity, ObjectReference
+from tier2.maintenance.compaction_candidates import CompactionCandidates
+from tier2.manifest.claim import Claim
+from tier2.manifest.commit import ManifestCommitter, ManifestUpdate
+from tier2.manifest.garbage import GarbageWatch, OrphanSweep
+from tier2.manifest.manifest import Manifest
+from tier2.manifest.snapshots import Snapshot, read_snapshots
+from tier2.publish.chunk_upload import Uploader
+from tier2.read.components import Components
+from tier2.read.published_segments import PublishedSegments
+from tier2.settings import StorageSettings
+from tier2.sst.keyspace import KEYSPACES, encode_garbage, garbage_key, snapshot_key
+from tier2.sst.sst_format import Entry, Sst, SstBuilder, SstPartImage
+
+_SLICE = 2_048
+_THINNED_MAX = 1_024
+
+
+class OwnedManifest:
+    """One claim of one container's manifest."""
+
+    def __init__(
+        self,
+        *,
+        components: Components,
+        segments: PublishedSegments,
+        claim: Claim,
+        wall_clock: WallClock,
+        random: Random,
+    ) -> None:
+        settings = components.settings
+        self._components = components
+        self._segments = segments
+        self._wall_clock = wall_clock
+        self._random = random
+        self.lock = asyncio.Lock()
+        self.view = components.view(claim.manifest)
+        self.thinned: dict[ObjectIdentity, None] = {}
+        self.candidates = CompactionCandidates(settings)
+        self._pins: list[Snapshot] | None = None
+        self._pin_changes = 0
+        self._landed_late: Publication | None = None
+        self.publisher = ManifestCommitter(
+            object_store=components.object_store,
+            names=components.names,
+            counters=components.counters,
+            manifest=claim.manifest,
+            tag=claim.tag,
+        )
+        self._identities = IdentitySource(epoch=claim.manifest.epoch, claim=random.getrandbits(32))
+        self.garbage = GarbageWatch(
+            grace_seconds=settings.garbage_grace_seconds,
+            batch_max=settings.garbage_batch_max,
+            watched_max=settings.garbage_watched_max,
+        )
+        self.sweep = OrphanSweep(
+            object_store=components.object_store,
+            names=components.names,
+            epoch=claim.manifest.epoch,
+            batch_max=settings.garbage_batch_max,
+        )
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.publisher.manifest
+
+    def uploader(self) -> Uploader:
+        """A fresh one for each publication or merge."""
+        return Uploader(
+            objects=self._components.objects,
+            identities=self._identities,
+            settings=self._components.settings,
+            counters=self._components.counters,
+            wall_clock=self._wall_clock,
+            executor=self._components.executor,
+        )
+
+    @property
+    def garbage_count(self) -> int:
+        """Objects that wait to be deleted, as far as they have been seen."""
+        return self.garbage.known_count + len(self.publisher.abandoned())
+
+    def add_thinned(self, identities: Iterable[ObjectIdentity]) -> None:
+        """Objects that lost references but not the last one; beyond a bound the oldest are forgotten."""
+        self.thinned.update(dict.fromkeys(identities))
+        while len(self.thinned) > _THINNED_MAX:
+            self.take_thinned()
+
+    def take_thinned(self) -> ObjectIdentity:
+        oldest = next(iter(self.thinned))
+        del self.thinned[oldest]
+        return oldest
+
+    async def pins(self) -> list[Snapshot]:
+        """Manifest versions that are kept for backups. Read once, and again after one of them changed."""
+        while self._pins is None:
+            changes = self._pin_changes
+            found = await read_snapshots(self.view)
+            if changes == self._pin_changes:  # else one was made or dropped while these were read
+                self._pins = found
+        return self._pins
+
+    def take_identity(self) -> ObjectIdentity:
+        """One that no upload of ours has or will have."""
+        return self._identities.take()
+
+    async def note_growth(self, segment_ids: Iterable[SegmentId]) -> None:
+        """A chunk was added to each of them, in the order given; one may be named many times."""
+        now = asyncio.get_running_loop().time()
+        for number, segment_id in enumerate(segment_ids):
+            self.candidates.grew(segment_id, 1, now)
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+
+    async def settle(self) -> None:
+        """Find out what became of an open attempt, if there is one. Hold the lock."""
+        attempt = await self.publisher.settle()
+        if attempt is not None:
+            if attempt.publication is not None:
+                # Until it is asked for: a merge or a pin may be settled in between.
+                self._landed_late = attempt.publication
+            self._landed(attempt)
+
+    def take_landed_late(self) -> Publication | None:
+        """The publication that was published although its publish() raised; asked once."""
+        publication, self._landed_late = self._landed_late, None
+        return publication
+
+    async def commit(self, attempt: ManifestUpdate) -> None:
+        """Publish the next version. Hold the lock."""
+        await self.publisher.publish(attempt)
+        self._landed(attempt)
+
+    def _landed(self, attempt: ManifestUpdate) -> None:
+        assert attempt.manifest is self.publisher.manifest, (
+            f"another root landed {attempt.manifest.version}"
+        )
+        self.view = self._components.view(attempt.manifest)
+        if attempt.changes_pins:
+            self._pins = None
+            self._pin_changes += 1
+        self.garbage.recorded(attempt.garbage_count)
+        if attempt.records:
+            self._segments.end_change()
+
+    def garbage_entries(self, references: Iterable[ObjectReference]) -> list[Entry]:
+        """Records that make garbage of the objects in the next version."""
+        value = encode_garbage(self.manifest.version + 1)
+        return [(garbage_key(*reference), value) for reference in references]
+
+    async def upload_sst(self, changes: dict[bytes, bytes | None], uploader: Uploader) -> Sst:
+        images = await self._components.offload(build_sst, changes, self._components.settings)
+        return tuple(await uploader.upload_parts(images))
+
+    def next_manifest(
+        self,
+        runs: Sequence[Sst],
+        *,
+        highest_segment_id: SegmentId | None = None,
+        highest_sequence_number: SequenceNumber | None = None,
+    ) -> Manifest:
+        return self.manifest.successor(
+            nonce=random_id(self._random),
+            runs=tuple(run for run in runs if run),
+            highest_segment_id=highest_segment_id,
+            highest_sequence_number=highest_sequence_number,
+        )
+
+
+def build_sst(changes: dict[bytes, bytes | None], settings: StorageSettings) -> list[SstPartImage]:
+    """Empties `changes`. O(n log n). An empty run has no part.
+
+    Runs beside the loop in a thread: it sorts by keyspace and takes entries out in slices, because one sort or one
+    release of 100,000 entries is many milliseconds in which the interpreter serves nobody else.
+    """
+    builder = SstBuilder(block_bytes=settings.sst_block_bytes, part_bytes=settings.sst_part_bytes)
+    for keyspace in KEYSPACES:
+        keys = [key for key in changes if key.startswith(keyspace)]
+        keys.sort()
+        for first in range(0, len(keys), _SLICE):
+            builder.add([(key, changes.pop(key)) for key in keys[first : first + _SLICE]])
+    assert not changes, f"keys outside every keyspace keys={list(changes)[:3]!r}"
+    return builder.finish()
+
+
+SNAPSHOTS_MAX = 64
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+async def take_snapshot(name: str, *, owned: OwnedManifest, now_ms: int) -> Snapshot:
+    """Keep the manifest as it is. Pinning again under a name that is taken gives what is pinned there already.
+
+    Raises InvalidRequestError, and what Storage.publish() raises.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequestError(
+            f"a backup is named with 1 to 100 letters, digits, dots, dashes and underscores, not {name!r}"
+        )
+    async with owned.lock:
+        await owned.settle()
+        pins = await owned.pins()
+        for pin in pins:
+            if pin.name == name:
+                return pin
+        if len(pins) >= SNAPSHOTS_MAX:
+            raise InvalidRequestError(f"there are {SNAPSHOTS_MAX} backups already: drop one first")
+        mark = owned.take_identity()
+        pin = Snapshot(name, now_ms, mark.epoch, mark.serial, owned.manifest)
+        await _publish(name, pin.encode(), owned)
+        return pin
+
+
+async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:
+    """False if there is no such pin. Raises what Storage.publish() raises."""
+    async with owned.lock:
+        await owned.settle()
+        if all(pin.name != name for pin in await owned.pins()):
+            return False
+        await _publish(name, None, owned)
+        return True
+
+
+async def _publish(name: str, value: bytes | None, owned: OwnedManifest) -> None:
+    uploader = owned.uploader()
+    try:
+        run = await owned.upload_sst({snapshot_key(name): value}, uploader)
+    except BaseException:
+        owned.publisher.abandon(uploader.uploaded)
+        raise
+    await owned.commit(
+        ManifestUpdate(manifest=owned.next_manifest((run, *owned.manifest.runs)), changes_pins=True)
+    )

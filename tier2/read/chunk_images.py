@@ -1,0 +1,118 @@
+"""Reads whole chunk images to copy or replace them, each verified against the layout entry that names it (H10).
+
+- Neighbours in an object come in one request; memory is what one request brings.
+- A damaged image is an error here, never bytes.
+
+Bytes that a disk says it cannot read (EIO): damage of these bytes, and not a store that does not answer.
+"""
+
+import errno
+from collections.abc import AsyncGenerator, Sequence
+
+from segmentstore.contracts.errors import CorruptedDataError, StorageError
+from segmentstore.contracts.identifiers import BufferView
+from tier2.container_objects import ObjectKind
+from tier2.format.block import decode_block
+from tier2.format.chunk_decoder import ChunkIdentity, verify_chunk
+from tier2.format.chunk_format import ChunkIndex, EventInformation
+from tier2.read.components import Components
+from tier2.sst.keyspace import LayoutEntry, block_events
+
+Block = tuple[BufferView, EventInformation | None]
+"""The bytes of a block, and what its segment knows of their events."""
+
+
+def decoded_blocks(entry: LayoutEntry, image: bytes, index: ChunkIndex) -> list[Block]:
+    """The blocks of a verified image. O(bytes). Raises CorruptedDataError."""
+    view = memoryview(image)
+    return [
+        (
+            decode_block(
+                block, view[block.position : block.end_position], source=str(entry.identity)
+            ),
+            block_events(entry, block),
+        )
+        for block in index.entries
+    ]
+
+
+_GAP_BYTES_MAX = 128 << 10
+_READ_BYTES_MAX = 4 << 20
+
+Image = tuple[LayoutEntry, bytes, ChunkIndex]
+"""An entry, its image, and the image's index."""
+
+
+async def read_images(
+    entries: Sequence[LayoutEntry], components: Components
+) -> AsyncGenerator[Sequence[Image], None]:
+    """The images in the order in which they lie in their objects, some at a time. Hold it in `aclosing`.
+
+    Raises CorruptedDataError, ObjectNotFoundError, StorageError.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.identity, entry.position))
+    at = 0
+    while at < len(ordered):
+        first = ordered[at]
+        end = at + 1
+        while end < len(ordered) and _joins(first, ordered[end - 1], ordered[end]):
+            end += 1
+        group = ordered[at:end]
+        content = await components.objects.get_range(
+            ObjectKind.CHUNKS,
+            first.identity,
+            first.position,
+            _end(group[-1]) - first.position,
+        )
+        yield await components.offload(_cut_and_verify, group, content)
+        at = end
+
+
+def _joins(first: LayoutEntry, last: LayoutEntry, entry: LayoutEntry) -> bool:
+    return (
+        entry.identity == first.identity
+        and entry.position - _end(last) <= _GAP_BYTES_MAX
+        and _end(entry) - first.position <= _READ_BYTES_MAX
+    )
+
+
+def _end(entry: LayoutEntry) -> int:
+    return entry.position + entry.size
+
+
+def _cut_and_verify(group: Sequence[LayoutEntry], content: bytes) -> list[Image]:
+    start = group[0].position
+    images: list[Image] = []
+    for entry in group:
+        image = content[entry.position - start : _end(entry) - start]
+        report = verify_image(entry, image)
+        images.append((entry, image, report))
+    return images
+
+
+def verify_image(entry: LayoutEntry, image: bytes) -> ChunkIndex:
+    """The index of a sound image. Raises CorruptedDataError if it is damaged or not the one that the entry means."""
+    source = f"{entry.identity}+{entry.position}"
+    report = verify_chunk(image, identity=identity_of(entry), source=source)
+    if report.damages or report.index is None:
+        raise CorruptedDataError(report.damages[0])
+    length = report.index.end_offset - report.index.start_offset
+    if length != entry.length:
+        raise CorruptedDataError(
+            f"chunk holds other offsets than recorded source={source} recorded={entry.length}"
+            f" held={length}"
+        )
+    return report.index
+
+
+def identity_of(entry: LayoutEntry) -> ChunkIdentity:
+    """What the entry records of its image."""
+    return ChunkIdentity(
+        size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset
+    )
+
+
+def is_unreadable(error: StorageError) -> bool:
+    """Whether that is why: a bad sector stays bad, so whoever looks for damage has found some."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.EIO

@@ -1,0 +1,176 @@
+"""Tier 2 without its owner: every container of a store, read from its manifest. Nothing is ever written here.
+
+- Existence is concluded from roots only, never from a listing (H3).
+- The owner may go on publishing meanwhile: a missing object means that the manifest moved on (H8).
+"""
+
+from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
+from contextlib import aclosing
+
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    CorruptedDataError,
+    ObjectNotFoundError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import StorageStatistics
+from tier2.container_objects import CONTAINERS_PREFIX, ObjectNames, container_of_key, list_objects
+from tier2.manifest.manifest import Manifest, decode_manifest
+from tier2.manifest.view import ManifestView
+from tier2.read.components import Components
+from tier2.read.published_segments import ManifestReading
+from tier2.settings import StorageSettings
+
+
+class ContainerReader(ManifestReading):
+    """ReadOnlyStorage over one container's manifest as it was when it was opened, or at the last missing object."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        container_id: ContainerId,
+        settings: StorageSettings,
+        executor: Executor | None,
+    ) -> None:
+        self.container_id = container_id
+        super().__init__(
+            components=Components(
+                object_store=object_store,
+                container_id=container_id,
+                settings=settings,
+                executor=executor,
+            )
+        )
+        self._view: ManifestView | None = None
+
+    @property
+    def components(self) -> Components:
+        """For whoever verifies the objects themselves."""
+        return self._components
+
+    @property
+    def view(self) -> ManifestView:
+        assert self._view is not None, f"reader is not open container={self.container_id}"
+        return self._view
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.view.manifest
+
+    async def refresh(self) -> ManifestView:
+        """Read the manifest; also opens the reader.
+
+        Raises ObjectNotFoundError if the container never had one, CorruptedDataError.
+        """
+        self._components.counters.gets += 1
+        found = await self._components.object_store.get(self._components.names.manifest)
+        try:
+            manifest = decode_manifest(found.content)
+        except CorruptedDataError as error:
+            raise CorruptedDataError(f"{error} container={self.container_id}") from error
+        if manifest.container_id != self.container_id:
+            raise CorruptedDataError(
+                f"root is that of another container other={manifest.container_id} container={self.container_id}"
+            )
+        if self._view is None or manifest.version != self._view.manifest.version:
+            self._segments.forget_everything()
+            self._view = self._components.view(manifest)
+        return self._view
+
+    def statistics(self) -> StorageStatistics:
+        return self._components.counters.snapshot(
+            root_version=0 if self._view is None else self._view.manifest.version,
+            run_count=0 if self._view is None else len(self._view.manifest.runs),
+            garbage_objects=0,
+        )
+
+    async def cat(
+        self, name: str, *, start: int | None = None, end: int | None = None, step: int = 4 << 20
+    ) -> AsyncGenerator[memoryview, None]:
+        """The published bytes [start, end) piece by piece; from the first to the last one without bounds.
+
+        Raises SegmentNotFoundError, SegmentTruncatedError, BadOffsetError. Hold it in `aclosing`.
+        """
+        record = await self.find(name)
+        if record is None:
+            raise SegmentNotFoundError(name)
+        offset = record.start_offset if start is None else start
+        last = record.length if end is None else end
+        if offset < record.start_offset:
+            raise SegmentTruncatedError(name, start_offset=record.start_offset)
+        if last > record.length or offset > last:
+            raise BadOffsetError(name, expected=record.length, given=max(offset, last))
+        while offset < last:
+            found = await self.read(record.segment_id, offset, min(step, last - offset))
+            piece = found.content[offset - found.offset : last - found.offset]
+            offset += len(piece)
+            yield piece
+
+
+class StoreReader:
+    """All containers of one store."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        settings: StorageSettings,
+        executor: Executor | None,
+    ) -> None:
+        self._store = object_store
+        self._settings = settings
+        self._executor = executor
+
+    async def open(self, container_id: ContainerId) -> ContainerReader:
+        """Raises ObjectNotFoundError if that container has no manifest, CorruptedDataError."""
+        reader = self.unopened(container_id)
+        await reader.refresh()
+        return reader
+
+    def unopened(self, container_id: ContainerId) -> ContainerReader:
+        """A reader whose manifest was not read: for who looks at the objects of a container that has none."""
+        return ContainerReader(
+            object_store=self._store,
+            container_id=container_id,
+            settings=self._settings,
+            executor=self._executor,
+        )
+
+    async def containers(self) -> list[ContainerId]:
+        """Containers that have a manifest, in order. Reads one manifest to learn their number, then asks for each."""
+        count = await self._container_count()
+        names = [(ContainerId(number), ObjectNames(ContainerId(number))) for number in range(count)]
+        found: list[ContainerId] = []
+        for container_id, name in names:
+            try:
+                await self._store.size(name.manifest)
+            except ObjectNotFoundError:
+                continue
+            found.append(container_id)
+        return found
+
+    async def _container_count(self) -> int:
+        """As the first sound manifest says. Raises CorruptedDataError if there are roots and none is sound."""
+        seen: set[ContainerId] = set()
+        damage: CorruptedDataError | None = None
+        async with aclosing(list_objects(self._store, CONTAINERS_PREFIX)) as listing:
+            async for info in listing:
+                container_id = container_of_key(info.key)
+                if container_id is None or container_id in seen:
+                    continue
+                seen.add(container_id)
+                try:
+                    found = await self._store.get(ObjectNames(container_id).manifest)
+                    return decode_manifest(found.content).container_count
+                except ObjectNotFoundError:
+                    continue
+                except CorruptedDataError as error:
+                    damage = damage or CorruptedDataError(f"{error} container={container_id}")
+        if damage is not None:
+            raise damage
+        return 0

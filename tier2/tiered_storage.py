@@ -1,0 +1,233 @@
+"""Tier 2 of one container, in the hands of its owner: the door segmentstore/contracts/storage.py over an object store.
+
+- Nothing is read or written before claim(); afterwards every manifest change goes through one OwnedManifest and its lock.
+- A merge of runs works beside publications and takes the lock for its commit only.
+- After StorageNotPrimaryError or ServiceHaltError nothing is ever published again by this object.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from random import Random
+
+from segmentstore.contracts.errors import SegmentStoreError, StorageError
+from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import (
+    ClaimedManifest,
+    KeptBytes,
+    Publication,
+    SnapshotInfo,
+    StorageStatistics,
+    SwapProposal,
+)
+from segmentstore.runtime.clock import WallClock
+from tier2.maintenance.chunk_swap import ExternalSwaps
+from tier2.maintenance.compaction import Compactor
+from tier2.maintenance.garbage_collection import collect_garbage, repack_one
+from tier2.maintenance.scrub import Scrubber
+from tier2.maintenance.sst_merge import merge_ssts
+from tier2.manifest.claim import ManifestClaimer
+from tier2.manifest.view import ManifestView
+from tier2.publish.owned_manifest import OwnedManifest, drop_snapshot, take_snapshot
+from tier2.publish.publish import publish
+from tier2.read.components import Components
+from tier2.read.published_segments import ManifestReading
+from tier2.settings import StorageSettings
+
+
+class TieredStorage(ManifestReading):
+    """The owner's Storage. `store_id`: sixteen bytes that name the whole store, the same for all its containers."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        store_id: bytes,
+        container_id: ContainerId,
+        container_count: int,
+        settings: StorageSettings,
+        wall_clock: WallClock,
+        random: Random,
+        executor: Executor | None,
+        readers: Executor | None = None,
+    ) -> None:
+        self._container_id = container_id
+        self._settings = settings
+        super().__init__(
+            components=Components(
+                object_store=object_store,
+                container_id=container_id,
+                settings=settings,
+                executor=executor,
+                readers=readers,
+            )
+        )
+        self._wall_clock = wall_clock
+        self._random = random
+        self._claimer = ManifestClaimer(
+            object_store=object_store,
+            names=self._components.names,
+            counters=self._components.counters,
+            store_id=store_id,
+            container_id=container_id,
+            container_count=container_count,
+            random=random,
+        )
+        self._owned: OwnedManifest | None = None
+        self._claim_failure = ""
+        self._compactor: Compactor | None = None
+        self._external_swaps: ExternalSwaps | None = None
+        self._scrubber: Scrubber | None = None
+        self._merging = asyncio.Lock()
+
+    @property
+    def view(self) -> ManifestView:
+        """What readers look through now."""
+        return self._claimed().view
+
+    async def refresh(self) -> ManifestView:
+        """The owner's view is the newest, unless it is fenced: then what it misses was the new owner's to delete.
+
+        Raises StorageNotPrimaryError.
+        """
+        owned = self._claimed()
+        await owned.publisher.require_owner()
+        return owned.view
+
+    def _claimed(self) -> OwnedManifest:
+        if self._owned is None:
+            raise StorageError(
+                f"Tier 2 has not answered since the start container={self._container_id}"
+                f" (it is asked again and again): {self._claim_failure or 'not asked yet'}"
+            )
+        return self._owned
+
+    async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
+        assert self._owned is None, f"claimed twice container={self._container_id} epoch={epoch}"
+        try:
+            claim = await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
+        except SegmentStoreError as error:
+            self._claim_failure = str(error)
+            raise
+        manifest = claim.manifest
+        self._owned = OwnedManifest(
+            components=self._components,
+            segments=self._segments,
+            claim=claim,
+            wall_clock=self._wall_clock,
+            random=self._random,
+        )
+        self._compactor = Compactor(
+            owned=self._owned, segments=self._segments, components=self._components
+        )
+        self._external_swaps = ExternalSwaps(
+            owned=self._owned, segments=self._segments, components=self._components
+        )
+        self._scrubber = Scrubber(
+            owned=self._owned,
+            segments=self._segments,
+            components=self._components,
+            wall_clock=self._wall_clock,
+        )
+        return ClaimedManifest(
+            created=claim.created,
+            epoch=manifest.epoch,
+            version=manifest.version,
+            changes=manifest.changes,
+            highest_segment_id=manifest.highest_segment_id,
+            highest_sequence_number=manifest.highest_sequence_number,
+        )
+
+    @property
+    def root_changes(self) -> int:
+        return self._claimed().manifest.changes
+
+    async def publish(self, publication: Publication) -> None:
+        owned = self._claimed()
+        if len(owned.manifest.runs) >= self._settings.sst_count_max:
+            await self.maintain()
+        async with owned.lock:
+            await publish(
+                publication,
+                owned=owned,
+                segments=self._segments,
+                components=self._components,
+            )
+
+    async def collect_garbage(self) -> int:
+        return await collect_garbage(owned=self._claimed(), components=self._components)
+
+    async def maintain(self) -> bool:
+        async with self._merging:
+            owned, components = self._claimed(), self._components
+            assert self._compactor is not None, "a claim makes a compactor"
+            return (
+                await merge_ssts(owned=owned, components=components)
+                or await repack_one(owned=owned, segments=self._segments, components=components)
+                or await self._compactor.step()
+            )
+
+    async def scrub(self, kept: KeptBytes) -> bool:
+        self._claimed()
+        assert self._scrubber is not None, "a claim makes a scrubber"
+        async with self._merging:
+            return await self._scrubber.step(kept)
+
+    def reserve_object_keys(self, count: int) -> list[str]:
+        """Keys under which somebody beside the owner may upload chunks for a proposal. Raises StoreFullError."""
+        self._claimed()
+        assert self._external_swaps is not None, "a claim makes a door for proposals"
+        return self._external_swaps.reserve(count)
+
+    def release_object_keys(self, keys: Sequence[str]) -> None:
+        """Keys that were given out and will not be used; whatever lies under them is garbage."""
+        self._claimed()
+        assert self._external_swaps is not None, "a claim makes a door for proposals"
+        self._external_swaps.release(keys)
+
+    async def upload_reserved(self, key: str, content: BufferView) -> None:
+        """Store an object under a key that was given out and not used yet. Raises SwapRefusedError, StorageError."""
+        self._claimed()
+        assert self._external_swaps is not None, "a claim makes a door for proposals"
+        await self._external_swaps.upload(key, content)
+
+    async def propose_swap(self, proposal: SwapProposal) -> None:
+        """Check a swap that somebody else prepared, and publish it (H9).
+
+        Raises SwapRefusedError with the reason, and what publish() raises.
+        """
+        self._claimed()
+        assert self._external_swaps is not None, "a claim makes a door for proposals"
+        await self._external_swaps.propose(proposal)
+
+    async def pin(self, name: str) -> SnapshotInfo:
+        pin = await take_snapshot(name, owned=self._claimed(), now_ms=self._wall_clock.now_ms())
+        return pin.described()
+
+    async def unpin(self, name: str) -> bool:
+        return await drop_snapshot(name, owned=self._claimed())
+
+    async def pins(self) -> Sequence[SnapshotInfo]:
+        return [pin.described() for pin in await self._claimed().pins()]
+
+    async def close(self) -> None:
+        """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""
+
+    def statistics(self) -> StorageStatistics:
+        owned = self._owned
+        return self._components.counters.snapshot(
+            root_version=0 if owned is None else owned.manifest.version,
+            run_count=0 if owned is None else len(owned.manifest.runs),
+            garbage_objects=0 if owned is None else owned.garbage_count,
+        )
+
+    def check(self) -> None:
+        """Prove the manifest's and the caches' invariants. O(what is cached)."""
+        self._components.check()
+        self._segments.check()
+        if self._owned is not None:
+            self._owned.manifest.check()
+            assert self._owned.view.manifest is self._owned.manifest, (
+                "view and root are different versions"
+            )

@@ -1,0 +1,480 @@
+"""What the index and the volumes say of an object, from any thread: synchronous, and nothing is changed.
+
+Invariants:
+
+- Many look-ups at once fail one by one: what one of them meets is its own answer.
+- A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
+  agree are taken again if it changed between them.
+- Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
+
+Small objects come out of the rows of a batch by one call where it was built (`native/row_reading.c`): what it does not
+answer, and everything where there is none, is judged here, row by row.
+
+What waits to be looked up, by the batch: a call of the executor costs several times as much as a look-up.
+
+    get, head -> (end of this turn of the loop) what the index still has in memory is answered at once
+       all others -> queue -> a batch, in one call: one look into the database for all of it
+          small objects stand in the index: answered by this call
+          blobs: each is read in a call of its own, side by side, unless its batch has nobody else
+
+Invariants:
+
+- A look-up begins after it was asked for: it sees every change whose verb had returned by then.
+- What is missing or damaged fails who asked for it, and nobody else. A caller that goes away takes nothing from others.
+- Nothing waits for company: what one turn of the loop brings begins with its end, unless all calls are under way.
+- `_CALLS_MAX` batches at most are under way, and there is one entry for each caller that waits.
+- Whoever asks lets the loop go on before it has its answer, and one turn answers `_BATCH_MAX` from memory at most.
+- The loop touches no page of the database: one that is not in memory would stop everything until the disk has it.
+- After a batch that had to wait for the disk the next ones are shared out over all free calls, until one had not.
+- Nothing is under way after close(): what was read from may be closed then.
+"""
+
+import asyncio
+import resource
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.runtime.native import native_module
+from tier2.volumes.index import (
+    CURRENT,
+    IndexChanges,
+    ObjectRow,
+    blob_key,
+    current_key,
+    decode_blob_row,
+    decode_object_row,
+)
+from tier2.volumes.index_database import BufferedIndex
+from tier2.volumes.objects import IndexRecord, ListedObject, StoredObject, check_pieces
+from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.volume_format import KEY_BYTES_MAX
+
+_LOOKUPS_MAX = 4
+_LISTED_ROWS_MAX = 1000
+"""Read at once behind delete markers, though fewer are asked for."""
+_NATIVE = native_module("tier2.volumes.native.row_reading")
+
+
+@dataclass(slots=True)
+class ReadRequest:
+    """What somebody asks for: of a version, the bytes from `start` on, at most `length`; none of them is its record."""
+
+    key: bytes
+    version_id: str | None
+    start: int = 0
+    length: int | None = None
+    checked: bool = True
+
+
+class ObjectReader:
+    """Each verb in one call; see VolumeEngine for what they promise."""
+
+    def __init__(self, *, index: BufferedIndex, volumes: VolumeFiles) -> None:
+        self._index = index
+        self._volumes = volumes
+
+    @property
+    def has_recent(self) -> bool:
+        """Whether `recent` may know anything."""
+        return self._index.has_recent
+
+    def recent(self, wanted: ReadRequest) -> StoredObject | ObjectRow | None:
+        """As `look_up`, from memory alone, and never blocking: of what was changed a moment ago. None: ask the index.
+
+        Raises ObjectNotFoundError, CorruptedDataError.
+        """
+        if wanted.version_id is not None:
+            return None
+        recent = self._index.recent(current_key(wanted.key))
+        if recent is None:
+            return None
+        row = self._row(wanted, recent[0])
+        answer = _at_hand(row, wanted)
+        return row if answer is None else answer
+
+    def look_up(self, many: Sequence[ReadRequest]) -> list[StoredObject | ObjectRow | Exception]:
+        """The answer to each, or why there is none; the row of one whose bytes are still to be read (`read`).
+
+        One alone is read here.
+        """
+        if len(many) == 1:
+            try:
+                return [self.read(many[0])]
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                return [error]
+        found: list[StoredObject | ObjectRow | Exception] = []
+        contents = self._contents(many)
+        small = _small_objects(contents)
+        for wanted, content, stored in zip(many, contents, small, strict=True):
+            if stored is not None and wanted.version_id is None:
+                found.append(_part(stored, wanted))
+                continue
+            try:
+                row = self._row(wanted, content)
+                answer = _at_hand(row, wanted)
+            except Exception as error:  # noqa: BLE001 - as above
+                found.append(error)
+            else:
+                found.append(row if answer is None else answer)
+        return found
+
+    def read(self, wanted: ReadRequest, row: ObjectRow | None = None) -> StoredObject:
+        """`row`: what a look-up a moment ago found."""
+        why: CorruptedDataError | None = None
+        for _ in range(_LOOKUPS_MAX):
+            if row is None:
+                content = None
+                if wanted.version_id is None:
+                    content = self._index.get(current_key(wanted.key))
+                row = self._row(wanted, content)
+            answer = _at_hand(row, wanted)
+            if answer is not None:
+                return answer
+            record, row = row.record, None
+            start, end = wanted.start, record.size
+            if wanted.length is not None:
+                end = min(end, start + wanted.length)
+            try:
+                if wanted.checked or end - start == record.size:
+                    return StoredObject(record, self._read_checked(record, start, end))
+                return StoredObject(record, self._read_blob(record, start, end))
+            except CorruptedDataError as error:
+                # It may have been overwritten or moved between the two looks: then another look finds another place.
+                why = error
+        assert why is not None, "a look ends with bytes or with a reason"
+        raise why
+
+    def _contents(self, many: Sequence[ReadRequest]) -> Sequence[bytes | Exception | None]:
+        """The row of each current version that is wanted, from one look into the index."""
+        keys = [current_key(wanted.key) for wanted in many]
+        try:
+            return self._index.get_many(keys)
+        except (CorruptedDataError, OSError):
+            return [self._content(key) for key in keys]
+
+    def _content(self, key: bytes) -> bytes | Exception | None:
+        try:
+            return self._index.get(key)
+        except (CorruptedDataError, OSError) as error:
+            return error
+
+    def _row(self, wanted: ReadRequest, content: bytes | Exception | None) -> ObjectRow:
+        """`content`: what the index has of the current version."""
+        if wanted.version_id is None:
+            if isinstance(content, Exception):
+                raise content
+            row = None if content is None else decode_object_row(content)
+        else:
+            key, version_id = wanted.key, wanted.version_id
+            row = self._settled(key, lambda: IndexChanges(self._index).version(key, version_id))
+        if row is None or (row.record.delete_marker and wanted.version_id is None):
+            raise ObjectNotFoundError(f"object does not exist key={wanted.key!r}")
+        return row
+
+    def _settled(
+        self, key: bytes, look: Callable[[], tuple[bytes, ObjectRow] | None]
+    ) -> ObjectRow | None:
+        """What a look finds that takes several rows: taken again if the current version changed meanwhile."""
+        for _ in range(_LOOKUPS_MAX):
+            before = self._index.get(current_key(key))
+            found = look()
+            if found is not None:
+                return found[1]
+            if self._index.get(current_key(key)) == before:
+                return None
+        raise StorageError(f"an object changes faster than it can be read key={key!r}")
+
+    def _read_checked(self, record: IndexRecord, start: int, end: int) -> bytes:
+        """As `_read_blob`; raises CorruptedDataError also if a piece fails its checksum."""
+        first, last = start // record.piece_bytes, -(-end // record.piece_bytes)
+        checked_from = first * record.piece_bytes
+        content = self._read_blob(record, checked_from, min(record.size, last * record.piece_bytes))
+        check_pieces(content, first, record.pieces, record.piece_bytes)
+        return content[start - checked_from : end - checked_from]
+
+    def _read_blob(self, record: IndexRecord, start: int, end: int) -> bytes:
+        """Raises CorruptedDataError if the blob has moved between look-up and read."""
+        found = self._index.get(blob_key(record.content_hash))
+        if found is None:
+            raise CorruptedDataError(f"an object has no bytes hash={record.content_hash.hex()}")
+        blob = decode_blob_row(found)
+        try:
+            content = self._volumes.read(blob.volume, blob.blob_offset + start, end - start)
+        except FileNotFoundError as error:
+            raise CorruptedDataError(f"a volume is missing volume={blob.volume}") from error
+        if len(content) < end - start:
+            raise CorruptedDataError(
+                f"a volume ends inside an object volume={blob.volume} offset={blob.blob_offset}"
+            )
+        return content
+
+    def list(
+        self, prefix: bytes, start_after: bytes, limit: int, *, markers: bool
+    ) -> Sequence[ListedObject]:
+        first = current_key(max(prefix, start_after + b"\0" if start_after else b""))
+        end = CURRENT + prefix + b"\xff" * (KEY_BYTES_MAX + 1 - len(prefix))
+        listed: list[ListedObject] = []
+        asked = limit
+        while len(listed) < limit:
+            rows = self._index.scan(first, end, asked)
+            for row_key, content in rows:
+                row = decode_object_row(content)
+                if markers or not row.record.delete_marker:
+                    listed.append(ListedObject(row_key[1:], row.record))
+            if len(rows) < asked:
+                break
+            first = rows[-1][0] + b"\0"
+            # More than are missing, and more each time: there may be a million markers in front of the last object.
+            asked = max(limit - len(listed), min(2 * asked, _LISTED_ROWS_MAX))
+        return listed[:limit]
+
+    def versions(self, key: bytes) -> Sequence[IndexRecord]:
+        for _ in range(_LOOKUPS_MAX):
+            changes = IndexChanges(self._index)
+            current = changes.current(key)
+            earlier = [row.record for _, row in changes.earlier_versions(key)]
+            if IndexChanges(self._index).current(key) == current:
+                return [*([] if current is None else [current.record]), *earlier]
+        raise StorageError(f"an object changes faster than it can be read key={key!r}")
+
+
+def _small_objects(
+    contents: Sequence[bytes | Exception | None],
+) -> Sequence[StoredObject | None]:
+    """Those whose rows have all their bytes, checked; None for all others, which are no worse for it."""
+    if _NATIVE is None:
+        return [None] * len(contents)
+    found: list[StoredObject | None] = _NATIVE.small_objects(contents, IndexRecord, StoredObject)
+    return found
+
+
+def _part(stored: StoredObject, wanted: ReadRequest) -> StoredObject:
+    """Of the whole object, what is wanted."""
+    if wanted.length is None and not wanted.start:
+        return stored
+    end = None if wanted.length is None else wanted.start + wanted.length
+    return StoredObject(stored.record, stored.content[wanted.start : end])
+
+
+def _at_hand(row: ObjectRow, wanted: ReadRequest) -> StoredObject | None:
+    """The answer, unless bytes have to be read from a volume. Raises CorruptedDataError."""
+    record, inline = row.record, row.inline
+    start, end = wanted.start, record.size
+    if wanted.length is not None:
+        end = min(end, start + wanted.length)
+    if start >= end:
+        return StoredObject(record, b"")
+    if inline is None:
+        return None
+    check_pieces(inline, 0, record.pieces, record.piece_bytes)
+    return StoredObject(record, inline[start:end])
+
+
+_Result = TypeVar("_Result")
+_Waiting = tuple[ReadRequest, "Future[StoredObject]"]
+
+_CALLS_MAX = 4
+"""Batches under way at a time: one that waits for the disk holds up only its own."""
+_BATCH_MAX = 64
+"""Look-ups of one call, some 0.4 ms of a thread that computes."""
+_THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
+
+
+class ReadQueue:
+    """Close it before what it reads from."""
+
+    def __init__(self, *, lookups: ObjectReader, executor: Executor | None) -> None:
+        self._lookups = lookups
+        self._executor = executor
+        self._asked: list[_Waiting] = []
+        """In this turn of the loop."""
+        self._queue: deque[_Waiting] = deque()
+        self._under_way = 0
+        """Batches."""
+        self._shared_out = False
+        self._calls = 0
+        """Of all kinds."""
+        self._idle: Future[None] | None = None
+        """Somebody waits until there are none."""
+
+    def read(self, wanted: ReadRequest) -> "Future[StoredObject]":
+        """Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
+        loop = asyncio.get_running_loop()
+        future: Future[StoredObject] = loop.create_future()
+        if not wanted.checked:
+            # Parts of chunks and runs, which are no small objects.
+            self._read_alone((wanted, future), None)
+            return future
+        if not self._asked:
+            loop.call_soon(self._begin)
+        self._asked.append((wanted, future))
+        return future
+
+    def call(self, call: Callable[[], _Result]) -> "Future[_Result]":
+        """A call of its own, for whatever else is read. Raises what it raises."""
+        future: Future[_Result] = asyncio.get_running_loop().create_future()
+        self._start(call, partial(_settle, future), partial(_fail, future))
+        return future
+
+    async def close(self) -> None:
+        """Waits for what is under way, also for callers that went away. Nobody may ask any more."""
+        while self._calls or self._asked:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    def _begin(self) -> None:
+        asked, self._asked = self._asked, []
+        answered = 0
+        has_recent = self._lookups.has_recent
+        for waiting in asked:
+            if has_recent and answered < _BATCH_MAX and self._is_answered(waiting):
+                answered += 1
+            else:
+                self._queue.append(waiting)
+        self._start_batches()
+        self._rest()
+
+    def _is_answered(self, waiting: _Waiting) -> bool:
+        """Whether memory has all that is said of it. A blob is on its way then."""
+        wanted, future = waiting
+        if future.done():
+            return True
+        try:
+            found = self._lookups.recent(wanted)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            _fail(future, error)
+            return True
+        if found is None:
+            return False
+        if isinstance(found, ObjectRow):
+            self._read_alone(waiting, found)
+        else:
+            future.set_result(found)
+        return True
+
+    def _start_batches(self) -> None:
+        while self._queue and self._under_way < _CALLS_MAX:
+            batch = self._next_batch()
+            if not batch:
+                return
+            self._under_way += 1
+            self._start(
+                partial(_look_up, self._lookups, [wanted for wanted, _ in batch]),
+                partial(self._end, batch),
+                partial(self._end_failed, batch),
+            )
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        size = _BATCH_MAX
+        if self._shared_out:
+            size = min(size, -(-len(self._queue) // (_CALLS_MAX - self._under_way)))
+        while self._queue and len(batch) < size:
+            waiting = self._queue.popleft()
+            if not waiting[1].done():
+                batch.append(waiting)
+        return batch
+
+    def _end(
+        self,
+        batch: list[_Waiting],
+        found: tuple[list[StoredObject | ObjectRow | Exception], bool],
+    ) -> None:
+        self._under_way -= 1
+        answers, waited_for_disk = found
+        # Inline calls, as a simulation has them, share the loop's thread: what it waits for is not theirs.
+        self._shared_out = waited_for_disk and self._executor is not None
+        for waiting, one in zip(batch, answers, strict=True):
+            future = waiting[1]
+            if future.done():
+                continue
+            if isinstance(one, StoredObject):
+                future.set_result(one)
+            elif isinstance(one, ObjectRow):
+                self._read_alone(waiting, one)
+            else:
+                _fail(future, one)
+        self._start_batches()
+
+    def _end_failed(self, batch: list[_Waiting], error: BaseException) -> None:
+        self._under_way -= 1
+        for _, future in batch:
+            _fail(future, error)
+        self._start_batches()
+
+    def _read_alone(self, waiting: _Waiting, row: ObjectRow | None) -> None:
+        wanted, future = waiting
+        self._start(
+            partial(self._lookups.read, wanted, row),
+            partial(_settle, future),
+            partial(_fail, future),
+        )
+
+    def _start(
+        self,
+        call: Callable[[], _Result],
+        end: Callable[[_Result], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        except RuntimeError as error:  # the executor is shut down
+            failed(error)
+            return
+        self._calls += 1
+        running.add_done_callback(partial(self._ended, end, failed))
+
+    def _ended(
+        self,
+        end: Callable[[_Result], None],
+        failed: Callable[[BaseException], None],
+        running: "Future[_Result]",
+    ) -> None:
+        self._calls -= 1
+        error = asyncio.CancelledError() if running.cancelled() else running.exception()
+        if error is None:
+            end(running.result())
+        else:
+            failed(error)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._idle is not None and not self._calls and not self._asked:
+            self._idle.set_result(None)
+            self._idle = None
+
+
+def _look_up(
+    lookups: ObjectReader, many: list[ReadRequest]
+) -> tuple[list[StoredObject | ObjectRow | Exception], bool]:
+    """In a thread: the answers, and whether a page of the database had to be read from the disk."""
+    before = _pages_read()
+    return lookups.look_up(many), _pages_read() > before
+
+
+def _pages_read() -> int:
+    """By this thread, through memory that stands for a file."""
+    return 0 if _THIS_THREAD is None else resource.getrusage(_THIS_THREAD).ru_majflt
+
+
+def _settle(future: "Future[_Result]", found: _Result) -> None:
+    if not future.done():
+        future.set_result(found)
+
+
+def _fail(future: "Future[_Result]", error: BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(error, OSError):
+        failure = StorageError(f"the volumes cannot be read: {error}")
+        failure.__cause__ = error
+        error = failure
+    future.set_exception(error)
+    future.exception()  # its caller may be gone

@@ -1,0 +1,317 @@
+"""Brings the index up to what the volumes say, when it lags behind by some records: after a kill or a power cut.
+
+Every group is indexed after it was synced, in order; so what the index lacks are exactly the records with numbers at or
+above its own next number. A record below it that stands in an unindexed tail is a copy that compaction had not yet
+published (the original still counts), or belongs to a group that failed.
+
+Invariants:
+
+- Nothing is indexed before it is certain: the tails are synced first, since a kill leaves bytes that only the page
+  cache holds (H39).
+- A group that is not there whole is cut off before anything is indexed (group_tail): no later rebuild may find it.
+- Records are applied in the order of their numbers, whatever volume they stand in, and each number once.
+
+Memory is proportional to what the index lacks: one group after a kill, a few after a power cut. An index that is gone
+is the business of rebuild.
+
+Where the last whole group of a volume ends: what a cut left of the one behind it was never answered.
+
+A group is one write. A power cut keeps any part of it, so records behind a hole may be whole; yet none of them was
+acknowledged, and one may refer to another that is lost. So the group is there whole or not at all.
+
+Invariant: damage that another group follows is no torn write, since that group was written after a sync: nothing is
+cut then, and the damage is reported.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from tier2.volumes.index import (
+    NEXT_SEQUENCE,
+    SEQUENCE_MAX,
+    VOLUME,
+    BlobRow,
+    IndexChanges,
+    ObjectRow,
+    decode_sequence,
+    decode_volume_row,
+    encode_sequence,
+)
+from tier2.volumes.index_database import IndexDatabase
+from tier2.volumes.volume_files import (
+    DamagedHeaderError,
+    DamagedStretch,
+    ScannedRecord,
+    VolumeFiles,
+    VolumeScan,
+)
+from tier2.volumes.volume_format import RecordKind
+
+_LOGGER = logging.getLogger(__name__)
+_VOLUMES_MAX = 1 << 30
+
+
+@dataclass(slots=True)
+class ReplaySummary:
+    """What a start found behind the index, or in all volumes if it had to rebuild it."""
+
+    rebuilt: str = ""
+    """Why the index was made anew; empty if it was not."""
+    records: int = 0
+    copies: int = 0
+    """Of compaction, not published, or of a group that failed: left alone."""
+    cut_bytes: int = 0
+    """Of groups that a cut left in part."""
+    damaged: list[tuple[int, DamagedStretch]] = field(default_factory=list)
+    """Volume and stretch."""
+    unreadable: list[int] = field(default_factory=list)
+    """Volumes whose header is damaged: what the index knows of them can be read."""
+    missing: list[int] = field(default_factory=list)
+    """Volumes that the index needs and that are not there."""
+    references_without_blob: int = 0
+    sequence_next: int = 1
+
+    def log(self, directory: str) -> None:
+        """What a person has to know of it."""
+        if self.rebuilt:
+            _LOGGER.warning(
+                "the index of the volumes was made anew (%s) records=%d directory=%s",
+                self.rebuilt,
+                self.records,
+                directory,
+            )
+        if self.cut_bytes:
+            _LOGGER.warning("an unanswered group was cut off bytes=%d", self.cut_bytes)
+        for number, stretch in self.damaged:
+            _LOGGER.error(
+                "volume=%d has no good record in %d bytes at offset %d: %s",
+                number,
+                stretch.length,
+                stretch.offset,
+                stretch.why,
+            )
+        if self.unreadable:
+            _LOGGER.error("volumes have a damaged header volumes=%s", self.unreadable)
+        if self.missing:
+            _LOGGER.error("volumes with objects are missing volumes=%s", self.missing)
+        if self.references_without_blob:
+            _LOGGER.error("objects without their bytes count=%d", self.references_without_blob)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    volume: int
+    scanned: ScannedRecord
+
+
+class TailReplay:
+    """One start. Blocking; runs in an executor."""
+
+    def __init__(self, *, index: IndexDatabase, volumes: VolumeFiles) -> None:
+        self._index = index
+        self._volumes = volumes
+        self._changes = IndexChanges(index)
+        self._summary = ReplaySummary()
+        self._blobs: dict[bytes, BlobRow] = {}
+        """Bytes in the tails without an object of their own."""
+
+    def run(self) -> ReplaySummary:
+        """Raises CorruptedDataError for a damaged index or a volume that is not ours, OSError."""
+        summary = self._summary
+        stored = self._index.get(NEXT_SEQUENCE)
+        summary.sequence_next = indexed = 1 if stored is None else decode_sequence(stored)
+        numbers = self._volumes.numbers()
+        found: list[_Found] = []
+        for number in numbers:
+            found += self._read_tail(number, indexed)
+        found.sort(key=lambda one: (one.scanned.header.sequence, one.volume))
+        applied = 0
+        for one in found:
+            if one.scanned.header.sequence > applied:
+                applied = one.scanned.header.sequence
+                self._apply(one)
+        self._forget_missing(set(numbers))
+        if self._changes.get(NEXT_SEQUENCE) != encode_sequence(summary.sequence_next):
+            self._changes.put(NEXT_SEQUENCE, encode_sequence(summary.sequence_next))
+        changes = self._changes.take()
+        if changes:
+            # In the order in which a tree likes it.
+            self._index.apply(sorted(changes.items()))
+        return summary
+
+    def _read_tail(self, number: int, indexed: int) -> list[_Found]:
+        summary = self._summary
+        row = self._changes.volume(number)
+        start = 0 if row is None else row.indexed_to
+        size = self._volumes.size(number)
+        if row is not None and start >= size:
+            return []
+        try:
+            header = self._volumes.header(number)
+        except DamagedHeaderError:
+            summary.unreadable.append(number)
+            return []
+        if header is None:
+            return []
+        summary.sequence_next = max(summary.sequence_next, header.sequence_first)
+        file = self._volumes.open_certain(number, start=start)
+        items: list[ScannedRecord | DamagedStretch] = []
+        try:
+            scan = VolumeScan(file, secret=header.secret, size=size, offset=start)
+            tail = BatchTail(scan.offset)
+            for one in scan:
+                tail.see(one)
+                items.append(one)
+        finally:
+            file.close()
+        end = size
+        cut_at = _torn_copies(items, indexed)
+        if cut_at is None:
+            cut_at = tail.cut_at
+        if cut_at is not None:
+            end = cut_at
+            summary.cut_bytes += size - end
+            self._volumes.cut(number, end)
+        return self._sort_out(number, end, items, indexed)
+
+    def _sort_out(
+        self, number: int, end: int, items: list[ScannedRecord | DamagedStretch], indexed: int
+    ) -> list[_Found]:
+        summary = self._summary
+        found: list[_Found] = []
+        for one in items:
+            if isinstance(one, DamagedStretch):
+                if one.offset < end:
+                    summary.damaged.append((number, one))
+                continue
+            sequence = one.header.sequence
+            summary.sequence_next = max(summary.sequence_next, sequence + 1)
+            if one.offset >= end:
+                continue
+            if one.header.kind is RecordKind.BLOB:
+                self._blobs[one.record.content_hash] = blob_row_of(number, one)
+                continue
+            if sequence < indexed:
+                summary.copies += 1
+            else:
+                summary.records += 1
+                found.append(_Found(number, one))
+            self._changes.note_written(number, end=0, lowest=sequence, highest=sequence)
+            if one.header.is_deleted:
+                self._changes.note_tombstones(
+                    number, length=one.header.blob_offset, oldest=one.record.oldest
+                )
+        self._changes.note_written(number, end=end, lowest=SEQUENCE_MAX, highest=0)
+        return found
+
+    def _forget_missing(self, present: set[int]) -> None:
+        for row_key, content in self._index.scan(VOLUME, VOLUME + b"\xff" * 5, _VOLUMES_MAX):
+            number = int.from_bytes(row_key[len(VOLUME) :], "big")
+            if number in present:
+                continue
+            # A power cut may bring this row back: of a new volume it would say that it is indexed already.
+            self._volumes.number_above(number)
+            if decode_volume_row(content).live_bytes:
+                self._summary.missing.append(number)
+            else:
+                self._changes.forget_volume(number)
+
+    def _apply(self, found: _Found) -> None:
+        changes, key, record = self._changes, found.scanned.key, found.scanned.record
+        present = changes.version(key, record.version_id)
+        match found.scanned.header.kind:
+            case RecordKind.PUT:
+                row = object_row_of(found.volume, found.scanned)
+                if row.has_blob_row and not self._has_blob(found):
+                    self._summary.references_without_blob += 1
+                    return
+                changes.put_version(key, row)
+            case RecordKind.CHANGE:
+                if present is not None:
+                    row = object_row_of(found.volume, found.scanned)
+                    changes.replace_object(*present, row)
+            case RecordKind.TOMBSTONE:
+                if present is not None:
+                    changes.remove_version(key, *present)
+            case RecordKind.BLOB:
+                raise AssertionError("bytes without an object are not applied")
+
+    def _has_blob(self, found: _Found) -> bool:
+        """The blob of the record has a row now: its own bytes, or those of another record.
+
+        Whoever brought bytes that were there already had found those damaged: all are led to the new ones, as then.
+        """
+        scanned = found.scanned
+        content_hash = scanned.record.content_hash
+        known = self._changes.blob(content_hash)
+        blob = self._blobs.get(content_hash)
+        if scanned.header.blob_length:
+            blob = blob_row_of(found.volume, scanned)
+        if blob is None:
+            return known is not None
+        if known is None:
+            self._changes.add_blob(content_hash, blob)
+        elif (known.volume, known.record_offset) != (blob.volume, blob.record_offset):
+            self._changes.move_blob(content_hash, known, blob)
+        return True
+
+
+def _torn_copies(items: list[ScannedRecord | DamagedStretch], indexed: int) -> int | None:
+    """Where a tail of copies that nobody names has its first hole: what was not yet synced is in no order."""
+    holes = [one.offset for one in items if isinstance(one, DamagedStretch)]
+    only_copies = all(
+        one.header.sequence < indexed for one in items if isinstance(one, ScannedRecord)
+    )
+    return holes[0] if holes and only_copies else None
+
+
+def blob_row_of(volume: int, scanned: ScannedRecord) -> BlobRow:
+    """Where the bytes of a record are; nobody names them yet."""
+    offset = scanned.offset + scanned.header.blob_offset
+    return BlobRow(volume, scanned.offset, offset, scanned.header.blob_length, 0)
+
+
+def object_row_of(volume: int, scanned: ScannedRecord) -> ObjectRow:
+    """The row of a record that is no tombstone."""
+    length = scanned.header.blob_offset + len(scanned.inline or b"")
+    return ObjectRow(volume, scanned.offset, length, scanned.record, scanned.inline)
+
+
+class BatchTail:
+    """Follows one scan."""
+
+    def __init__(self, start: int) -> None:
+        """`start`: where the scan begins, at the end of a group."""
+        self._group_start = start
+        self._torn_at: int | None = None
+        """Start of the group in which there is damage."""
+        self._ends_behind_damage = 0
+        """Groups that end with the damage or behind it."""
+        self._open = False
+
+    def see(self, one: ScannedRecord | DamagedStretch) -> None:
+        """The next item of the scan."""
+        if isinstance(one, DamagedStretch):
+            self._torn_at = self._group_start
+            self._ends_behind_damage = 0
+        # A record whose body alone is bad says as well whether its group ends with it.
+        header = one.header
+        if header is None:
+            return
+        self._open = header.batch_left > 0
+        if not self._open:
+            self._group_start = one.offset + header.total_length
+            self._ends_behind_damage += 1
+
+    def pass_over(self, end: int, groups: int) -> None:
+        """So many whole groups came next, the last of which ends at `end`."""
+        assert not self._open, "groups that begin inside another one"
+        self._group_start = end
+        self._ends_behind_damage += groups
+
+    @property
+    def cut_at(self) -> int | None:
+        """Where the volume has to end, or None if its last group is whole."""
+        if self._torn_at is not None and self._ends_behind_damage <= 1:
+            return self._torn_at
+        return self._group_start if self._open else None

@@ -1,0 +1,628 @@
+"""Changes are made in batches: everything that is ready when the last batch ends is the next one.
+
+Invariants:
+
+- One batch is under way at a time, and the database is written by nobody beside it: whoever has the turn does either.
+  Whoever takes from the queue, or from the database, without the turn breaks this.
+- A change joins the queue synchronously, in the order of the calls, and leaves it in that order (group_line).
+- The disk does not wait for the loop: the thread that has committed a batch goes on with the next by itself, if that is
+  ready; a thread that has hashed contents commits them, if nobody else commits. What is ready while a thread gives the
+  turn back is seen: it looks once more behind that.
+- No waiting window: a lone change is a batch of one.
+- The queue is bounded by bytes, those of contents that are being hashed included; more wait outside, in order.
+- A caller that goes away changes nothing: its change is made all the same, unless its bytes are being checked then.
+- A put that finds its bytes in the index leaves the queue until they are checked, then joins it again (check_line).
+- When a batch fails, every change of it fails with one error, outcome unknown; the next batch has a new volume. A put
+  whose bytes could not be hashed, or whose description is refused, fails alone, before its batch.
+- `changed` is called after every batch of somebody else than compaction: there may be something to compact; urgently,
+  if the disk is full.
+- The database of the index gets what was committed after a delay, also when nothing follows.
+
+The queue in which changes wait for their batch, and in which the contents of puts are hashed meanwhile.
+
+    queue, in the order of the calls -> round: its contents are being hashed -> ready: batches are cut off its front
+
+Invariants:
+
+- Changes leave in the order in which they joined: what needs no hashing does not overtake what does.
+- Disk and hash work side by side: a round is hashed while a batch is under way. Callers that put again when their batch
+  has ended would else come all at once for ever, and nothing be hashed while the disk works. So of what comes at once
+  while the disk has nothing to do one half is hashed first, and becomes a batch of its own.
+- Nothing waits for company: a round is what has come by the turn of the loop in which it begins.
+- A round is bounded, so whoever joins behind it waits little longer than for a batch of that size.
+- A caller that goes away takes nothing from the others of its round.
+- One at a time takes from what is ready: whoever has the turn. One at a time adds to it: while there is a round, who
+  ends the last of its calls, which is a thread that need not wait for the loop to look; else the loop. Each does so by
+  single steps of a deque, which need no lock.
+"""
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from segmentstore.contracts.errors import (
+    SegmentStoreError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+from segmentstore.runtime.clock import WallClock
+from tier2.volumes.deduplication import DuplicateCheckQueue
+from tier2.volumes.group_commit import GroupCommit
+from tier2.volumes.mutations import (
+    OF_COMPACTION,
+    DuplicateFound,
+    Mutation,
+    NewObject,
+    Put,
+    SmallPut,
+    UnhashedPut,
+    draft_of,
+)
+from tier2.volumes.objects import ALWAYS, ContentDigest, IndexRecord, digest_all, digest_by_name
+from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.volume_files import NO_SPACE
+from tier2.volumes.write_batch import Outcome, PreparedBatch, QueuedMutation, new_object
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+_LOGGER = logging.getLogger(__name__)
+
+_BATCHES_IN_TURN_MAX = 16
+"""Others use the executor, too."""
+
+
+class WriteQueue:
+    """start(), submit()..., close()."""
+
+    def __init__(
+        self,
+        *,
+        commit: GroupCommit,
+        check: Callable[[Put, DuplicateFound], Put],
+        executor: Executor | None,
+        readers: Executor | None,
+        wall_clock: WallClock,
+        settings: VolumeSettings,
+        changed: Callable[[bool], None] | None = None,
+    ) -> None:
+        """`check` is called in the readers."""
+        self._commit = commit
+        self._changed = changed
+        self._executor = executor
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._queue = HashingQueue(
+            executor=executor,
+            wall_clock=wall_clock,
+            settings=settings,
+            prepare=commit.prepare,
+            is_idle=lambda: bool(self._turn),
+            hashed=self._commit_ready,
+        )
+        self._checks = DuplicateCheckQueue(check=check, executor=readers, checked=self._see_checked)
+        self._turn: deque[None] = deque([None])
+        """Empty while somebody has the turn; taken and given back by single steps, which need no lock."""
+        self._queued_bytes = 0
+        self._unanswered = 0
+        """Changes that have joined: ready, in a batch, or being hashed or checked."""
+        self._room_changed = asyncio.Event()
+        self._waiting_outside = 0
+        self._worker: asyncio.Task[None] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_due = False
+        self._closing = False
+
+    def start(self) -> None:
+        assert self._worker is None, "the line is started already"
+        self._worker = asyncio.create_task(self._work(), name="volumes: group commit")
+
+    async def close(self) -> None:
+        """Everything in the queue is made, then the volume is closed. Idempotent."""
+        self._closing = True
+        self._room_changed.set()
+        self._queue.wake()
+        if self._worker is not None:
+            await self._worker
+            self._worker = None
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        await self._run(self._commit.close)
+
+    async def submit(self, mutation: Mutation | UnhashedPut | SmallPut) -> IndexRecord | None:
+        """The mutation's record once it is durable and indexed. Raises what refused it, or StorageError."""
+        if self._waiting_outside or not self._has_room():
+            await self._wait_for_room()
+        # Whoever gives up waiting cancels the future, and does not take the change out of the queue.
+        return await self._join(mutation)
+
+    def submit_at_once(
+        self, mutation: Mutation | UnhashedPut | SmallPut
+    ) -> "Future[IndexRecord | None] | None":
+        """As `submit`, without a coroutine in between; None, and nothing is done, if somebody has to wait for room."""
+        if self._waiting_outside or not self._has_room():
+            return None
+        return self._join(mutation)
+
+    async def _wait_for_room(self) -> None:
+        self._waiting_outside += 1
+        try:
+            # All are woken in the order in which they came, and the first ones take what there is.
+            while not (self._has_room() or self._closing):
+                self._room_changed.clear()
+                await self._room_changed.wait()
+        finally:
+            self._waiting_outside -= 1
+
+    async def submit_all(self, mutations: Sequence[Mutation]) -> None:
+        """Changes without bytes of their own, side by side in the queue. Raises what refused the first one."""
+        for future in [self._join(mutation) for mutation in mutations]:
+            await future
+
+    def _join(self, mutation: Mutation | UnhashedPut | SmallPut) -> "Future[IndexRecord | None]":
+        if self._closing or self._worker is None:
+            raise StorageUnavailableError("the volumes are closed", state="unavailable")
+        future: Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
+        waiting = QueuedMutation(mutation, future)
+        self._queue.join(waiting)
+        self._queued_bytes += waiting.size
+        self._unanswered += 1
+        return future
+
+    def _has_room(self) -> bool:
+        return self._queued_bytes < self._settings.queued_bytes_max
+
+    async def _work(self) -> None:
+        while not (self._closing and not self._unanswered and self._turn):
+            await self._queue.changed()
+            # Also while the queue never empties: readers beside this process see only what the database has.
+            if self._flush_due and self._takes_turn():
+                self._flush_due = False
+                try:
+                    await self._run(self._commit.flush_index)
+                finally:
+                    self._turn.append(None)
+            if self._queue.has_ready and self._turn:
+                await self._make()
+
+    async def _make(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            call = loop.run_in_executor(self._executor, self._commit_ready, loop)
+        except RuntimeError as error:  # the executor is shut down
+            if self._takes_turn():
+                batch = self._queue.take_batch()
+                self._answer(batch, [_translate(error) for _ in _made_of(batch)])
+                self._turn.append(None)
+            self._queue.wake()
+        else:
+            await call
+
+    def _takes_turn(self) -> bool:
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _commit_ready(self, loop: AbstractEventLoop) -> None:
+        """In the executor: what is ready, one batch after the other, if nobody else has the turn."""
+        batches_left = _BATCHES_IN_TURN_MAX
+        while batches_left and self._queue.has_ready and not self._flush_due and self._takes_turn():
+            try:
+                batches_left = self._commit_in_turn(batches_left, loop)
+            finally:
+                self._turn.append(None)
+                loop.call_soon_threadsafe(self._queue.wake)
+
+    def _commit_in_turn(self, batches_left: int, loop: AbstractEventLoop) -> int:
+        """How many batches this thread may still make."""
+        ended: list[tuple[list[QueuedMutation], list[Outcome]]] = []
+
+        def tell() -> None:
+            while ended:
+                loop.call_soon_threadsafe(self._answer, *ended.pop())
+
+        try:
+            while batches_left and not self._flush_due:
+                batch = self._queue.take_batch()
+                # The loop has to wake, and until then this batch is judged: neither waits for the other.
+                tell()
+                if not batch:
+                    break
+                batches_left -= 1
+                ended.append((batch, self._outcomes_of(batch)))
+        finally:
+            tell()
+        return batches_left
+
+    def _outcomes_of(self, batch: list[QueuedMutation]) -> list[Outcome]:
+        """Of those that could be hashed."""
+        try:
+            self._queue.hash_small(batch)
+            mutations = _made_of(batch)
+            if not mutations:
+                return []
+            return self._commit.commit(
+                mutations,
+                self._wall_clock.now_ms(),
+                ahead=[one.ahead for one in batch if one.error is None],
+            )
+        except (OSError, SegmentStoreError) as error:
+            failure = _translate(error)
+        except Exception as error:
+            _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
+            failure = _translate(error)
+        return [failure for one in batch if one.error is None]
+
+    def _answer(self, batch: list[QueuedMutation], outcomes: list[Outcome]) -> None:
+        found = iter(outcomes)
+        for waiting in batch:
+            outcome = next(found) if waiting.error is None else _translate(waiting.error)
+            if isinstance(outcome, DuplicateFound):
+                self._checks.join(waiting, outcome)
+                continue
+            _complete(waiting.future, outcome)
+            self._queued_bytes -= waiting.size
+            self._unanswered -= 1
+        if self._waiting_outside:
+            self._room_changed.set()
+        if not outcomes:
+            return
+        if self._changed is not None and not all(
+            isinstance(waiting.mutation, OF_COMPACTION)
+            for waiting in batch
+            if waiting.error is None
+        ):
+            self._changed(self._commit.full)
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(
+                self._settings.index_delay_seconds, self._flush_soon
+            )
+
+    def _see_checked(self, waiting: QueuedMutation, outcome: Put | BaseException | None) -> None:
+        if isinstance(outcome, Put):
+            waiting.mutation = outcome
+            waiting.ahead = None
+            self._queue.join(waiting)
+            return
+        if outcome is not None:
+            _complete(waiting.future, _translate(outcome))
+        self._queued_bytes -= waiting.size
+        self._unanswered -= 1
+        if self._waiting_outside:
+            self._room_changed.set()
+        self._queue.wake()
+
+    def _flush_soon(self) -> None:
+        self._flush_timer = None
+        self._flush_due = True
+        self._queue.wake()
+
+    async def _run(
+        self,
+        call: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
+
+
+def _made_of(batch: list[QueuedMutation]) -> list[Mutation]:
+    """What is to be made of it: without the puts that came to nothing before their batch."""
+    made: list[Mutation] = []
+    for waiting in batch:
+        mutation = waiting.mutation
+        if waiting.error is None:
+            assert not isinstance(mutation, UnhashedPut | SmallPut), f"not hashed {mutation.key=}"
+            made.append(mutation)
+    return made
+
+
+def _complete(
+    future: "Future[IndexRecord | None]", outcome: IndexRecord | SegmentStoreError | None
+) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, SegmentStoreError):
+        future.set_exception(outcome)
+        future.exception()  # its caller may be gone
+    else:
+        future.set_result(outcome)
+
+
+def _translate(error: BaseException) -> SegmentStoreError:
+    if isinstance(error, SegmentStoreError):
+        return error
+    full = isinstance(error, OSError) and error.errno in NO_SPACE
+    kind = StorageFullError if full else StorageError
+    failure = kind(f"the volumes cannot be written: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+_CALLS_MAX = 2
+"""Of the executor, for a round that begins while the disk has nothing to do. Beside a batch it is one: the write takes
+as long, and each call needs the interpreter between two contents."""
+_HALVED_BYTES_MIN = 1 << 20
+"""Less is written in about the time of one sync: two of them would take longer than one batch."""
+_HASHED_BYTES_MAX = 4 << 20
+
+
+class HashingQueue:
+    """join(); then changed() tells one worker to look, and take_batch() whoever has the turn."""
+
+    def __init__(
+        self,
+        *,
+        executor: Executor | None,
+        wall_clock: WallClock,
+        settings: VolumeSettings,
+        prepare: Callable[[Sequence[Put], int], PreparedBatch],
+        is_idle: Callable[[], bool],
+        hashed: Callable[[AbstractEventLoop], None],
+    ) -> None:
+        """`prepare` and `hashed` are called in the executor.
+
+        prepare: of puts, at a time, beside a batch under way: what may be done before theirs. May raise StorageError.
+        is_idle: nobody makes a batch now. hashed: a round has ended, and is ready.
+        """
+        self._executor = executor
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._prepare = prepare
+        self._is_idle = is_idle
+        self._hashed = hashed
+        self._queue: deque[QueuedMutation] = deque()
+        self._undigested_bytes = 0
+        """In the queue."""
+        self._hashing: list[QueuedMutation] = []
+        self._not_last: deque[None] = deque()
+        """One for each of its calls but one: whoever ends a call and finds none has ended the last one."""
+        self._hashing_is_due = False
+        self._ready: deque[QueuedMutation] = deque()
+        self._changed = asyncio.Event()
+
+    def join(self, waiting: QueuedMutation) -> None:
+        """Behind all who joined before."""
+        self._queue.append(waiting)
+        if type(waiting.mutation) is not UnhashedPut:
+            self._pass_hashed()
+            self._changed.set()
+            return
+        self._undigested_bytes += waiting.size
+        if not self._hashing and not self._hashing_is_due:
+            self._hashing_is_due = True
+            asyncio.get_running_loop().call_soon(self._begin_hashing)
+
+    def wake(self) -> None:
+        """`changed` returns soon."""
+        self._changed.set()
+
+    @property
+    def has_ready(self) -> bool:
+        """A batch could be cut. For any thread."""
+        return bool(self._ready)
+
+    async def changed(self) -> None:
+        """Something may have become ready, or `wake` was called, since this returned the last time. For one worker."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def hash_small(self, batch: Sequence[QueuedMutation]) -> None:
+        """Of what was cut: the puts that joined without being hashed. In any thread."""
+        small: list[QueuedMutation] = []
+        wanted: list[SmallPut] = []
+        for one in batch:
+            if type(one.mutation) is SmallPut:
+                small.append(one)
+                wanted.append(one.mutation)
+        if small:
+            _note(small, _digest_small(wanted, self._wall_clock.now_ms(), self._settings))
+
+    def _pass_hashed(self) -> None:
+        """Whatever is in front of the queue and needs no hashing is ready."""
+        if self._hashing:
+            return
+        queue = self._queue
+        while queue and type(queue[0].mutation) is not UnhashedPut:
+            self._ready.append(queue.popleft())
+
+    def take_batch(self) -> list[QueuedMutation]:
+        """What is ready at the front, as much as a batch may have.
+
+        Called in any thread, by whoever has the turn.
+        """
+        settings = self._settings
+        ready = self._ready
+        batch: list[QueuedMutation] = []
+        size = 0
+        while ready and len(batch) < settings.group_records_max:
+            first = ready[0]
+            size += first.size
+            if batch and size > settings.group_bytes_max:
+                break
+            batch.append(first)
+            ready.popleft()
+        return batch
+
+    # --- hashing ---------------------------------------------------------------------------------
+
+    def _begin_hashing(self) -> None:
+        self._hashing_is_due = False
+        self._pass_hashed()
+        if self._hashing or not self._queue:
+            return
+        is_idle = self._is_idle() and not self._ready
+        wanted = min(self._undigested_bytes, _HASHED_BYTES_MAX)
+        if is_idle and wanted >= _HALVED_BYTES_MIN:
+            wanted //= 2
+        contents: list[QueuedMutation] = []
+        size = 0
+        while self._queue and size < wanted:
+            waiting = self._queue.popleft()
+            self._hashing.append(waiting)
+            if type(waiting.mutation) is UnhashedPut:
+                contents.append(waiting)
+                size += waiting.size
+        self._undigested_bytes -= size
+        shares = _shares(contents, _CALLS_MAX if is_idle else 1)
+        self._not_last = deque([None] * (len(shares) - 1))
+        for share in shares:
+            self._hash(share)
+
+    def _hash(self, share: list[QueuedMutation]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            call = loop.run_in_executor(self._executor, self._hash_in_thread, share, loop)
+        except RuntimeError as error:  # the executor is shut down
+            self._give_up(share, error)
+        else:
+            call.add_done_callback(partial(self._see_end, share))
+
+    def _hash_in_thread(self, share: list[QueuedMutation], loop: AbstractEventLoop) -> None:
+        wanted = [one.mutation for one in share if isinstance(one.mutation, UnhashedPut)]
+        now_ms = self._wall_clock.now_ms()
+        outcomes = _digest_all(wanted, now_ms, self._settings)
+        puts = [one for one in outcomes if isinstance(one, Put)]
+        # What fails here fails again in the batch, and is reported there.
+        with suppress(OSError, SegmentStoreError):
+            ahead = self._prepare(puts, now_ms)
+            for waiting in share:
+                waiting.ahead = ahead
+        if self._note_outcomes(share, outcomes):
+            # The next round begins while this thread makes the batch.
+            loop.call_soon_threadsafe(self._end_hashing)
+            self._hashed(loop)
+
+    def _note_outcomes(
+        self, share: list[QueuedMutation], outcomes: Sequence[Put | BaseException]
+    ) -> bool:
+        """Once for each call, in any thread; whether that was the last one, and all are ready."""
+        _note(share, outcomes)
+        try:
+            self._not_last.pop()
+        except IndexError:
+            self._ready.extend(self._hashing)
+            return True
+        return False
+
+    def _see_end(self, share: list[QueuedMutation], call: "Future[None]") -> None:
+        error = asyncio.CancelledError() if call.cancelled() else call.exception()
+        if error is None:
+            return
+        if type(share[0].mutation) is not UnhashedPut or share[0].error is not None:
+            raise error  # It hashed them, and failed in what is no business of this queue: the loop reports it.
+        self._give_up(share, error)
+
+    def _give_up(self, share: list[QueuedMutation], error: BaseException) -> None:
+        if self._note_outcomes(share, [error] * len(share)):
+            self._end_hashing()
+
+    def _end_hashing(self) -> None:
+        self._hashing = []
+        self._begin_hashing()
+        self._changed.set()
+
+
+def _note(share: Sequence[QueuedMutation], outcomes: Sequence[Put | BaseException]) -> None:
+    for waiting, outcome in zip(share, outcomes, strict=True):
+        if isinstance(outcome, Put):
+            waiting.mutation = outcome
+        else:
+            waiting.error = outcome
+
+
+def _shares(contents: list[QueuedMutation], count: int) -> list[list[QueuedMutation]]:
+    """The same in the same order, in at most `count` lists of about as many bytes."""
+    wanted = sum(one.size for one in contents) / count
+    shares: list[list[QueuedMutation]] = []
+    room = 0.0
+    for one in contents:
+        if not shares or (one.size > room and len(shares) < count):
+            shares.append([])
+            room = wanted
+        shares[-1].append(one)
+        room -= one.size
+    return shares
+
+
+def _digest_all(
+    wanted: Sequence[UnhashedPut], now_ms: int, settings: VolumeSettings
+) -> list[Put | SegmentStoreError]:
+    hashed = [one.content for one in wanted if not one.unique]
+    found = iter(digest_all(hashed, settings.piece_bytes))
+    return [
+        _put_of(
+            one,
+            digest_by_name(one.key, one.content, settings.piece_bytes)
+            if one.unique
+            else next(found),
+            now_ms,
+            settings,
+        )
+        for one in wanted
+    ]
+
+
+def _digest_small(wanted: Sequence[SmallPut], now_ms: int, settings: VolumeSettings) -> list[Put]:
+    """As `_digest_all`, of what has only what `draft_of` need not look at."""
+    piece_bytes, inline_bytes_max = settings.piece_bytes, settings.inline_bytes_max
+    contents = [(one.content,) for one in wanted]
+    puts: list[Put] = []
+    for one, found in zip(wanted, digest_all(contents, piece_bytes), strict=True):
+        key, content, content_type, etag, size = one
+        content_hash = found.content_hash
+        # By position: names cost a third more.
+        draft = IndexRecord(
+            size,
+            0,
+            content_hash,
+            etag or content_hash[:16].hex(),
+            now_ms,
+            piece_bytes,
+            found.pieces,
+            content_type,
+            {},
+            "",
+            None,
+            0,
+            False,
+            False,
+            False,
+            size <= inline_bytes_max,
+        )
+        new: NewObject = (
+            key,
+            content_type,
+            draft.etag,
+            content_hash,
+            found.pieces[0],
+            size,
+            now_ms,
+            content if draft.inline else None,
+            (content,),
+        )
+        puts.append(Put(key, draft, (content,), ALWAYS, False, None, False, new))
+    return puts
+
+
+def _put_of(
+    one: UnhashedPut, found: ContentDigest, now_ms: int, settings: VolumeSettings
+) -> Put | SegmentStoreError:
+    try:
+        draft = draft_of(found, one.description, now_ms=now_ms, settings=settings)
+    except SegmentStoreError as error:
+        return error
+    # By position: names cost a third more.
+    put = Put(one.key, draft, one.content, one.condition, one.bypass_governance, None, one.unique)
+    put.new = new_object(put)
+    return put
