@@ -1,6 +1,6 @@
 """What the client asks of the controller: scopes, streams and their segments, in the client's own words.
 
-Transactions and tables are in `controller_transactions.py` and `controller_tables.py`.
+Transactions and tables are in `controller.py` and `controller.py`.
 
 What the client asks of the controller about transactions.
 

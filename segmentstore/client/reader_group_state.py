@@ -4,7 +4,7 @@ Invariants:
 
 - A segment is read by at most one reader; its offset in the state is one up to which everything was acknowledged.
 - Every segment of a position is read by somebody, unassigned, or finished; nothing is forgotten when a reader leaves.
-- Successors begin only after all of their predecessors are finished (`reading_order.py`).
+- Successors begin only after all of their predecessors are finished (`stream_segments.py`).
 - Each change is idempotent: made twice, because the answer to the first was lost, it is the same as once.
 
 Format, one JSON object, version 1:

@@ -1,6 +1,6 @@
 """What the controller refuses, and why.
 
-The kind decides the gRPC status when a verb has no status of its own for the case (see api/statuses.py).
+The kind decides the gRPC status when a verb has no status of its own for the case (see api/grpc_server.py).
 """
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError

@@ -11,8 +11,8 @@ Puts the room together: one handler over a SegmentApi, and what has to run besid
 /v1/stream/{name}     Durable Streams (stream_*.py)
 /v1/segments...       segment verbs (segment_verbs.py)
 /v1/flush             POST: everything is in Tier 2 (segment_verbs.py)
-/v1/containers...     swaps that compactors propose (swap_verbs.py)
-/v1/backups...        points in time of the store (backup_verbs.py)
+/v1/containers...     swaps that compactors propose (tier2_verbs.py)
+/v1/backups...        points in time of the store (tier2_verbs.py)
 /v1/clocks/settle     POST: a person says that the present time is right (H77)
 /health, /metrics
 """

@@ -11,7 +11,7 @@
 Reads every chunk that a manifest names, and tells whose bytes are damaged: the proof of a copy.
 
 - What nothing refers to (garbage, stretches of an object that no layout names) is not looked at.
-- An object that is not there is passed over: lost_chunks.py tells of those.
+- An object that is not there is passed over: tier2/offline/lost_data.py tells of those.
 - Memory: one chunk, and RANGES_SHOWN sentences; further ranges are only counted.
 """
 

@@ -1,7 +1,7 @@
 """The directory of a log: who may use it, under which epoch, and the names of its files.
 
     lock                        held by flock while a process owns the log; its text says who
-    identity                    which log this is (identity.py)
+    identity                    which log this is (directory.py)
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
     disabled                    present while the log refuses to be initialised; why, in UTF-8 (may be cut off or empty)

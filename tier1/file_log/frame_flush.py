@@ -1,6 +1,6 @@
 """Writes and syncs frames in an executor job that goes from one frame to the next without asking the loop.
 
-A lone small frame may be written on the loop itself, when its log's pace says that this is shorter (sync_pace.py).
+A lone small frame may be written on the loop itself, when its log's pace says that this is shorter (frame_flush.py).
 
 A frame that was handed over while the job is busy is begun as soon as the one before it is synced: the disk does not
 wait for the loop to wake, to complete futures and to plan. The loop learns of a frame while the next is being written.

@@ -2,8 +2,8 @@
 
 How it works, and what each file here adds to it:
 
-    append() -> FrameWriter (writer.py) -> frames (frames.py) -> files (journal.py), made ahead by JournalPool (pool.py)
-    initialize() -> LogOpening (opening.py): lock and epoch (directory.py), scan (scan.py), chain (recovery.py)
+    append() -> FrameWriter (writer.py) -> frames (frames.py) -> files (journals.py), made ahead by JournalPool (journals.py)
+    initialize() -> LogOpening (opening.py): lock and epoch (directory.py), scan (recovery.py), chain (recovery.py)
 
 Invariants (the door's L1 to L6 apart):
 - Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner (H39).

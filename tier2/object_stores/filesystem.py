@@ -14,8 +14,8 @@ start() first, close() last, after every other call has ended.
 The blocking half of the filesystem store: every verb as one call that runs to its end in an executor thread.
 
     <root>/lock               the store's lock: held while a name is conditionally replaced or removed
-    <root>/temporary/         see temporary_files.py
-    <root>/objects/<key>      one file for each object, holding exactly its bytes; names as in file_names.py
+    <root>/temporary/         see filesystem.py
+    <root>/objects/<key>      one file for each object, holding exactly its bytes; names as in filesystem.py
 
 Invariants (H11):
 

@@ -43,7 +43,7 @@ Invariants:
 
 One epoch of a stream: the segments that took events side by side.
 
-    version 1 | unsigned epoch | unsigned reference epoch | signed created ms | list of segments (see stream_segment.py)
+    version 1 | unsigned epoch | unsigned reference epoch | signed created ms | list of segments (see stream_records.py)
 
 Invariants:
 

@@ -1,11 +1,11 @@
 """One call of the service, from the bytes of the request to the bytes of the answer.
 
 Invariant: a refusal, or anything else that an old record would make wrong, is told once what it rests on is proved
-(stale_answers.py).
+(call.py).
 
 Which answers are told as they are, although the controller may have lost its tables and not know it yet.
 
-All others wait for a proof (metadata/log_proof.py): refusals, "there is none", "nothing follows", listings, and what a
+All others wait for a proof (segmentstore/controller/metadata/ownership_proof.py): refusals, "there is none", "nothing follows", listings, and what a
 call found done already.
 
 | told at once | why an old one does no harm |

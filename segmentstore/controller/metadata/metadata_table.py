@@ -11,7 +11,7 @@ Invariants:
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
 - A batch that finds its names as it wants them writes nothing, so no version holds off a removal that is on its way
   behind it: it is refused while a batch is under way that nobody waits for.
-- What a call reads is noted with it (tables_read.py): its answer may have to wait for `proof` that it was not old.
+- What a call reads is noted with it (ownership_proof.py): its answer may have to wait for `proof` that it was not old.
 """
 
 import asyncio

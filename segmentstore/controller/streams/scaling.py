@@ -3,7 +3,7 @@
 Invariants:
 
 - The intent is the new epoch itself: whoever resumes follows its record and decides nothing again.
-- The order of the steps is that of epoch_transition.py; the new epoch becomes current last.
+- The order of the steps is that of scaling.py; the new epoch becomes current last.
 
 From one epoch to the next: what scaling and a commit behind a scale have in common.
 

@@ -54,7 +54,7 @@ from segmentstore.runtime.clock import WallClock
 
 _ID_BYTES = 16
 _EPOCH_SHIFT = 96
-# The lower 96 bits are hashed, without bit 63: see transaction_ids.py.
+# The lower 96 bits are hashed, without bit 63: see reservations.py.
 _DERIVED_BITS = (1 << _EPOCH_SHIFT) - 1 & ~(1 << 63)
 
 

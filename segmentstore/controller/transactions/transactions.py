@@ -1,6 +1,6 @@
 """The controller's verbs of transactions.
 
-    create   record OPEN, then segments, then the answer (begins.py)
+    create   record OPEN, then segments, then the answer (transactions.py)
     commit   record COMMITTING, then the answer; merging follows (completer.py)
     abort    record ABORTING, then the answer; deleting follows
     ping     a new lease, in memory only; a controller that starts grants the longest one

@@ -13,7 +13,7 @@
 
 The `export` job: the events of a stream as Parquet files by day, each event once, and only new ones the next time.
 
-    plan    the stream as it is now - what was exported -> batches of bounded size (export_ledger.py)
+    plan    the stream as it is now - what was exported -> batches of bounded size (export.py)
     batch   spark.read of its ranges -> date of the event -> Parquet in staging -> manifest -> files in place
 
 - A range goes from where the last manifest ends to the tail at planning; ends lie where events begin.

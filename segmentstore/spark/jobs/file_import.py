@@ -1,6 +1,6 @@
 """The `import` job: rows of Parquet, JSON, CSV or text files as events of a stream, each row once.
 
-    plan    the input files that were not planned yet -> batches of files, with their schema (work_ledger.py)
+    plan    the input files that were not planned yet -> batches of files, with their schema (job_execution.py)
     batch   spark.read of its files -> key and value -> the exactly-once sink, as one version of this import
 
 - A batch is one write with txnAppId and txnVersion: the store itself remembers it, so a run that was killed between

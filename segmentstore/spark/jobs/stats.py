@@ -1,8 +1,8 @@
 """The `stats` job: sizes, rates and skew of every stream over time, from layouts and chunk indexes; no block is read.
 
     driver    layouts -> stretches of neighbouring chunks
-    tasks     the indexes of a stretch -> its facts (stretch_facts.py)
-    driver    stretches -> segments -> streams -> one HTML file (statistics_report.py)
+    tasks     the indexes of a stretch -> its facts (stream_statistics.py)
+    driver    stretches -> segments -> streams -> one HTML file (stats_report.py)
 
 - The file is written beside its place and renamed: a reader finds the old report or the new one.
 - With a directory for its state, a job that was killed goes on: chunks never change, so their facts are read once.

@@ -2,7 +2,7 @@
 
     driver    every container: runs, catalog, references, garbage, continuity of layouts, orphans (tier2/storage)
     tasks     every chunk image: checksums of blocks and file, offsets, event framing (chunk_scrub.py)
-    driver    events go on from chunk to chunk (event_framing.py)
+    driver    events go on from chunk to chunk (chunk_scrub.py)
 
 - The service may be at work meanwhile. Every byte that the roots named at first is proved, unless it was deleted: what
   compaction moves away is looked for where it is now (H8). What came later is for the next run.

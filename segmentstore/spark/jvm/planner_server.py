@@ -13,7 +13,7 @@ ends when its input does or after it was idle for long. Standard output is kept 
                                                                {"error": "sentence"} instead of any of these
 
 `options` are those of the data source. A filter is [column, comparison, [number, ...]]: segment_id, offset, or
-timestamp in microseconds; =, <, <=, >, >= or in. A place is one of physical_places.py, or "service:". A range:
+timestamp in microseconds; =, <, <=, >, >= or in. A place is one of block_locations.py, or "service:". A range:
 
     scope, stream, segment_id    null for a segment that is no stream's
     segment                      its qualified name
