@@ -41,6 +41,7 @@ class RecoveryOptions:
 
 
 async def recover_store(options: RecoveryOptions) -> "RecoveryResult":
+    """Makes the data directory usable from what Tier 2 holds; the result says what was done and what is lost."""
     from segmentstore.recovery.rebuild import DataDirectoryRebuild
     from segmentstore.recovery.report import (
         RecoveryResult,

@@ -64,7 +64,7 @@ _STATUSES: Mapping[str, int] = {
 }
 
 
-class S3Error(Exception):  # noqa: N818 - an answer, as much as it is an error
+class S3Error(Exception):
     """A request is refused, or could not be done."""
 
     def __init__(self, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:

@@ -240,7 +240,7 @@ class SimulatedFile:
 
     def drop_page_cache(self, start: int = 0, length: int = 0) -> None:
         """Clean pages read back as the platter has them: also those that a failed sync gave up."""
-        self._mount.enter("forget_cached", self._path)
+        self._mount.enter("drop_page_cache", self._path)
         inode = self._inode
         for page in inode.pages:
             is_asked = page * PAGE_BYTES >= start and (

@@ -51,7 +51,7 @@ class FailingFile:
         self._file.write_synced(offset, buffers)
 
     def write_direct(self, offset: int, buffers: Sequence[BufferView]) -> None:
-        self._log.note("write_past_cache", self._path)
+        self._log.note("write_direct", self._path)
         self._file.write_direct(offset, buffers)
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -75,11 +75,11 @@ class FailingFile:
         self._file.sync_data()
 
     def start_writeback(self, start: int, length: int) -> None:
-        self._log.note("start_writing", self._path)
+        self._log.note("start_writeback", self._path)
         self._file.start_writeback(start, length)
 
     def drop_page_cache(self, start: int = 0, length: int = 0) -> None:
-        self._log.note("forget_cached", self._path)
+        self._log.note("drop_page_cache", self._path)
         self._file.drop_page_cache(start, length)
 
     def lock_exclusive(self) -> bool:

@@ -144,7 +144,7 @@ async def test_h8_runs_that_are_merged_while_a_backup_is_read_are_no_damage_of_i
         return pins
 
     reader = await reader_of(store)
-    monkeypatch.setattr(verify, "read_pins", move_on)
+    monkeypatch.setattr(verify, "read_snapshots", move_on)
     report = await verify_container(reader, deep=deep)
     assert (report.damages, report.backups) == ([], 1)
     assert any("/runs/" in key for key in before - await keys_of(store))

@@ -76,7 +76,7 @@ def test_only_the_newest_bytes_of_a_volume_stay_in_memory(tmp_path: Path) -> Non
 
 def test_a_system_that_does_not_take_the_advice_fails_no_write(tmp_path: Path) -> None:
     volume, file, log = opened(tmp_path, cached_bytes_max=0)
-    log.fail_verb = "forget_cached"
+    log.fail_verb = "drop_page_cache"
     for _ in range(4):
         volume.write([PIECE], len(PIECE))
     assert file.forgotten
@@ -98,7 +98,7 @@ def test_the_disk_begins_with_a_long_group_while_the_rest_is_copied(
 ) -> None:
     volume, file, log = opened(tmp_path, cached_bytes_max=1 << 30)
     if failing:
-        log.fail_verb = "start_writing"
+        log.fail_verb = "start_writeback"
     begin, random = volume.end, Random(1)
     buffers = [random.randbytes(length) for length in lengths]
     volume.write([memoryview(buffer) for buffer in buffers], sum(lengths))

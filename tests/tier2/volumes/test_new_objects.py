@@ -34,6 +34,7 @@ from tier2.volumes.write_batch import (
     Seal,
     SealedBatch,
     native_seal,
+    seal_batch,
     seal_in_python,
 )
 
@@ -258,11 +259,11 @@ def sealings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many objects, each time that a group is sealed, ahead or in its turn."""
     counts: list[int] = []
 
-    def seal_batch(puts: Sequence[Put], place: BatchPlace, now_ms: int) -> SealedBatch:
+    def counted(puts: Sequence[Put], place: BatchPlace, now_ms: int) -> SealedBatch:
         counts.append(len(puts))
         return seal_batch(puts, place, now_ms)
 
-    monkeypatch.setattr("tier2.volumes.group_commit.seal_group", seal_batch)
+    monkeypatch.setattr("tier2.volumes.group_commit.seal_batch", counted)
     return counts
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.runtime.native import native_module
+from tier2.volumes import reader
 from tier2.volumes.index import ObjectRow, encode_object_row
 from tier2.volumes.index_database import BufferedIndex
 from tier2.volumes.objects import IndexRecord, RetentionMode, StoredObject
@@ -119,7 +120,7 @@ def looked_up(
     index = cast(BufferedIndex, Rows([*contents, None]))
     with pytest.MonkeyPatch.context() as patched:
         if not native:
-            patched.setattr(lookups, "_NATIVE", None)
+            patched.setattr(reader, "_NATIVE", None)
         looking = ObjectReader(index=index, volumes=cast(VolumeFiles, None))
         found = looking.look_up([wanted] * (len(contents) + 1))
     return found[:-1]

@@ -114,9 +114,9 @@ async def test_only_long_unique_objects_go_past_the_cache_of_the_system(
     opened = await open_small(str(tmp_path), files=files, settings=VolumeSettings(reserve_bytes=0))
     content = Random(6).randbytes(2 * MIB + 11)
     await opened.engine.put(b"short", [content[:100_000]], unique=unique)
-    assert "write_past_cache" not in files.log.verbs()
+    assert "write_direct" not in files.log.verbs()
     await opened.engine.put(b"long", [content[:70_000], content[70_000:]], unique=unique)
-    assert ("write_past_cache" in files.log.verbs()) == unique
+    assert ("write_direct" in files.log.verbs()) == unique
     await opened.engine.put(b"after", [b"a" * 10_000])
     assert (await opened.engine.get(b"long")).content == content
     assert (await opened.engine.get(b"after")).content == b"a" * 10_000

@@ -1,7 +1,6 @@
 from collections.abc import Sequence
 
-from tier2.volumes.volume_format import IndexRecord
-from tier2.volumes.reader import StoredObject
+from tier2.volumes.objects import IndexRecord, StoredObject
 
 def small_objects(
     contents: Sequence[bytes | Exception | None],
