@@ -17,6 +17,7 @@ from containers.read_index.container_read_index import ContainerReadIndex
 from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.identifiers import SegmentId
 from tests.containers.reading.memory_tier2 import MemoryTier2
+from tests.containers.reading.read_index_bench import metadata_of
 
 MB = 10**6
 MIB = 1024 * 1024
@@ -44,13 +45,13 @@ def open_index() -> SegmentReadIndex:
 
 
 def commit(index: SegmentReadIndex) -> None:
-    index.metadata.set_length(index.metadata.pending_length)
+    metadata_of(index).set_length(index.metadata.pending_length)
     index.appended()
 
 
 def flush(index: SegmentReadIndex) -> None:
     commit(index)
-    index.metadata.set_storage_length(index.metadata.length)
+    metadata_of(index).set_storage_length(index.metadata.length)
     index.storage_advanced(index.metadata.length)
 
 

@@ -129,7 +129,7 @@ def build_components(
         log=state.log,
         storage=state.storage,
         cache=state.cache,
-        cache_share=state.read_index.share,
+        cache_share=state.read_index.cache.share,
         metadata=state.metadata,
         memory_log=state.memory_log,
         processor=processor,

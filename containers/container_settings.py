@@ -1,44 +1,21 @@
-"""Every setting of one container, grouped by the part that reads it.
+"""Every setting of one container: one dataclass for each part that reads them, in the order in which data flows.
 
-The settings of the operation processor.
-
-Settings of the storage writer.
-
-Settings of the table segments of one container.
+`ContainerSettings` holds them all.
 """
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class AttributeFetchSettings:
-    """Bounds of the requests."""
-
-    requests_max: int = 8
-    """Segments asked for at a time."""
-    keys_max: int = 4096
-    """Keys of one request."""
+_KIBIBYTE = 1024
+_MEBIBYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class AttributeMemorySettings:
-    """The bound of one container's extended attributes, and how it is kept."""
+class SegmentMapperSettings:
+    """Bounds of the active set."""
 
-    bytes_max: int = 32 * 1024 * 1024
-    """Keys, values and what the dictionaries cost."""
-    throttle_factor: float = 4.0
-    """Writers are stopped before attributes take this many times the bound: only un-published ones can."""
-    look_seconds: float = 0.2
-    slice_count: int = 1000
-    """Values looked at between two turns of the loop: well under a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSettings:
-    """Bounds of the log between two checkpoints."""
-
-    bytes_min: int = 64 * 1024 * 1024
-    operations_max: int = 500_000
+    active_segments_max: int = 20_000
+    eviction_share: float = 0.1
+    """Part of the active set that one eviction round frees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +36,20 @@ class FramePipelineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationProcessorSettings:
+    """Bounds of the pipeline between acceptance and Tier 1."""
+
+    append_bytes_max: int = 8 * 1024 * 1024
+    table_batch_bytes_max: int = 36 * 1024 * 1024
+    """Records of one batch of a table: its keys and values, and 17 bytes each."""
+    waiting_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of requests that wait to be accepted; beyond them appends fail as unavailable."""
+    pipeline: FramePipelineSettings = field(default_factory=FramePipelineSettings)
+
+
+@dataclass(frozen=True, slots=True)
 class ThrottlerSettings:
-    """Thresholds. Fractions are of the configured budget."""
+    """Thresholds from which writers wait. Fractions are of the configured budget."""
 
     cache_begin_fraction: float = 0.55
     cache_stop_fraction: float = 0.90
@@ -69,6 +58,37 @@ class ThrottlerSettings:
     items_begin: int = 400_000
     items_stop: int = 800_000
     delay_seconds_max: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Bounds of the log between two checkpoints."""
+
+    bytes_min: int = 64 * 1024 * 1024
+    operations_max: int = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeMemorySettings:
+    """The bound of one container's extended attributes, and how it is kept."""
+
+    bytes_max: int = 32 * 1024 * 1024
+    """Keys, values and what the dictionaries cost."""
+    throttle_factor: float = 4.0
+    """Writers are stopped before attributes take this many times the bound: only un-published ones can."""
+    look_seconds: float = 0.2
+    slice_count: int = 1000
+    """Values looked at between two turns of the loop: well under a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeFetchSettings:
+    """Bounds of the requests for attributes that are only in Tier 2."""
+
+    requests_max: int = 8
+    """Segments asked for at a time."""
+    keys_max: int = 4096
+    """Keys of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,86 +120,6 @@ class ReadIndexSettings:
     """Readers that may wait at tails at a time; one more is refused."""
     discards_per_turn: int = 2_000
     """Blocks freed in one turn of the loop when a merge, truncation or deletion frees many (H57)."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRule:
-    """What to keep of every segment whose name begins with `prefix`; None does not limit."""
-
-    prefix: str
-    age_seconds: float | None = None
-    """Blocks whose newest append is older are dropped."""
-    bytes_max: int | None = None
-    """Flushed bytes beyond this many, counted from the end, are dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpirySettings:
-    """Which rules there are, and how often they are looked at."""
-
-    rules: tuple[RetentionRule, ...] = ()
-    """The first one whose prefix fits decides."""
-    interval_seconds: float = 60.0
-    blocks_max: int = 4_096
-    """Blocks of one segment that one look drops at most."""
-    clock_difference_seconds_max: float = 60.0
-    clock_settle_seconds: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentMapperSettings:
-    """Bounds of the active set."""
-
-    active_segments_max: int = 20_000
-    eviction_share: float = 0.1
-    """Part of the active set that one eviction round frees."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationProcessorSettings:
-    """Bounds of the pipeline between acceptance and Tier 1."""
-
-    append_bytes_max: int = 8 * 1024 * 1024
-    table_batch_bytes_max: int = 36 * 1024 * 1024
-    """Records of one batch of a table: its keys and values, and 17 bytes each."""
-    waiting_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of requests that wait to be accepted; beyond them appends fail as unavailable."""
-    pipeline: FramePipelineSettings = field(default_factory=FramePipelineSettings)
-
-
-_KIBIBYTE = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class TableSettings:
-    """When tables are compacted, how fast, and how much is read at once."""
-
-    utilisation_min: float = 0.75
-    """A table with a smaller share of live bytes is compacted."""
-    compact_bytes_min: int = 256 * _KIBIBYTE
-    """Tables with fewer bytes are left alone."""
-    compact_seconds: float = 1.0
-    """Between two rounds over the active tables."""
-    round_bytes_max: int = 4096 * _KIBIBYTE
-    """Bytes at the head of one table that one round looks at."""
-    slice_bytes: int = 64 * _KIBIBYTE
-    """Bytes at the head whose live records go into one operation; one larger record goes alone."""
-    known_count_max: int = 2_000
-    """Tables with no more keys, all of them in memory, are compacted by their index, without reading what is dead.
-    Looking at so many takes about a millisecond."""
-    page_count_max: int = 10_000
-    """Keys or entries of one page, whatever was asked for."""
-    page_bytes_max: int = 1024 * _KIBIBYTE
-    """Keys and values of one page, yet at least one entry."""
-    scan_count: int = 1024
-    """Keys asked of Tier 2 at once while iterating."""
-    scan_bytes: int = 64 * _KIBIBYTE
-    """Bytes of the segment read at once while looking for changes."""
-    reads_at_once: int = 8
-    """Entries of one request that are read from Tier 2 side by side."""
-
-
-_MEBIBYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +163,59 @@ class WriterSettings:
     """Records asked of Tier 2 in one call."""
     compare_bytes: int = _MEBIBYTE
     """Bytes read at once when replayed bytes are compared with Tier 2's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """When tables are compacted, how fast, and how much is read at once."""
+
+    utilisation_min: float = 0.75
+    """A table with a smaller share of live bytes is compacted."""
+    compact_bytes_min: int = 256 * _KIBIBYTE
+    """Tables with fewer bytes are left alone."""
+    compact_seconds: float = 1.0
+    """Between two rounds over the active tables."""
+    round_bytes_max: int = 4096 * _KIBIBYTE
+    """Bytes at the head of one table that one round looks at."""
+    slice_bytes: int = 64 * _KIBIBYTE
+    """Bytes at the head whose live records go into one operation; one larger record goes alone."""
+    known_count_max: int = 2_000
+    """Tables with no more keys, all of them in memory, are compacted by their index, without reading what is dead.
+    Looking at so many takes about a millisecond."""
+    page_count_max: int = 10_000
+    """Keys or entries of one page, whatever was asked for."""
+    page_bytes_max: int = 1024 * _KIBIBYTE
+    """Keys and values of one page, yet at least one entry."""
+    scan_count: int = 1024
+    """Keys asked of Tier 2 at once while iterating."""
+    scan_bytes: int = 64 * _KIBIBYTE
+    """Bytes of the segment read at once while looking for changes."""
+    reads_at_once: int = 8
+    """Entries of one request that are read from Tier 2 side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """What to keep of every segment whose name begins with `prefix`; None does not limit."""
+
+    prefix: str
+    age_seconds: float | None = None
+    """Blocks whose newest append is older are dropped."""
+    bytes_max: int | None = None
+    """Flushed bytes beyond this many, counted from the end, are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirySettings:
+    """Which rules there are, and how often they are looked at."""
+
+    rules: tuple[RetentionRule, ...] = ()
+    """The first one whose prefix fits decides."""
+    interval_seconds: float = 60.0
+    blocks_max: int = 4_096
+    """Blocks of one segment that one look drops at most."""
+    clock_difference_seconds_max: float = 60.0
+    clock_settle_seconds: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

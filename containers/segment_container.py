@@ -1,23 +1,17 @@
 """One segment container: owns a log, a read index and a storage writer, and is one failure domain.
 
-    start()  recover (log first, then root, then replay), write a checkpoint, then accept
-    run()    the processor's waiting line, the storage writer, fetches, housekeeping; ends when one of them fails
+    start()  recover (log first, then manifest, then replay), write a checkpoint, then accept
+    run()    the admission queue, the storage writer, fetches, housekeeping; ends when one of them fails
     close()  refuse new work, finish what is in flight, close the log
+
+`StreamSegmentContainer` is the container. Around it: the backups of a container, the states it goes through and why
+it ended (`ContainerLifecycle`), what `/health` says of it and the numbers that `/metrics` shows.
 
 Invariants:
 - at most one owner of a container id acknowledges anything: the log's epoch decides;
-- when one part fails, the container stops whole, once, and says why; it never restarts itself (H42);
+- when one part fails, the container stops whole, once, and says why. States move one way: a container that stopped or
+  failed never runs again and never restarts itself (H42);
 - corruption disables the log, so that no retry destroys the evidence.
-
-Where a container is in its life, and why it ended.
-
-The moves go one way; a container that stopped or failed never runs again (H42).
-
-What `/health` says of one container.
-
-The numbers of one container under the names by which `/metrics` shows them.
-
-Backups of one container: root versions that are kept in Tier 2, made and dropped by the owner (H6).
 """
 
 import asyncio
@@ -69,9 +63,24 @@ from segmentstore.runtime.clock import WallClock
 
 _LOGGER = logging.getLogger(__name__)
 
+THROTTLE_DELAY_SECONDS_MAX = 3600.0
+"""What "until something changes" is shown as."""
+
+_ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
+    ContainerState.CREATED: frozenset({ContainerState.STARTING, ContainerState.STOPPED}),
+    ContainerState.STARTING: frozenset({ContainerState.RUNNING, ContainerState.FAILED}),
+    ContainerState.RUNNING: frozenset({ContainerState.STOPPING, ContainerState.FAILED}),
+    ContainerState.STOPPING: frozenset({ContainerState.STOPPED, ContainerState.FAILED}),
+    ContainerState.STOPPED: frozenset(),
+    ContainerState.FAILED: frozenset(),
+}
+
 
 class ContainerBackups:
-    """Each call may run beside everything else that the container does."""
+    """Backups of one container: snapshots that are kept in Tier 2, made and dropped by the owner (H6).
+
+    Each call may run beside everything else that the container does.
+    """
 
     def __init__(self, *, storage: Storage, flush: Callable[[], Awaitable[None]]) -> None:
         self._storage = storage
@@ -424,18 +433,17 @@ class StreamSegmentContainer:
         return self._metadata
 
 
-_ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
-    ContainerState.CREATED: frozenset({ContainerState.STARTING, ContainerState.STOPPED}),
-    ContainerState.STARTING: frozenset({ContainerState.RUNNING, ContainerState.FAILED}),
-    ContainerState.RUNNING: frozenset({ContainerState.STOPPING, ContainerState.FAILED}),
-    ContainerState.STOPPING: frozenset({ContainerState.STOPPED, ContainerState.FAILED}),
-    ContainerState.STOPPED: frozenset(),
-    ContainerState.FAILED: frozenset(),
-}
+def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first real cause inside nested groups."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return first_cause(error)
+        return error
+    raise AssertionError("an empty exception group")
 
 
 class ContainerLifecycle:
-    """State of one container."""
+    """The state that a container is in, and why it ended."""
 
     __slots__ = ("cause", "state")
 
@@ -466,15 +474,6 @@ class ContainerLifecycle:
         self.move_to(ContainerState.FAILED)
 
 
-def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first real cause inside nested groups."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return first_cause(error)
-        return error
-    raise AssertionError("an empty exception group")
-
-
 def container_health(
     life: ContainerLifecycle,
     metadata: ContainerMetadata,
@@ -484,7 +483,7 @@ def container_health(
     storage_cause: str,
     unflushed_bytes: int,
 ) -> ContainerHealth:
-    """A snapshot; `processor` is None while the container does not run."""
+    """What `/health` says of one container, now; `processor` is None while the container does not run."""
     reason = ""
     delay_seconds = 0.0
     if processor is not None:
@@ -505,10 +504,6 @@ def container_health(
     )
 
 
-THROTTLE_DELAY_SECONDS_MAX = 3600.0
-"""What "until something changes" is shown as."""
-
-
 def container_metrics(
     *,
     processor: OperationProcessor,
@@ -518,7 +513,10 @@ def container_metrics(
     unflushed_bytes: int,
     acknowledged: SequenceNumber,
 ) -> dict[str, float]:
-    """A snapshot. Names that end in `_total` are counters from the start of the process, all others are gauges."""
+    """The numbers of one container under the names by which `/metrics` shows them, now.
+
+    Names that end in `_total` are counters from the start of the process, all others are gauges.
+    """
     written = processor.statistics()
     return {
         **mapper.metrics(),

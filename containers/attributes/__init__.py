@@ -1,1 +1,1 @@
-"""Attribute updates judged, and extended attributes within a bound."""
+"""What attribute updates come to, and extended attributes: fetched when unknown, held in memory within a bound."""

@@ -1,18 +1,19 @@
-"""Decides what attribute updates come to, against everything accepted so far. Pure: changes nothing.
+"""What attribute updates come to, against everything accepted so far; and the attributes that remember merges.
 
-Results are absolute values, so that replaying them changes nothing (H32). A key whose value is not known here is
-neither refused nor accepted: the caller fetches it first (H26).
+Pure: changes nothing. Results are absolute values, so that replaying them changes nothing (H32). A key whose value is
+not known here is neither refused nor accepted: the caller fetches it first (H26).
 
-What a segment remembers of the segments merged into it, so that a retry is told from a loss (H74).
+Merged sources
+--------------
+
+What a segment remembers of the segments merged into it, so that a retry is told from a loss (H74). Without it, "the
+source does not exist" could mean that the merge has been done or that the source was lost.
 
 One extended attribute of the target per merge, changed in the merge's own operation and dropped by
-`SegmentApi.forget_merged`:
+`SegmentApi.forget_merged`. Listings of attributes leave these out.
 
     key     0x00, b"merged", 0x00, then the 20-byte BLAKE2b hash of the source's name in UTF-8
     value   the target's length behind that merge
-
-Listings of attributes leave these out. Without them, "the source does not exist" could mean that the merge has been
-done or that the source was lost.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,15 +36,8 @@ from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 ATTRIBUTE_UPDATES_MAX = 1000
 """Most attribute updates of one operation."""
 
-EvaluatedAppend: TypeAlias = tuple[bytes, AttributeChanges]
-"""What is appended, and the values after it."""
-
-AttributeDecision: TypeAlias = (
-    Sequence[AttributeUpdate] | Callable[[SegmentMetadata], EvaluatedAppend]
-)
-"""Updates to judge; or what judges by itself, in the stretch in which the operation is accepted, against the segment's
-pending state: it gives the bytes (all that were submitted, or fewer) and the values after the operation, or raises why
-not (UnknownAttributesError: not yet)."""
+_MERGED_KEY_PREFIX = b"\x00merged\x00"
+_MERGED_NAME_HASH_BYTES = 20
 
 # An attribute of an Enum costs as much as a call.
 _NONE = AttributeUpdateType.NONE
@@ -53,6 +47,16 @@ _ACCUMULATE = AttributeUpdateType.ACCUMULATE
 _REPLACE_IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
 
 _NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
+
+EvaluatedAppend: TypeAlias = tuple[bytes, AttributeChanges]
+"""What is appended, and the values after it."""
+
+AttributeDecision: TypeAlias = (
+    Sequence[AttributeUpdate] | Callable[[SegmentMetadata], EvaluatedAppend]
+)
+"""Updates to judge; or what judges by itself, in the stretch in which the operation is accepted, against the segment's
+pending state: it gives the bytes (all that were submitted, or fewer) and the values after the operation, or raises why
+not (UnknownAttributesError: not yet)."""
 
 
 class UnknownAttributesError(Exception):
@@ -99,7 +103,7 @@ def evaluate_updates(
         update = updates[0]
         if not table.is_known(update.key):
             raise UnknownAttributesError([update.key])
-        return [(update.key, _judge(name, update, table.pending_value(update.key)))]
+        return [(update.key, _value_after(name, update, table.pending_value(update.key)))]
     unknown = [update.key for update in updates if not table.is_known(update.key)]
     if unknown:
         raise UnknownAttributesError(unknown)
@@ -107,11 +111,11 @@ def evaluate_updates(
     for update in updates:
         key = update.key
         current = changes[key] if key in changes else table.pending_value(key)
-        changes[key] = _judge(name, update, current)
+        changes[key] = _value_after(name, update, current)
     return list(changes.items())
 
 
-def _judge(
+def _value_after(
     name: str, update: AttributeUpdate, current: AttributeValue | None
 ) -> AttributeValue | None:
     key, value, kind, comparison = update
@@ -140,13 +144,12 @@ def _judge(
     raise BadAttributeUpdateError(name, key=key, current=current, why=why)
 
 
-_PREFIX = b"\x00merged\x00"
-_HASH_BYTES = 20
-
-
 def merged_source_key(source_name: str) -> AttributeKey:
     """The target's attribute that says where the merge of this source ended."""
-    return AttributeKey(_PREFIX + blake2b(source_name.encode(), digest_size=_HASH_BYTES).digest())
+    return AttributeKey(
+        _MERGED_KEY_PREFIX
+        + blake2b(source_name.encode(), digest_size=_MERGED_NAME_HASH_BYTES).digest()
+    )
 
 
 def merged_source_keys(source_names: Iterable[str]) -> list[AttributeKey]:
@@ -156,4 +159,6 @@ def merged_source_keys(source_names: Iterable[str]) -> list[AttributeKey]:
 
 def is_merged_source_key(key: AttributeKey) -> bool:
     """Whether the attribute is a memory of a merge, which is nobody's but ours."""
-    return len(key) == len(_PREFIX) + _HASH_BYTES and key.startswith(_PREFIX)
+    return len(key) == len(_MERGED_KEY_PREFIX) + _MERGED_NAME_HASH_BYTES and key.startswith(
+        _MERGED_KEY_PREFIX
+    )

@@ -1,17 +1,4 @@
-"""Brings unknown attributes into memory: what is wanted of a segment during a request shares the next one.
-
-- One request per segment is under way, a bounded number of them per container.
-- What is learnt is never older than what has left memory meanwhile: if values left and something was published during
-  the request, it is made again (H26).
-- A caller that goes away does not end the request for the others.
-
-Keeps the extended attributes that one container holds in memory within a bound.
-
-Values that Tier 2 has leave, those that were not used for longest first, approximately: the hand goes from segment
-to segment, and within a segment takes the generation that was not used since its last turn. What Tier 2 does not have
-never leaves; when that alone is more than the bound, the storage writer is asked to flush (H14), and beyond
-a multiple of the bound writers are slowed.
-"""
+"""Extended attributes between memory and Tier 2: unknown ones are fetched, published ones leave when memory is full."""
 
 import asyncio
 from asyncio import Future
@@ -29,7 +16,7 @@ from segmentstore.contracts.storage import ReadOnlyStorage
 AttributeValues: TypeAlias = Mapping[AttributeKey, AttributeValue | None]
 
 
-class _Batch:
+class _FetchBatch:
     """Keys of one segment that are asked for next, and who waits for them."""
 
     __slots__ = ("done", "keys")
@@ -40,12 +27,19 @@ class _Batch:
 
 
 class AttributeFetches:
-    """All attribute requests of one container. They make progress while run() does."""
+    """Brings unknown attributes into memory, for all segments of one container. Makes progress while run() does.
+
+    - What is wanted of a segment during a request shares the next one: one request per segment is under way, a bounded
+      number of them per container.
+    - What is learnt is never older than what has left memory meanwhile: if values left and something was published
+      during the request, it is made again (H26).
+    - A caller that goes away does not end the request for the others.
+    """
 
     def __init__(self, *, storage: ReadOnlyStorage, settings: AttributeFetchSettings) -> None:
         self._storage = storage
         self._settings = settings
-        self._wanted: dict[SegmentMetadata, _Batch] = {}
+        self._wanted: dict[SegmentMetadata, _FetchBatch] = {}
         self._waiting: deque[SegmentMetadata] = deque()
         """Segments with a batch and no request under way."""
         self._busy: set[SegmentMetadata] = set()
@@ -64,11 +58,11 @@ class AttributeFetches:
         """
         if self._stopped is not None:
             refused: Future[AttributeValues] = asyncio.get_running_loop().create_future()
-            _settle(refused, self._stopped)
+            _settle_fetch(refused, self._stopped)
             return refused
         batch = self._wanted.get(segment)
         if batch is None:
-            batch = _Batch(asyncio.get_running_loop().create_future())
+            batch = _FetchBatch(asyncio.get_running_loop().create_future())
             self._wanted[segment] = batch
             segment.pins += 1
             if segment not in self._busy:
@@ -123,7 +117,7 @@ class AttributeFetches:
             if segment in self._wanted:
                 self._waiting.append(segment)
             self._wake.set()
-            _settle(batch.done, outcome)
+            _settle_fetch(batch.done, outcome)
 
     async def _load(self, segment: SegmentMetadata, keys: list[AttributeKey]) -> AttributeValues:
         table = segment.attributes
@@ -152,12 +146,14 @@ class AttributeFetches:
     def _fail_all(self, error: SegmentStoreError) -> None:
         for segment, batch in self._wanted.items():
             segment.pins -= 1
-            _settle(batch.done, error)
+            _settle_fetch(batch.done, error)
         self._wanted.clear()
         self._waiting.clear()
 
 
-def _settle(done: "Future[AttributeValues]", outcome: AttributeValues | SegmentStoreError) -> None:
+def _settle_fetch(
+    done: "Future[AttributeValues]", outcome: AttributeValues | SegmentStoreError
+) -> None:
     if done.done():
         return
     if not isinstance(outcome, SegmentStoreError):
@@ -168,7 +164,13 @@ def _settle(done: "Future[AttributeValues]", outcome: AttributeValues | SegmentS
 
 
 class AttributeMemory:
-    """The hand of the clock, for all segments of one container."""
+    """Keeps the extended attributes that one container holds in memory within a bound.
+
+    Values that Tier 2 has leave, those that were not used for longest first, approximately: a hand, as of a clock, goes
+    from segment to segment, and within a segment takes the generation that was not used since its last turn. What
+    Tier 2 does not have never leaves; when that alone is more than the bound, the storage writer is asked to flush
+    (H14), and beyond a multiple of the bound writers are slowed.
+    """
 
     def __init__(self, *, metadata: ContainerMetadata, settings: AttributeMemorySettings) -> None:
         self._metadata = metadata
@@ -200,9 +202,8 @@ class AttributeMemory:
             self.wants_flush = False
             return
         target = bytes_max - bytes_max // 8
-        for _ in range(
-            2
-        ):  # once round the generations that were not used, once round all that is left
+        # Once round the generations that were not used, once round all that is left.
+        for _ in range(2):
             for segment in self._in_turn():
                 await self._sweep(segment, target)
                 if self.held_bytes <= target:

@@ -4,24 +4,19 @@ Entries with bytes that Tier 2 lacks are pinned: they are in no list, so evictio
 in generations, oldest first; using one moves it to the current generation, at most once per generation. A generation
 ends when a set share of the budget was used in it: age is counted in bytes, not in time; an idle cache does not age.
 
+The room for bytes that Tier 2 lacks is divided among the containers of a process (H37). Half of it is guaranteed in
+equal parts, one for each container that is open; the other half goes to whoever comes first. What one container holds
+beyond its part is taken from that other half alone, so a container whose Tier 2 is slow, or that takes in more than it
+can flush, never keeps the others from their part. Memory outside the cache is charged to a container's share too, so
+that it takes room from bytes: items of the in-memory log (H34).
+
 Invariants (check()):
 - occupied memory = pinned + evictable + blocks handed out and not yet in an entry; it never exceeds the budget (H55);
 - an entry is in the list of exactly the generation it names, a pinned one in none (H56);
 - blocks for un-flushed bytes stop at `unflushed_share_max`, so that reads go on and a restart has room to spare (H38);
-- within that, each container has a share of its own (`cache_shares`), and what is charged to it counts like bytes.
-
-How the room for bytes that Tier 2 lacks is divided among the containers of a process (H37).
-
-Half of it is guaranteed in equal parts, one for each container that is open; the other half goes to whoever comes
-first. What one container holds beyond its part is taken from that other half alone, so a container whose Tier 2 is
-slow, or that takes in more than it can flush, never keeps the others from their part.
-
-Invariants (check()):
 - the parts of all containers, or what a container holds if that is more, sum up to `claimed_bytes`;
 - below its part a container always has room for the rest of it: `claimed_bytes` grows beyond `limit_bytes` only by a
   recovery, by what is charged after the fact, and when another container opens and the parts become smaller.
-
-Memory outside the cache is charged here too, so that it takes room from bytes: items of the in-memory log (H34).
 """
 
 from collections import OrderedDict
@@ -36,6 +31,9 @@ from containers.cache.cache_storage import (
     CacheStorage,
 )
 from segmentstore.contracts.errors import CacheFullError
+
+GUARANTEED_SHARE = 0.5
+"""Of the room for un-flushed bytes. The rest is what a single container may have beyond its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class CacheStatistics:
 
 
 class CacheShares:
-    """The containers that share a cache."""
+    """The containers that share a cache, and how its room for un-flushed bytes is divided among them (H37)."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         """`limit_bytes`: for un-flushed bytes and charges of all containers together."""
@@ -441,7 +439,3 @@ class CacheManager:
         assert evictable + self.unflushed_bytes == occupied, (
             f"evictable {evictable} + un-flushed {self.unflushed_bytes} is not occupied {occupied}"
         )
-
-
-GUARANTEED_SHARE = 0.5
-"""Of the room for un-flushed bytes. The rest is what a single container may have beyond its part."""

@@ -5,21 +5,17 @@ recycled for the life of the process. While make_ahead() runs, a thread makes th
 taken; without it, or when that is too late, an arena is made when it is needed. One storage serves all containers of a
 process.
 
-Invariants (check()):
-- memory taken from the system never exceeds the budget, and the budget counts blocks, not the bytes in them (H55);
-- live blocks never share a byte;
-- a freed block has an empty view: whoever still writes through it fails instead of writing into another segment.
-
-Which parts of the cache's memory are taken: arithmetic on unit numbers, no memory of its own.
-
+Which parts of the memory are taken is arithmetic on unit numbers, of a buddy allocator that has no memory of its own.
 Memory comes in slabs of 256 units; a block is 2**order units, aligned to its own size inside its slab. A freed block
 joins its buddy (the other half of the block both were split from) again and again, so that many freed small blocks
 become big ones without any pass over memory.
 
 Invariants (check()):
-- taken and free blocks together cover every slab exactly once;
+- memory taken from the system never exceeds the budget, and the budget counts blocks, not the bytes in them (H55);
+- taken and free blocks together cover every slab exactly once: live blocks never share a byte;
 - two free buddies never exist side by side: they would have joined;
-- `taken_units` is the sum of the taken blocks.
+- `taken_units` is the sum of the taken blocks;
+- a freed block has an empty view: whoever still writes through it fails instead of writing into another segment.
 """
 
 import asyncio
@@ -34,21 +30,20 @@ BLOCK_BYTES_MIN = 4 * 1024
 BLOCK_BYTES_MAX = 1024 * 1024
 """One slab."""
 
-ARENA_BYTES = 8 * BLOCK_BYTES_MAX
-"""Memory is asked for in this size: about 3 ms of zero-filling when it happens in the middle of the work."""
-
-_NO_BYTES = memoryview(b"")
-
-
 ORDER_MAX = 8
 """The order of a whole slab."""
+UNITS_PER_SLAB = 256
+assert BLOCK_BYTES_MIN << ORDER_MAX == BLOCK_BYTES_MAX == UNITS_PER_SLAB * BLOCK_BYTES_MIN
 
+ARENA_BYTES = 8 * BLOCK_BYTES_MAX
+"""Memory is asked for in this size: about 3 ms of zero-filling when it happens in the middle of the work."""
 
 _BLOCK_SIZES = tuple(BLOCK_BYTES_MIN << order for order in range(ORDER_MAX + 1))
 """The same few objects for all blocks: an append that meets the open block of its segment finds the number warm."""
 
+_NO_BYTES = memoryview(b"")
 _PAGE_BYTES = 4 * 1024
-_ZEROS = "/dev/zero"
+_ZEROS_PATH = "/dev/zero"
 
 
 class CacheBlock:
@@ -68,35 +63,6 @@ class CacheBlock:
     def view(self) -> memoryview:
         """Its bytes."""
         return self.slab[self.start : self.start + self.size_bytes]
-
-
-def new_arena(size_bytes: int) -> mmap.mmap:
-    """Zeroed memory, every page of it touched.
-
-    In huge pages where the system has some to give: the open blocks of a thousand segments lie in a thousand small
-    pages, more than the processor keeps translations for.
-    """
-    arena = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel built without them
-            arena.madvise(mmap.MADV_HUGEPAGE)
-    _touch(memoryview(arena))
-    return arena
-
-
-def _touch(memory: memoryview) -> None:
-    """By a system call, which does not hold the interpreter meanwhile, where there is one."""
-    try:
-        zeros = os.open(_ZEROS, os.O_RDONLY)
-    except OSError:  # not a Unix
-        memory[::_PAGE_BYTES] = bytes(len(memory) // _PAGE_BYTES)
-        return
-    try:
-        touched = 0
-        while touched < len(memory):
-            touched += os.readv(zeros, [memory[touched:]])
-    finally:
-        os.close(zeros)
 
 
 class CacheStorage:
@@ -203,14 +169,37 @@ class CacheStorage:
         self._units_to_spare = units if is_last else units - self._arena_slabs * UNITS_PER_SLAB // 2
 
 
-UNITS_PER_SLAB = 256
+def new_arena(size_bytes: int) -> mmap.mmap:
+    """Zeroed memory, every page of it touched.
+
+    In huge pages where the system has some to give: the open blocks of a thousand segments lie in a thousand small
+    pages, more than the processor keeps translations for.
+    """
+    arena = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without them
+            arena.madvise(mmap.MADV_HUGEPAGE)
+    _touch(memoryview(arena))
+    return arena
 
 
-assert BLOCK_BYTES_MIN << ORDER_MAX == BLOCK_BYTES_MAX == UNITS_PER_SLAB * BLOCK_BYTES_MIN
+def _touch(memory: memoryview) -> None:
+    """By a system call, which does not hold the interpreter meanwhile, where there is one."""
+    try:
+        zeros = os.open(_ZEROS_PATH, os.O_RDONLY)
+    except OSError:  # not a Unix
+        memory[::_PAGE_BYTES] = bytes(len(memory) // _PAGE_BYTES)
+        return
+    try:
+        touched = 0
+        while touched < len(memory):
+            touched += os.readv(zeros, [memory[touched:]])
+    finally:
+        os.close(zeros)
 
 
 class BuddyAllocator:
-    """Free lists of one order each; the block freed last is taken first, while it is warm."""
+    """Which units are taken. Free lists of one order each; the block freed last is taken first, while it is warm."""
 
     __slots__ = ("_free", "_orders", "_slab_count", "taken_units")
 

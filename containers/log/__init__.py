@@ -1,1 +1,1 @@
-"""Data frames, operation processor, in-memory log, checkpoints, throttling, recovery."""
+"""From an operation to its acknowledgement: accepted, framed, durable in Tier 1, applied in memory; log truncation."""

@@ -1,15 +1,14 @@
-"""When the next metadata checkpoint is due.
+"""Metadata checkpoints: when the next one is due (`CheckpointPolicy`), and what is encoded for it beforehand.
 
 A checkpoint costs its own bytes, and a log that is not truncated costs recovery time and disk. It is due after
 `bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations (H29).
 Checkpoints alone never make one due.
 
-Encodes what changed since the last checkpoint before the next one needs it, a slice at a time (H29).
-
-A checkpoint is the state of one moment, so it is taken in one stretch. What can be done before is done before: every
-segment that changed is encoded again, some of them per turn of the loop. Those that change meanwhile have to be encoded
-once more; passes are repeated as long as each leaves clearly less than the one before. Where so few have changed that
-one slice would do, there is nothing to prepare: they are encoded once, by the checkpoint.
+A checkpoint is the state of one moment, so it is taken without giving the loop back. What can be done before is done
+before, by `CheckpointPreparation`: every segment that changed since the last checkpoint is encoded again, a slice per
+turn of the loop. Those that change meanwhile have to be encoded once more; passes are repeated as long as each leaves
+clearly less than the one before. Where so few have changed that one slice would do, there is nothing to prepare: they
+are encoded once, by the checkpoint.
 
 Invariants:
 - a slice encodes at most SLICE_COUNT segments, and so does a checkpoint that goes without preparation;
@@ -25,7 +24,15 @@ from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.snapshot_codec import encode_segment_snapshot
 
-_SIZE_FACTOR = 10
+_CHECKPOINT_SIZE_FACTOR = 10
+
+SLICE_COUNT = 1000
+"""Segments encoded in one turn of the loop: about a millisecond."""
+
+PASSES_MAX = 5
+
+_NEXT_PASS_SHARE_MAX = 0.7
+"""Another pass is made if the last one left less than this part of what it began with."""
 
 
 class CheckpointPolicy:
@@ -54,19 +61,11 @@ class CheckpointPolicy:
     def is_due(self) -> bool:
         if self._operations >= self._settings.operations_max:
             return True
-        return self._bytes >= max(self._settings.bytes_min, _SIZE_FACTOR * self._size)
+        return self._bytes >= max(self._settings.bytes_min, _CHECKPOINT_SIZE_FACTOR * self._size)
 
     def has_new_operations(self) -> bool:
         """Something besides the checkpoint itself went into the log since."""
         return self._operations > 0
-
-
-SLICE_COUNT = 1000
-"""Segments encoded in one turn of the loop: about a millisecond."""
-
-PASSES_MAX = 5
-_WORTH_IT = 0.7
-"""Another pass is made if the last one left less than this part of what it began with."""
 
 
 class CheckpointPreparation:
@@ -121,7 +120,7 @@ class CheckpointPreparation:
         changed = self._list_changed()
         if (
             len(changed) > SLICE_COUNT
-            and len(changed) < _WORTH_IT * self._pass_count
+            and len(changed) < _NEXT_PASS_SHARE_MAX * self._pass_count
             and self._passes < PASSES_MAX
         ):
             self._begin_pass(changed)

@@ -1,6 +1,9 @@
-"""One entry of the durable data log: parts of one or more records.
+"""Data frames: one entry of the durable data log is one frame, with parts of one or more records.
 
-The records of a container form one stream of bytes; a frame is a slice of it. Little-endian:
+The records of a container form one stream of bytes; a frame is a slice of it. `DataFrameBuilder` packs queued
+operations into frames, `RecordStream` puts the records of a log together again.
+
+A frame, little-endian:
 
     u16 magic = 0x4644 ("DF")
     u8  version = 2
@@ -14,30 +17,17 @@ The records of a container form one stream of bytes; a frame is a slice of it. L
 
     payload
 
-A record may begin in one frame, fill several and end in a later one; nothing is padded. Invariants:
+A record may begin in one frame, fill several and end in a later one; nothing is padded. The payload has no checksum
+of its own: the log gives an entry back as it was, or says that it is damaged (L7).
 
-- the first frame of an epoch has leading_bytes = 0: a record that was cut by the end of its epoch was never
-  acknowledged and is dropped;
-- within an epoch frame numbers have no gap from the first frame that is still there.
-
-The payload has no checksum of its own: the log gives an entry back as it was, or says that it is damaged (L7).
-
-Packs queued operations into data frames: as full as they go, never waiting for more.
-
-Invariants:
+Invariants (a log that breaks one of the first three is corrupt: Tier 1 vouched for its entries):
+- within an epoch frame numbers have no gap from the first frame that is still there; epochs only grow;
+- the first frame of an epoch has leading_bytes = 0, it continues nothing: a record that was cut by the end of its
+  epoch was never acknowledged and is dropped;
+- a record that is continued continues exactly where it stopped;
 - operations leave the queue in order and are written completely, across as many frames as needed;
 - a frame's `completed` are the operations whose last byte is in it, with the barriers between them, in order;
 - a frame holds at most `operations_max` operations, so that its commit stays short (H23).
-
-Bodies are not copied one by one: small pieces are joined once per frame, large ones go to the log as they are.
-
-Puts the records of a log together again from its data frames.
-
-Invariants checked on the way (each violation is corruption: Tier 1 vouched for these entries):
-- within an epoch frame numbers have no gap; epochs only grow;
-- the first frame of an epoch continues nothing; what the epoch before left half written is dropped, because it
-  was never acknowledged;
-- a record that is continued continues exactly where it stopped.
 """
 
 import struct
@@ -69,11 +59,17 @@ from segmentstore.contracts.identifiers import (
     SequenceNumber,
 )
 
-_BEFORE_CHECKSUM = struct.Struct("<HBBI")
-_CHECKED = struct.Struct("<IIQQQ")
-FRAME_HEADER_BYTES = _BEFORE_CHECKSUM.size + _CHECKED.size
-_MAGIC = 0x4644
-_CHECKED_PAYLOAD_VERSION, _VERSION = 1, 2
+_UNCHECKED_HEADER = struct.Struct("<HBBI")
+_CHECKED_HEADER = struct.Struct("<IIQQQ")
+FRAME_HEADER_BYTES = _UNCHECKED_HEADER.size + _CHECKED_HEADER.size
+_FRAME_MAGIC = 0x4644
+_CHECKED_PAYLOAD_VERSION, _FRAME_VERSION = 1, 2
+
+OPERATION_BYTES = 64
+"""What an append counts in the queue beyond its data: about its header, so that tiny ones are bounded as well."""
+
+_ORDINARY_OPERATIONS = (MapSegmentOperation, UpdateAttributesOperation)
+"""Besides appends: what may not use the reserve that is kept for freeing space (H52)."""
 
 
 @dataclass(slots=True)
@@ -97,22 +93,29 @@ def encode_frame(
     last_started: SequenceNumber,
 ) -> list[BufferView]:
     """Header and payload as buffers; the payload's buffers are not copied."""
-    checked = _CHECKED.pack(payload_length, leading_bytes, frame_number, epoch, last_started)
-    return [_BEFORE_CHECKSUM.pack(_MAGIC, _VERSION, 0, crc32c(checked)) + checked, *payload]
+    checked = _CHECKED_HEADER.pack(payload_length, leading_bytes, frame_number, epoch, last_started)
+    return [
+        _UNCHECKED_HEADER.pack(_FRAME_MAGIC, _FRAME_VERSION, 0, crc32c(checked)) + checked,
+        *payload,
+    ]
 
 
 def decode_frame(entry: memoryview) -> DataFrame:
     """Raises DataCorruptionError: Tier 1 gave an entry that is not what we wrote."""
     if len(entry) < FRAME_HEADER_BYTES:
         raise DataCorruptionError(f"data frame is too short length={len(entry)}")
-    magic, version, zero, checksum = _BEFORE_CHECKSUM.unpack_from(entry)
-    if magic != _MAGIC or version not in (_CHECKED_PAYLOAD_VERSION, _VERSION) or zero != 0:
+    magic, version, zero, checksum = _UNCHECKED_HEADER.unpack_from(entry)
+    if (
+        magic != _FRAME_MAGIC
+        or version not in (_CHECKED_PAYLOAD_VERSION, _FRAME_VERSION)
+        or zero != 0
+    ):
         raise DataCorruptionError(f"not a data frame magic={magic:#x} version={version}")
-    end = FRAME_HEADER_BYTES if version == _VERSION else len(entry)
-    if crc32c(entry[_BEFORE_CHECKSUM.size : end]) != checksum:
+    end = FRAME_HEADER_BYTES if version == _FRAME_VERSION else len(entry)
+    if crc32c(entry[_UNCHECKED_HEADER.size : end]) != checksum:
         raise DataCorruptionError(f"data frame fails its checksum length={len(entry)}")
-    length, leading, number, epoch, last_started = _CHECKED.unpack_from(
-        entry, _BEFORE_CHECKSUM.size
+    length, leading, number, epoch, last_started = _CHECKED_HEADER.unpack_from(
+        entry, _UNCHECKED_HEADER.size
     )
     if FRAME_HEADER_BYTES + length != len(entry) or leading > length:
         raise DataCorruptionError(
@@ -125,13 +128,6 @@ def decode_frame(entry: memoryview) -> DataFrame:
         leading_bytes=leading,
         payload=entry[FRAME_HEADER_BYTES:],
     )
-
-
-OPERATION_BYTES = 64
-"""What an append counts in the queue beyond its data: about its header, so that tiny ones are bounded as well."""
-
-_ORDINARY = (MapSegmentOperation, UpdateAttributesOperation)
-"""Besides appends: what may not use the reserve that is kept for freeing space (H52)."""
 
 
 class FrameInFlight:
@@ -169,7 +165,10 @@ class FrameInFlight:
 
 
 class DataFrameBuilder:
-    """Turns the operation queue into frames."""
+    """Turns the operation queue into frames: as full as they go, never waiting for more.
+
+    Bodies are not copied one by one: small pieces are joined once per frame, large ones go to the log as they are.
+    """
 
     def __init__(self, *, epoch: Epoch, entry_bytes_max: int, operations_max: int) -> None:
         assert entry_bytes_max > FRAME_HEADER_BYTES, (
@@ -242,7 +241,7 @@ class DataFrameBuilder:
                 completed.append(operation)
             else:
                 room = self._begin(operation, encode_record(operation), payload, room)
-                self._rest_is_internal = not isinstance(operation, _ORDINARY)
+                self._rest_is_internal = not isinstance(operation, _ORDINARY_OPERATIONS)
                 large = True
                 internal = internal and self._rest_is_internal
                 if self._rest_of is None:
@@ -322,7 +321,7 @@ def _take_none(_payload: memoryview, position: int) -> int:
 
 
 class RecordStream:
-    """Feed frames in order; get whole records."""
+    """Puts the records of a log together again: feed frames in order; get whole records."""
 
     def __init__(self) -> None:
         self._epoch = Epoch(0)

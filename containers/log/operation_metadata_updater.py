@@ -27,7 +27,7 @@ from containers.operations.operation import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from containers.operations.snapshot_codec import encode_segment_snapshot
+from containers.operations.snapshot_codec import encode_checkpoint, encode_segment_snapshot
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -193,7 +193,7 @@ class OperationMetadataUpdater:
     def accept_checkpoint(self) -> MetadataCheckpointOperation:
         """The pending state of this very moment becomes an operation (H28)."""
         operation = MetadataCheckpointOperation(
-            self.metadata.encode_checkpoint(), root_changes=self.metadata.root_changes
+            encode_checkpoint(self.metadata), root_changes=self.metadata.root_changes
         )
         operation.sequence_number = self.metadata.next_sequence_number()
         return operation

@@ -1,19 +1,18 @@
-"""Takes operations in: judges them against pending state, numbers them, and hands them to the frame pipeline.
+"""The operation processor: accepts operations in the call that submits them, and hands them to the frame pipeline.
+
+An operation is judged against pending state, numbered and queued at once. `AppendIntake` accepts appends, the hot
+path of the container: the bytes are copied in that call, too. `OperationProcessor` adds all other operations, the
+checkpoints and the life of the processor. What an operation cannot get at once (throttle, cache room, room in the
+queue, an attribute that is not in memory), it waits for in the admission queue. Submitting never waits and never
+starts a task.
 
 Invariants:
 - P1  sequence numbers strictly increase in the order of acceptance, which is the order of the log;
 - P2  a future completes only when its operation is durable and applied; refusals that were judged against pending
-      state complete only when that state has committed (H24);
-- P3  what cannot be accepted yet waits in line, in call order per segment; delay comes before acceptance (H35);
-- P4  any failure of the pipeline ends the processor for good; whoever owns the container next recovers.
-
-Submitting never waits and never starts a task.
-
-Takes appends in: accepts them at once where that is possible, puts them in line where it is not.
-
-The hot path of the container: an append that can be accepted is judged, copied, numbered and queued in the call that
-submits it. What it cannot get at once (throttle, cache room, room in the queue, an attribute that is not in memory), it
-waits for in line, in call order per segment (H35).
+  state complete only when that state has committed (H24);
+- P3  what cannot be accepted yet waits in the admission queue, in call order per segment; delay comes before
+  acceptance (H35);
+- P4  any failure of the pipeline ends the processor for good; the container's next owner recovers.
 """
 
 import asyncio
@@ -52,6 +51,8 @@ from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
 
+_GAUGES_FRESH_SECONDS = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class OperationProcessorStatistics:
@@ -68,7 +69,7 @@ class OperationProcessorStatistics:
 
 
 class AppendIntake:
-    """The incoming end of an operation processor."""
+    """Accepts appends where that is possible, and puts them into the admission queue where it is not."""
 
     def __init__(
         self,
@@ -552,9 +553,6 @@ def _pin_until(done: "Future[int]", segments: Sequence[SegmentMetadata]) -> None
             segment.pins -= 1
 
     done.add_done_callback(unpin)
-
-
-_GAUGES_FRESH_SECONDS = 0.005
 
 
 def fail_unless_done(future: "Future[int]", error: Exception) -> None:

@@ -1,9 +1,4 @@
-"""What one container believes as a whole: its numbers, its active segments, and its checkpoints' bytes.
-
-Checkpoint payload, little-endian:
-
-    u8 version = 1, u8[3] zero, u32 container_id, u64 epoch, u64 highest_segment_id, u32 segment_count,
-    then the segment snapshots in order of their ids
+"""What one container believes as a whole: its numbers and its active segments.
 
 Invariants (check()):
 - sequence numbers only grow, also when the frame that carried one failed;
@@ -11,25 +6,18 @@ Invariants (check()):
 - `by_id` holds every active segment, gone ones included until Tier 2 has followed (H20).
 """
 
-import struct
 from collections.abc import Iterator
 
 from containers.metadata.attribute_table import AttributeLedger
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.snapshot_codec import decode_segment_snapshot, encode_segment_snapshot
-from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     NO_SEGMENT,
     NO_SEQUENCE_NUMBER,
-    BufferView,
     ContainerId,
     Epoch,
     SegmentId,
     SequenceNumber,
 )
-
-_HEADER = struct.Struct("<B3xIQQI")
-_VERSION = 1
 
 
 class ContainerMetadata:
@@ -100,40 +88,6 @@ class ContainerMetadata:
 
     def names(self) -> Iterator[str]:
         return iter(self._by_name)
-
-    def encode_checkpoint(self) -> list[BufferView]:
-        """The pending state of everything, in one stretch (H28)."""
-        header = _HEADER.pack(
-            _VERSION, self.container_id, self.epoch, self.highest_segment_id, len(self.by_id)
-        )
-        parts = [encode_segment_snapshot(self.by_id[key]) for key in sorted(self.by_id)]
-        return [header, b"".join(parts)]
-
-    def decode_checkpoint(self, view: memoryview) -> list[SegmentMetadata]:
-        """The segments of a checkpoint, as new objects; also raises our numbers to its own.
-
-        Raises DataCorruptionError.
-        """
-        try:
-            version, container_id, epoch, highest, count = _HEADER.unpack_from(view)
-        except struct.error as error:
-            raise DataCorruptionError(f"checkpoint does not parse: {error}") from error
-        if version != _VERSION:
-            raise DataCorruptionError(f"checkpoint of unknown version {version}")
-        if container_id != self.container_id:
-            raise DataCorruptionError(
-                f"checkpoint belongs to another container expected={self.container_id} found={container_id}"
-            )
-        del epoch  # told by the log, which is newer
-        self.raise_numbers(sequence_number=0, segment_id=highest)
-        position = _HEADER.size
-        segments: list[SegmentMetadata] = []
-        for _ in range(count):
-            segment, position = decode_segment_snapshot(view, position)
-            segments.append(segment)
-        if position != len(view):
-            raise DataCorruptionError(f"checkpoint has {len(view) - position} bytes too many")
-        return segments
 
     def check(self) -> None:
         """Prove the invariants; O(n)."""

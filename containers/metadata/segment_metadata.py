@@ -10,15 +10,11 @@ Invariants (check()):
 - flags go one way; the segment id never changes.
 """
 
-from typing import TYPE_CHECKING
-
+from containers.cache.cache_entry import CacheEntry
 from containers.metadata.append_run import AppendRun
 from containers.metadata.attribute_table import AttributeTable
+from containers.read_index.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, SegmentId, SequenceNumber
-
-if TYPE_CHECKING:
-    from containers.cache.cache_entry import CacheEntry
-    from containers.read_index.segment_read_index import SegmentReadIndex
 
 
 class _AppendFields:
@@ -62,9 +58,9 @@ class SegmentMetadata(_AppendFields):
         "storage_length",
     )
 
-    read_index: "SegmentReadIndex"
+    read_index: SegmentReadIndex
     """Where its readable bytes are. Set once, when the segment becomes active."""
-    open_entry: "CacheEntry"
+    open_entry: CacheEntry
     """Where the next append's bytes go. Set and changed by its read index."""
 
     def __init__(self, *, segment_id: SegmentId, name: str) -> None:

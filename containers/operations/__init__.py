@@ -1,1 +1,1 @@
-"""The operation types and their bytes."""
+"""What a container promises, as objects and as bytes: operations, their records, and snapshots of metadata."""

@@ -1,12 +1,12 @@
 """The operations of the log, as objects.
 
 An operation is what the container promises: its results (assigned offsets, absolute attribute values, ids), never a
-request, so that replaying it twice changes nothing (H32). The bytes are in `record_codec`.
+request, so that replaying it twice changes nothing (H32). The bytes are in record_codec.py.
 
 | operation | meaning |
 |---|---|
 | AppendOperation | bytes, attribute values and perhaps a seal, added to one segment in one step |
-| AppendRun | the same after commit: neighbouring appends of a segment, their bytes in the cache |
+| AppendRun (in metadata/) | the same after commit: neighbouring appends of a segment, their bytes in the cache |
 | SealOperation, TruncateOperation, DeleteOperation | the verbs |
 | MergeOperation | a verb as well: an open source is sealed by it, and the target's attributes change with it |
 | UpdateAttributesOperation | attribute values without bytes |
@@ -19,8 +19,9 @@ request, so that replaying it twice changes nothing (H32). The bytes are in `rec
 from asyncio import Future
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.identifiers import (
     NO_SEQUENCE_NUMBER,
     AttributeKey,
@@ -29,9 +30,6 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
     SequenceNumber,
 )
-
-if TYPE_CHECKING:
-    from containers.metadata.segment_metadata import SegmentMetadata
 
 AttributeChanges: TypeAlias = Sequence[tuple[AttributeKey, AttributeValue | None]]
 """Absolute values after the operation; None removes the attribute."""
@@ -70,7 +68,7 @@ class SegmentOperation(Operation):
 
     __slots__ = ("segment",)
 
-    def __init__(self, segment: "SegmentMetadata") -> None:
+    def __init__(self, segment: SegmentMetadata) -> None:
         self.sequence_number = NO_SEQUENCE_NUMBER
         self.future = None
         self.result = 0
@@ -83,7 +81,7 @@ class AppendOperation(SegmentOperation):
     __slots__ = ("attributes", "data", "events", "last_modified_ms", "length", "offset", "seal")
     type = OperationType.APPEND
 
-    def __init__(self, segment: "SegmentMetadata", data: bytes) -> None:
+    def __init__(self, segment: SegmentMetadata, data: bytes) -> None:
         self.sequence_number = NO_SEQUENCE_NUMBER
         self.future = None
         self.result = 0
@@ -105,7 +103,7 @@ class SealOperation(SegmentOperation):
     __slots__ = ("last_modified_ms",)
     type = OperationType.SEAL
 
-    def __init__(self, segment: "SegmentMetadata") -> None:
+    def __init__(self, segment: SegmentMetadata) -> None:
         super().__init__(segment)
         self.last_modified_ms = 0
 
@@ -116,7 +114,7 @@ class TruncateOperation(SegmentOperation):
     __slots__ = ("offset",)
     type = OperationType.TRUNCATE
 
-    def __init__(self, segment: "SegmentMetadata", offset: int) -> None:
+    def __init__(self, segment: SegmentMetadata, offset: int) -> None:
         super().__init__(segment)
         self.offset = offset
 
@@ -130,7 +128,7 @@ class MergeOperation(SegmentOperation):
     __slots__ = ("attributes", "last_modified_ms", "length", "offset", "source")
     type = OperationType.MERGE
 
-    def __init__(self, segment: "SegmentMetadata", source: "SegmentMetadata") -> None:
+    def __init__(self, segment: SegmentMetadata, source: SegmentMetadata) -> None:
         super().__init__(segment)
         self.source = source
         self.offset = 0
@@ -152,7 +150,7 @@ class UpdateAttributesOperation(SegmentOperation):
     __slots__ = ("attributes",)
     type = OperationType.UPDATE_ATTRIBUTES
 
-    def __init__(self, segment: "SegmentMetadata", attributes: AttributeChanges) -> None:
+    def __init__(self, segment: SegmentMetadata, attributes: AttributeChanges) -> None:
         super().__init__(segment)
         self.attributes = attributes
 
@@ -163,7 +161,7 @@ class MapSegmentOperation(SegmentOperation):
     __slots__ = ("attributes", "created", "snapshot")
     type = OperationType.MAP_SEGMENT
 
-    def __init__(self, segment: "SegmentMetadata", *, created: bool, snapshot: bytes) -> None:
+    def __init__(self, segment: SegmentMetadata, *, created: bool, snapshot: bytes) -> None:
         super().__init__(segment)
         self.created = created
         self.snapshot = snapshot
@@ -179,7 +177,7 @@ class MapTransactionOperation(MapSegmentOperation):
     type = OperationType.MAP_TRANSACTION
 
     def __init__(
-        self, segment: "SegmentMetadata", *, created: bool, snapshot: bytes, parent_name: str
+        self, segment: SegmentMetadata, *, created: bool, snapshot: bytes, parent_name: str
     ) -> None:
         super().__init__(segment, created=created, snapshot=snapshot)
         self.parent_name = parent_name

@@ -21,7 +21,7 @@ and goes on by type:
     MAP_SEGMENT           u64 segment_id, u32 snapshot_length, snapshot, attributes
                           flags: 1 = created (otherwise reactivated)
     MAP_TRANSACTION       as MAP_SEGMENT, then u16 length and UTF-8 of the parent's name
-    METADATA_CHECKPOINT   a container snapshot (containers.metadata.container_snapshot); [u64 root_changes]
+    METADATA_CHECKPOINT   a checkpoint (containers.operations.snapshot_codec); [u64 root_changes]
                           flags: 1 = `root_changes` is there: some were known
     STORAGE_CHECKPOINT    u32 count, then per segment: u64 segment_id, u64 storage_length; [u64 root_changes]
                           flags: 1 = `root_changes` is there: some were known

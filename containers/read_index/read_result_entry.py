@@ -1,12 +1,9 @@
 """The steps of a read, one class per kind of `ReadResultEntryKind`."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.segments import ReadResultEntryKind
-
-if TYPE_CHECKING:
-    from containers.read_index.segment_read_index import SegmentReadIndex
 
 
 class CachedEntry:
@@ -31,24 +28,25 @@ class CachedEntry:
 class WaitingEntry:
     """Bytes that have to be waited for: from Tier 2 (STORAGE), or because they do not exist yet (FUTURE)."""
 
-    __slots__ = ("_index", "_length_max", "kind", "length_taken", "offset")
+    __slots__ = ("_length_max", "_read", "kind", "length_taken", "offset")
 
     def __init__(
         self,
         *,
         kind: ReadResultEntryKind,
-        index: "SegmentReadIndex",
+        read: Callable[[int, int], Awaitable[bytes]],
         offset: int,
         length_max: int,
     ) -> None:
+        """`read` waits for bytes at an offset: from one byte to so many, or none at the end of a sealed segment."""
         self.kind = kind
         self.offset = offset
         self.length_taken = 0
-        self._index = index
+        self._read = read
         self._length_max = length_max
 
     async def content(self) -> bytes:
-        content = await self._index.wait_for_bytes(self.offset, self._length_max)
+        content = await self._read(self.offset, self._length_max)
         self.length_taken = len(content)
         return content
 

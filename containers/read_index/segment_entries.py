@@ -1,42 +1,26 @@
-"""What is known of one segment's bytes besides Tier 2: its cache entries and merge redirects, in offset order.
+"""What one segment's read index knows besides Tier 2, in offset order: cache entries, and stretches read elsewhere.
 
 Invariants (check()):
 - items do not overlap, none is empty;
 - every cache entry has a block that holds all of it.
-
-A stretch of a target whose bytes are still those of a merged source.
-
-From the commit of the merge until it is published, the bytes of the target at [offset, end) are read through the
-source's index: from its cache entries, or from Tier 2 under the source's id (H57).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from containers.cache.cache_entry import CacheEntry
 from containers.cache.cache_manager import CacheManager
 from containers.read_index.sorted_index import SortedIndex
 
-if TYPE_CHECKING:
-    from containers.read_index.segment_read_index import SegmentReadIndex
+
+class Stretch(Protocol):
+    """[offset, end) of a segment whose bytes are read elsewhere: a merge redirect."""
+
+    offset: int
+    end: int
 
 
-class MergeRedirect:
-    """[offset, end) of the target is [0, end - offset) of the source."""
-
-    __slots__ = ("end", "offset", "source")
-
-    def __init__(self, *, offset: int, end: int, source: "SegmentReadIndex") -> None:
-        self.offset = offset
-        self.end = end
-        self.source = source
-
-    def __repr__(self) -> str:
-        source_id = self.source.metadata.segment_id
-        return f"<redirect [{self.offset}, {self.end}) to segment {source_id}>"
-
-
-IndexItem: TypeAlias = CacheEntry | MergeRedirect
+IndexItem: TypeAlias = CacheEntry | Stretch
 
 
 class SegmentEntries(SortedIndex[IndexItem]):
@@ -67,7 +51,7 @@ class SegmentEntries(SortedIndex[IndexItem]):
         """Take out, from the front, the cache entries that end at or below `limit`; stops at a redirect."""
         removed: list[CacheEntry] = []
         for item in self._items:
-            if item.end > limit or isinstance(item, MergeRedirect):
+            if item.end > limit or not isinstance(item, CacheEntry):
                 break
             removed.append(item)
         self.remove_first(len(removed))
@@ -115,7 +99,7 @@ class SegmentEntries(SortedIndex[IndexItem]):
             return offset
         for position in range(first, len(items)):
             item = items[position]
-            if not item.offset <= offset < item.end or isinstance(item, MergeRedirect):
+            if not item.offset <= offset < item.end or not isinstance(item, CacheEntry):
                 break
             assert item.block is not None, f"{item!r} was released"
             stop = min(item.end, end)

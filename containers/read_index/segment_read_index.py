@@ -1,59 +1,48 @@
-"""Where the bytes of one active segment are: in cache blocks, behind a merge redirect, or in Tier 2.
+"""The read index of one active segment: where each of its bytes is, how bytes come in, and how readers get them.
 
-Bytes are staged when an append is accepted, into the block left open by the one before, and become readable when the
-metadata's `length` passes them. The ordered entries are touched once per block. What is neither cached nor redirected
-and lies below the storage length is in Tier 2.
+A byte is in a cache block, or behind a merge redirect, which leads to the index of the merged source. What is neither
+cached nor redirected and lies below the storage length is in Tier 2.
 
-Invariants (check()):
+In: when an append is accepted its bytes are copied once, straight to their place in the cache, into the block left
+open by the append before and new blocks behind it. They become readable when the metadata's `length` passes them. The
+ordered entries are touched once per block.
+
+Out: a read goes step by step, and what is not in the cache is waited for: bytes from Tier 2, or from an append that has
+not happened yet. Each step, and each look after a wait, sees the segment as it is then, not as it was when the read
+began: it may be truncated, sealed, merged or deleted meanwhile (H19). Tier 2 is asked for a byte behind a merge
+redirect under the source's id; when it does not know the source any more, the merge was published a moment ago and the
+bytes are under the target's id (H57).
+
+Invariants (check() proves the first four):
 - entries and redirects do not overlap, and cover [storage length, length) and whatever is staged behind it, except
   for the stretches of merges that are not yet committed;
 - every entry that ends above the storage length is pinned: not evicted, not freed, not rewritten (H56);
 - only the last entry is open for growth, and only while its end is the end of all that is staged (H54);
-- a run of n un-flushed bytes occupies at most max(2n, 4 KiB) (H55).
-
-Where a segment's bytes come in: the block left open by the last append, and the blocks behind it.
-
-Bytes are copied once, when an append is accepted, straight to their place in the cache; the ordered entries are
-touched once per block.
-
-Invariants:
-- only the last entry is open for growth, and only while its end is the end of all that is staged (H54);
+- the metadata's `has_tail_waiters` is true exactly while a waiter may be there, so that a commit need not look here;
 - bytes written in a block never change while its entry lives (H54);
 - a run of n un-flushed bytes occupies at most max(2n, 4 KiB): the first block is small, later ones grow with it (H55);
-- staging is all or nothing: what may be refused is asked for before anything is written (H22).
-
-The tail of a segment: who waits there for more, and what they are told when nothing will come.
-
-Invariants:
-- whoever waits is woken by the next append that commits, by the seal, and by the segment's end (H58);
-- after gone() every read ends with the error it was given, the first one if there were several;
-- the metadata's `has_tail_waiters` is true exactly while a waiter may be there, so that a commit need not look here.
-
-A read, step by step: each step looks at the segment as it is then, not as it was when the read began (H19).
-
-Bytes that are not in the cache now: from Tier 2, or from an append that has not happened yet.
-
-The state is looked at again after every wait, because a segment may be truncated, sealed, merged or deleted meanwhile
-(H19). A byte behind a merge redirect is asked for under the source's id; when Tier 2 does not know the source any
-more, the merge was published a moment ago and the bytes are under the target's id (H57).
+- staging is all or nothing: what may be refused is asked for before anything is written (H22);
+- a reader that waits at the tail is woken by the next append that commits, by the seal, and by the segment's end (H58);
+- after gone() every read ends with the error it was given, the first one if there were several.
 """
 
 import asyncio
 from asyncio import Future
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from containers.cache.cache_entry import NO_ROOM, PINNED, CacheEntry
 from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheBlock
-from containers.metadata.segment_metadata import SegmentMetadata
+from containers.cache.container_cache import ContainerCache
 from containers.read_index.read_result_entry import (
     CachedEntry,
     EndOfSegmentEntry,
     TruncatedEntry,
     WaitingEntry,
 )
-from containers.read_index.segment_entries import MergeRedirect, SegmentEntries
-from containers.read_index.tail_waiters import TailWaiters
+from containers.read_index.segment_entries import SegmentEntries
+from containers.read_index.storage_fetch import ReadAheadMark, StorageFetches
+from containers.read_index.tail_waiters import TailWaiters, WaiterLimit
 from segmentstore.contracts.errors import (
     BadOffsetError,
     CorruptedDataError,
@@ -63,35 +52,73 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
     ServiceHaltError,
 )
-from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.contracts.segments import ReadResultEntry, ReadResultEntryKind
 
-if TYPE_CHECKING:
-    from containers.read_index.container_read_index import ContainerReadIndex
-    from containers.read_index.storage_fetch import ReadAheadMark, StorageFetches
+PIECE_BYTES_MAX = 1024 * 1024
+"""One entry has at most this many bytes: a copy of about 50 us."""
+
+StepEntry = CachedEntry | WaitingEntry | EndOfSegmentEntry | TruncatedEntry
+
+
+class ReadableSegment(Protocol):
+    """What a read index meets of its segment's metadata."""
+
+    segment_id: SegmentId
+    name: str
+    start_offset: int
+    length: int
+    pending_length: int
+    storage_length: int
+    sealed: bool
+    has_tail_waiters: bool
+    """Kept by the read index."""
+    open_entry: CacheEntry
+    """Where the next append's bytes go. Set and changed by the read index."""
+    read_index: "SegmentReadIndex"
+    """Set when the index is opened."""
+
+
+class MergeRedirect:
+    """[offset, end) of the target is [0, end - offset) of the source.
+
+    From the commit of the merge until it is published, these bytes of the target are read through the source's index:
+    from its cache entries, or from Tier 2 under the source's id (H57).
+    """
+
+    __slots__ = ("end", "offset", "source")
+
+    def __init__(self, *, offset: int, end: int, source: "SegmentReadIndex") -> None:
+        self.offset = offset
+        self.end = end
+        self.source = source
+
+    def __repr__(self) -> str:
+        source_id = self.source.metadata.segment_id
+        return f"<redirect [{self.offset}, {self.end}) to segment {source_id}>"
 
 
 class SegmentStaging:
-    """The incoming end of a segment's read index."""
+    """The incoming end of a segment's read index: the block left open by the last append, and the blocks behind it."""
 
     __slots__ = (
-        "_container",
+        "_cache",
         "_entries",
         "_run_start",
         "_staged_end",
         "metadata",
     )
 
-    def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
+    def __init__(self, metadata: ReadableSegment, *, cache: ContainerCache) -> None:
         self.metadata = metadata
-        self._container = container
+        self._cache = cache
         self._entries: SegmentEntries | None = None
         """None while there are none: most active segments have nothing cached."""
         self._run_start = 0
         """Where the run of un-flushed bytes began that decides how large the next block may be."""
         self._staged_end = 0
         """End of what is staged, while no block is open."""
-        metadata.open_entry = container.no_entry
+        metadata.open_entry = cache.no_entry
 
     @property
     def staged_end(self) -> int:
@@ -145,7 +172,7 @@ class SegmentStaging:
             room = entry.limit - staged_end
             if room > 0:
                 in_open_block = min(size, room)
-        blocks = self._container.allocate_run(
+        blocks = self._cache.allocate_run(
             size - in_open_block, run_bytes + in_open_block, recovering=recovering
         )
         # Nothing below may be refused: the bytes are staged whole or not at all.
@@ -180,7 +207,7 @@ class SegmentStaging:
     def _close_open_block(self) -> None:
         """The last entry grows no more; the next bytes go to a block of their own."""
         self._staged_end = self.staged_end
-        self.metadata.open_entry = self._container.no_entry
+        self.metadata.open_entry = self._cache.no_entry
 
     def _close_run(self) -> None:
         """Begin small again with the next bytes."""
@@ -202,12 +229,15 @@ class SegmentStaging:
 
 
 class SegmentTail(SegmentStaging):
-    """The end of a segment's read index at which readers wait."""
+    """The end at which readers wait for more, and what they are told when nothing will come."""
 
-    __slots__ = ("_gone", "_waiters")
+    __slots__ = ("_gone", "_waiter_limit", "_waiters")
 
-    def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
-        super().__init__(metadata, container)
+    def __init__(
+        self, metadata: ReadableSegment, *, cache: ContainerCache, waiter_limit: WaiterLimit
+    ) -> None:
+        super().__init__(metadata, cache=cache)
+        self._waiter_limit = waiter_limit
         self._waiters: TailWaiters | None = None
         self._gone: Exception | None = None
 
@@ -253,7 +283,7 @@ class SegmentTail(SegmentStaging):
 
         Cancel it to leave. Raises TooManyWaitersError at the container's limit.
         """
-        self._container.add_waiter()
+        self._waiter_limit.add()
         if self._waiters is None:
             self._waiters = TailWaiters()
         future = self._waiters.add()
@@ -262,7 +292,7 @@ class SegmentTail(SegmentStaging):
         return future
 
     def _waiter_left(self, future: "Future[None]") -> None:
-        self._container.remove_waiter()
+        self._waiter_limit.remove()
         if self._waiters is not None:
             self._waiters.discard(future)
             self.metadata.has_tail_waiters = len(self._waiters) > 0
@@ -286,15 +316,27 @@ class SegmentReadIndex(SegmentTail):
 
     __slots__ = (
         "_discarded",
+        "_fetches",
         "_redirect",
         "_redirect_count",
         "_unpinned_end",
+        "is_removed",
         "read_ahead_marks",
     )
 
-    def __init__(self, metadata: SegmentMetadata, container: "ContainerReadIndex") -> None:
-        super().__init__(metadata, container)
+    def __init__(
+        self,
+        metadata: ReadableSegment,
+        *,
+        cache: ContainerCache,
+        fetches: StorageFetches,
+        waiter_limit: WaiterLimit,
+    ) -> None:
+        super().__init__(metadata, cache=cache, waiter_limit=waiter_limit)
+        self._fetches = fetches
         self._discarded = False
+        self.is_removed = False
+        """The segment is not active any more; a merge redirect may still lead here. Set by ContainerReadIndex."""
         self._redirect: MergeRedirect | None = None
         """The stretch of another segment that is read through this index."""
         self._redirect_count = 0
@@ -302,6 +344,15 @@ class SegmentReadIndex(SegmentTail):
         """Entries that end at or below it are not pinned."""
         self.read_ahead_marks: list[ReadAheadMark] = []
         """Few, and most of the time none."""
+
+    @property
+    def segment_id(self) -> SegmentId:
+        return self.metadata.segment_id
+
+    @property
+    def storage_length(self) -> int:
+        """Tier 2 has everything below it."""
+        return self.metadata.storage_length
 
     # --- what leaves --------------------------------------------------------------------------
 
@@ -315,14 +366,14 @@ class SegmentReadIndex(SegmentTail):
                 if entry is self.metadata.open_entry:
                     self._close_run()
                 if entry.generation == PINNED:
-                    self._container.unpin(entry)
+                    self._cache.unpin(entry)
         self._unpinned_end = storage_length
         entry = self.metadata.open_entry
         if entry.limit - entry.offset > max(BLOCK_BYTES_MIN, 2 * (entry.end - storage_length)):
             # What trickles in must not keep a block pinned that was sized for a long run (H55).
             self._close_run()
         self.truncated(self.metadata.start_offset)
-        self._container.cache.room_made()
+        self._cache.manager.room_made()
 
     def truncated(self, start_offset: int) -> None:
         """Bytes below `start_offset` will never be read again; those that Tier 2 has, or skips, are freed."""
@@ -331,7 +382,7 @@ class SegmentReadIndex(SegmentTail):
         removed = self._entries.remove_below(min(start_offset, self._unpinned_end))
         if removed:
             self._forget_empty_entries()
-            self._container.discard(removed)
+            self._cache.discard(removed)
 
     def discard_all(self) -> None:
         """Let go of everything, and of the sources read through this index: Tier 2 has it, or nobody wants it."""
@@ -345,7 +396,7 @@ class SegmentReadIndex(SegmentTail):
             items = list(index._entries or ())
             index._entries = None
             pending.extend(item.source for item in items if isinstance(item, MergeRedirect))
-            self._container.discard([item for item in items if isinstance(item, CacheEntry)])
+            self._cache.discard([item for item in items if isinstance(item, CacheEntry)])
 
     # --- merges -------------------------------------------------------------------------------
 
@@ -389,7 +440,7 @@ class SegmentReadIndex(SegmentTail):
         self._redirect_count -= 1
         self._forget_empty_entries()
         source.discard_all()
-        self._container.cache.room_made()
+        self._cache.manager.room_made()
 
     def resolve(self, offset: int, end: int) -> "list[tuple[SegmentReadIndex, int, int]]":
         """Who has the byte at `offset`: this index, then the sources it is read through, innermost last.
@@ -422,7 +473,7 @@ class SegmentReadIndex(SegmentTail):
 
         Raises SegmentTruncatedError, StorageError, TooManyWaitersError, and what gone() was told.
         """
-        return await wait_for_bytes(self, self._container.fetches, offset, length_max)
+        return await wait_for_bytes(self, self._fetches, offset, length_max)
 
     def read_cached(self, offset: int, length_max: int) -> bytes | None:
         """A copy of [offset, offset + length_max), cut at the length; None unless all of it is cached and readable.
@@ -461,7 +512,7 @@ class SegmentReadIndex(SegmentTail):
         views: list[memoryview] = []
         reached = self._gather(offset, end, views)
         if self.read_ahead_marks and views:
-            self._container.fetches.read_on(self, offset, reached)
+            self._fetches.read_on(self, offset, reached)
         return views
 
     def copy_cached(self, offset: int, end: int) -> bytes:
@@ -490,7 +541,7 @@ class SegmentReadIndex(SegmentTail):
 
     def _gather(self, offset: int, end: int, views: list[memoryview]) -> int:
         """Collect views of cached bytes from `offset` on; gives the offset of the first byte that is not cached."""
-        cache = self._container.cache
+        cache = self._cache.manager
         if not self._redirect_count:
             return self._entries.gather(offset, end, cache, views) if self._entries else offset
         while offset < end:
@@ -515,7 +566,7 @@ class SegmentReadIndex(SegmentTail):
                 continue
             next_start = self._entries.next_start(begin) if self._entries is not None else None
             gap_end = end if next_start is None else min(end, next_start)
-            block = self._container.allocate_fetched(gap_end - begin)
+            block = self._cache.allocate_fetched(gap_end - begin)
             if block is None:
                 return
             # The allocation may have evicted entries of ours: the gap is at least what it was.
@@ -525,7 +576,7 @@ class SegmentReadIndex(SegmentTail):
             if self._entries is None:
                 self._entries = SegmentEntries()
             self._entries.add(entry)
-            self._container.cache.add_fetched(entry)
+            self._cache.manager.add_fetched(entry)
             begin = gap_end
 
     def uncached_end(self, offset: int, end: int) -> int:
@@ -542,7 +593,7 @@ class SegmentReadIndex(SegmentTail):
 
     def can_keep_fetched(self, size: int) -> bool:
         """Whether reading ahead by so many bytes would leave them in the cache."""
-        return not self._discarded and self._container.cache.can_hold(size)
+        return not self._discarded and self._cache.manager.can_hold(size)
 
     def first_missing_offset(self) -> int | None:
         """The first readable byte that is neither in Tier 2 nor here; None if all are. Recovery halts on any (H31)."""
@@ -560,9 +611,13 @@ class SegmentReadIndex(SegmentTail):
         for item in self._entries or ():
             if isinstance(item, MergeRedirect):
                 # A source that is still active counts for itself.
-                if not self._container.is_open(item.source):
+                if item.source.is_removed:
                     total += item.source.pinned_bytes()
-            elif item.generation == PINNED and item.block is not None:
+            elif (
+                isinstance(item, CacheEntry)
+                and item.generation == PINNED
+                and item.block is not None
+            ):
                 total += item.block.size_bytes
         return total
 
@@ -582,22 +637,17 @@ class SegmentReadIndex(SegmentTail):
                     redirects += 1
                     assert last.source._redirect is last, f"{last!r} is not known to its source"
                     continue
+                assert isinstance(last, CacheEntry), f"{last!r} is neither entry nor redirect"
                 pinned = last.end > self._unpinned_end
                 assert pinned == (last.generation == PINNED), f"{last!r}: {self.metadata!r}"
                 assert last.owner is self, f"{last!r} belongs to {last.owner!r}"
         assert redirects == self._redirect_count, f"{redirects} of {self._redirect_count} redirects"
         entry = self.metadata.open_entry
-        if entry is not self._container.no_entry:
+        if entry is not self._cache.no_entry:
             assert entry is last, f"open {entry!r} is not the last, {last!r}"
         assert self.has_waiters <= (self._waiters is not None and len(self._waiters) > 0), (
             "told of waiters where there are none"
         )
-
-
-PIECE_BYTES_MAX = 1024 * 1024
-"""One entry has at most this many bytes: a copy of about 50 us."""
-
-StepEntry = CachedEntry | WaitingEntry | EndOfSegmentEntry | TruncatedEntry
 
 
 async def read_entries(
@@ -637,7 +687,9 @@ def next_entry(index: "SegmentReadIndex", offset: int, end: int) -> StepEntry:
         return EndOfSegmentEntry(offset=offset)
     else:
         kind = ReadResultEntryKind.FUTURE
-    return WaitingEntry(kind=kind, index=index, offset=offset, length_max=end - offset)
+    return WaitingEntry(
+        kind=kind, read=index.wait_for_bytes, offset=offset, length_max=end - offset
+    )
 
 
 async def wait_for_bytes(
@@ -656,7 +708,9 @@ async def wait_for_bytes(
             return b""
         await index.next_change()
     try:
-        content = await _read(index, fetches, offset, min(offset + length_max, metadata.length))
+        content = await _read_committed(
+            index, fetches, offset, min(offset + length_max, metadata.length)
+        )
     except SegmentStoreError:
         index.raise_if_unreadable(offset)
         raise
@@ -664,7 +718,7 @@ async def wait_for_bytes(
     return content
 
 
-async def _read(
+async def _read_committed(
     index: "SegmentReadIndex", fetches: "StorageFetches", offset: int, end: int
 ) -> bytes:
     misses = 0

@@ -14,15 +14,12 @@ Invariants:
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from containers.container_settings import StorageFetchSettings
 from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import ReadOnlyStorage, StorageRead
-
-if TYPE_CHECKING:
-    from containers.read_index.segment_read_index import SegmentReadIndex
 
 
 class ReadAheadMark(NamedTuple):
@@ -30,6 +27,28 @@ class ReadAheadMark(NamedTuple):
 
     offset: int
     window: int
+
+
+class FetchTarget(Protocol):
+    """The segment that bytes are fetched for: what is missing in its cache, and where fetched bytes go."""
+
+    read_ahead_marks: list[ReadAheadMark]
+
+    @property
+    def segment_id(self) -> SegmentId: ...
+
+    @property
+    def storage_length(self) -> int: ...
+
+    def copy_cached(self, offset: int, end: int) -> bytes: ...
+
+    def uncached_end(self, offset: int, end: int) -> int: ...
+
+    def next_missing(self, offset: int, limit: int) -> int: ...
+
+    def can_keep_fetched(self, size: int) -> bool: ...
+
+    def insert_fetched(self, offset: int, content: memoryview) -> None: ...
 
 
 class StorageFetch:
@@ -66,17 +85,17 @@ class StorageFetches:
         self.joined_count = 0
         self.fetched_bytes = 0
 
-    async def read(self, index: "SegmentReadIndex", offset: int, length: int) -> bytes:
+    async def read(self, target: FetchTarget, offset: int, length: int) -> bytes:
         """From one byte to `length` bytes at `offset`, copied.
 
         Raises whatever `ReadOnlyStorage.read` raises, and ContainerStoppedError.
         """
-        segment_id = index.metadata.segment_id
+        segment_id = target.segment_id
         fetch = self._find(segment_id, offset)
         while fetch is not None and fetch.begin != offset:
             self.joined_count += 1
             content = _piece(await self._wait(fetch), offset, length)
-            content = content or index.copy_cached(offset, offset + length)
+            content = content or target.copy_cached(offset, offset + length)
             if content:
                 return content
             # Tier 2 ends at a block, and this one ended before our byte: that comes with the fetch behind if its block
@@ -84,10 +103,10 @@ class StorageFetches:
             fetch = self._find(segment_id, offset, exact=True)
         if fetch is None:
             end = offset + min(length, self._settings.fetch_bytes_max)
-            fetch = self._start(index, offset, end)
+            fetch = self._start(target, offset, end)
         else:
             self.joined_count += 1
-        self._read_ahead(index, offset, fetch)
+        self._read_ahead(target, offset, fetch)
         content = _piece(await self._wait(fetch), offset, length)
         if not content:
             raise CorruptedDataError(
@@ -118,27 +137,26 @@ class StorageFetches:
                 return fetch
         return None
 
-    def _start(self, index: "SegmentReadIndex", offset: int, end: int) -> StorageFetch:
+    def _start(self, target: FetchTarget, offset: int, end: int) -> StorageFetch:
         if self._closed:
             raise ContainerStoppedError("container stopped before a read")
-        metadata = index.metadata
         alignment = self._settings.alignment_bytes
         # Tier 2 answers with the whole block around the first byte asked for, and promises no more: so it is asked for
         # the very byte that is wanted, not for an aligned one before it.
-        end = max(end, min(end + -end % alignment, metadata.storage_length), offset + 1)
-        fetch = StorageFetch(segment_id=metadata.segment_id, begin=offset, end=end)
+        end = max(end, min(end + -end % alignment, target.storage_length), offset + 1)
+        fetch = StorageFetch(segment_id=target.segment_id, begin=offset, end=end)
         self._running.setdefault(fetch.segment_id, []).append(fetch)
         self.running_count += 1
         self.fetch_count += 1
-        fetch.task = asyncio.get_running_loop().create_task(self._run(fetch, index))
+        fetch.task = asyncio.get_running_loop().create_task(self._run(fetch, target))
         fetch.task.add_done_callback(lambda task: self._task_done(fetch, task))
         return fetch
 
-    async def _run(self, fetch: StorageFetch, index: "SegmentReadIndex") -> StorageRead:
+    async def _run(self, fetch: StorageFetch, target: FetchTarget) -> StorageRead:
         async with self._slots:
             read = await self._storage.read(fetch.segment_id, fetch.begin, fetch.end - fetch.begin)
         self.fetched_bytes += len(read.content)
-        index.insert_fetched(read.offset, read.content)
+        target.insert_fetched(read.offset, read.content)
         self._note_end(fetch, read)
         return read
 
@@ -169,46 +187,46 @@ class StorageFetches:
         assert outcome is not None, f"fetch of {fetch.begin} finished without an outcome"
         return outcome
 
-    def _read_ahead(self, index: "SegmentReadIndex", offset: int, fetch: StorageFetch) -> None:
+    def _read_ahead(self, target: FetchTarget, offset: int, fetch: StorageFetch) -> None:
         """Fetch what comes behind `fetch`, if an earlier fetch ended exactly where this read begins."""
         window = self._sequences.pop((fetch.segment_id, offset), None)
         if window is None:
             return
         fetch.window = self._grown(window)
-        self._fetch_ahead(index, fetch.end, fetch.window)
+        self._fetch_ahead(target, fetch.end, fetch.window)
 
-    def read_on(self, index: "SegmentReadIndex", offset: int, end: int) -> None:
+    def read_on(self, target: FetchTarget, offset: int, end: int) -> None:
         """[offset, end) was found in the cache: fetch what comes behind it if there was a mark in it."""
-        for mark in index.read_ahead_marks:
+        for mark in target.read_ahead_marks:
             if offset <= mark.offset < end:
-                index.read_ahead_marks.remove(mark)
-                self._fetch_ahead(index, end, self._grown(mark.window))
+                target.read_ahead_marks.remove(mark)
+                self._fetch_ahead(target, end, self._grown(mark.window))
                 return
 
     def _grown(self, window: int) -> int:
         settings = self._settings
         return min(settings.read_ahead_bytes_max, max(2 * window, settings.fetch_bytes_max))
 
-    def _fetch_ahead(self, index: "SegmentReadIndex", position: int, window: int) -> None:
+    def _fetch_ahead(self, target: FetchTarget, position: int, window: int) -> None:
         """Of the `window` bytes from `position` on, what is missing; and a mark in the middle of them."""
-        if self._closed or not index.can_keep_fetched(window):
+        if self._closed or not target.can_keep_fetched(window):
             return
-        metadata, marks = index.metadata, index.read_ahead_marks
-        limit = min(position + window, metadata.storage_length)
-        if limit < metadata.storage_length:
+        storage_length, marks = target.storage_length, target.read_ahead_marks
+        limit = min(position + window, storage_length)
+        if limit < storage_length:
             marks.append(ReadAheadMark(position + window // 2, window))
             if len(marks) > self._settings.marks_max:
                 del marks[0]
         while self.running_count < self._settings.fetches_max:
-            position = index.next_missing(position, limit)
+            position = target.next_missing(position, limit)
             if position >= limit:
                 return
-            ahead = self._find(metadata.segment_id, position)
+            ahead = self._find(target.segment_id, position)
             if ahead is None:
                 # A whole step, beyond the limit if need be: of short ones Tier 2 reads the same blocks several times.
                 end = position + self._settings.ahead_fetch_bytes_max
-                end = index.uncached_end(position, min(end, metadata.storage_length))
-                ahead = self._start(index, position, end)
+                end = target.uncached_end(position, min(end, storage_length))
+                ahead = self._start(target, position, end)
                 ahead.window = window
             position = ahead.end
 

@@ -1,17 +1,40 @@
-"""Readers that stand at the end of a segment and wait for whatever comes next.
+"""Readers that stand at the end of a segment and wait for whatever comes next, and how many a container may have.
 
 A wake-up carries no news: whoever is woken looks at the segment again. So it does not matter what woke it, and a
 reader ends exactly once, by what it finds there (H58).
 
 Invariants:
 - a waiter is registered without an await since it last looked at the segment, and is a future, not a task;
-- every wake-up reaches every waiter registered before it, at the latest some loop turns later, and each once.
+- every wake-up reaches every waiter registered before it, at the latest some loop turns later, and each once;
+- a container never has more waiters than its limit says.
 """
 
 import asyncio
 
+from segmentstore.contracts.errors import TooManyWaitersError
+
 WAKE_UPS_PER_TURN = 1_000
 """More waiters than this are woken over several turns of the loop."""
+
+
+class WaiterLimit:
+    """How many readers of a container wait, of those that may."""
+
+    __slots__ = ("_count_max", "count")
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self.count = 0
+
+    def add(self) -> None:
+        """Take a place among the waiting readers. Raises TooManyWaitersError."""
+        if self.count >= self._count_max:
+            raise TooManyWaitersError(f"too many readers wait waiters={self.count}")
+        self.count += 1
+
+    def remove(self) -> None:
+        """Give the place back."""
+        self.count -= 1
 
 
 class TailWaiters:

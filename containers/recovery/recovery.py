@@ -1,16 +1,12 @@
-"""Brings a container back from its log, and from what Tier 2 says of it.
+"""Brings a container back from its log, and from what Tier 2 says of it, to the state in which its parts can begin.
 
-Order matters: the log is opened first (that fences its former owner), then the root is claimed (that fences a former
-owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted or served
-before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+Order matters: the log is opened first (that fences its former owner), then the manifest is claimed (that fences a
+former owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted
+or served before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
 
-When the bytes that Tier 2 lacks do not fit into memory, replay stops, what has been replayed is flushed, and it goes on
-(H38). The log says nothing of this: whoever replays it again finds more of it in Tier 2.
-
-One recovery of a container: its log and its root, brought to the state in which the parts can begin.
-
-What replay finds in Tier 2 already is kept as checksums, for the storage writer to compare; what does not fit into
-memory is flushed on the way (containers.recovery.replay_flush).
+What replay finds in Tier 2 already is kept as checksums, for the storage writer to compare. When the bytes that Tier
+2 lacks do not fit into memory, replay stops, what has been replayed is flushed (containers.recovery.replay_flush),
+and replay goes on (H38). The log says nothing of this: the next owner that replays it finds more of it in Tier 2.
 """
 
 import asyncio
@@ -30,7 +26,7 @@ from containers.metadata.container_metadata import ContainerMetadata
 from containers.operations.operation import OperationType
 from containers.operations.record_codec import LENGTH_FIELD_BYTES, Record, decode_record
 from containers.read_index.container_read_index import ContainerReadIndex
-from containers.recovery.replay import Replay, ReplayedOverlap, ReplayReadIndex
+from containers.recovery.replay import Replay, ReplayedOverlap
 from containers.recovery.replay_flush import ReplayFlush
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
@@ -41,6 +37,18 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedManifest, Storage
+
+_LOGGER = logging.getLogger(__name__)
+
+NUMBER_GAP = 1 << 24
+"""Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power
+cut took are not given again (H33). The same for segment ids."""
+
+SLICE_SECONDS = 0.001
+"""Replay gives the loop back after about this long, and a frame: other containers serve meanwhile (H23, H37)."""
+
+_APPEND_TYPE = int(OperationType.APPEND)
+_CHECKPOINT_TYPES = (int(OperationType.METADATA_CHECKPOINT), int(OperationType.STORAGE_CHECKPOINT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +63,6 @@ class RecoveredState:
     read_index: ContainerReadIndex
     markers: TruncationMarkers
     checkpoints: CheckpointPolicy
-
-
-_APPEND = int(OperationType.APPEND)
-_CHECKPOINTS = (int(OperationType.METADATA_CHECKPOINT), int(OperationType.STORAGE_CHECKPOINT))
-_LOGGER = logging.getLogger(__name__)
-
-NUMBER_GAP = 1 << 24
-"""Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power
-cut took are not given again (H33). The same for segment ids."""
-
-SLICE_SECONDS = 0.001
-"""Replay gives the loop back after about this long, and a frame: other containers serve meanwhile (H23, H37)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +83,38 @@ class RecoverySummary:
     """How often memory was full, and what had been replayed was flushed (H38)."""
 
 
+class ContainerRecovery:
+    """Fills an empty state, once."""
+
+    def __init__(
+        self, *, state: RecoveredState, settings: WriterSettings, executor: Executor | None
+    ) -> None:
+        self.overlap = ReplayedOverlap()
+        """Filled by run()."""
+        flush = ReplayFlush(
+            metadata=state.metadata,
+            memory_log=state.memory_log,
+            overlap=self.overlap,
+            storage=state.storage,
+            settings=settings,
+            executor=executor,
+        )
+        self._recovery = Recovery(
+            log=state.log,
+            storage=state.storage,
+            metadata=state.metadata,
+            memory_log=state.memory_log,
+            read_index=state.read_index,
+            markers=state.markers,
+            expect_in_storage=self.overlap.add,
+            flush=flush.flush,
+        )
+
+    async def run(self) -> RecoverySummary:
+        """Raises what Recovery.run() raises."""
+        return await self._recovery.run()
+
+
 class Recovery:
     """One recovery of one container."""
 
@@ -97,7 +125,7 @@ class Recovery:
         storage: Storage,
         metadata: ContainerMetadata,
         memory_log: InMemoryLog,
-        read_index: ReplayReadIndex,
+        read_index: ContainerReadIndex,
         markers: TruncationMarkers,
         expect_in_storage: Callable[[SegmentId, int, memoryview], None],
         flush: Callable[[Replay, ClaimedManifest], Awaitable[ClaimedManifest]],
@@ -234,7 +262,7 @@ class Recovery:
         async with aclosing(self._log.read()) as entries:
             async for entry in entries:
                 for view in stream.records(decode_frame(entry.payload)):
-                    if view[LENGTH_FIELD_BYTES] in _CHECKPOINTS:
+                    if view[LENGTH_FIELD_BYTES] in _CHECKPOINT_TYPES:
                         record = decode_record(memoryview(bytes(view)))
                         self._require_newest_root(record.root_changes)
                 await asyncio.sleep(0)
@@ -267,11 +295,9 @@ class Recovery:
             )
 
 
-def _too_little_memory(but: str, full: CacheFullError) -> SegmentStoreError:
-    return SegmentStoreError(
-        f"the bytes in the log that are not yet in Tier 2 do not fit into the cache {but}: "
-        f"start with a larger cache budget (cause: {full})"
-    )
+def _is_append(view: memoryview) -> bool:
+    """Whether a whole record is an append: appends are not decoded into objects."""
+    return view[LENGTH_FIELD_BYTES] == _APPEND_TYPE
 
 
 def _mapped_ids(records: Sequence[Record]) -> list[SegmentId]:
@@ -283,38 +309,8 @@ def _mapped_ids(records: Sequence[Record]) -> list[SegmentId]:
     ]
 
 
-def _is_append(view: memoryview) -> bool:
-    """Whether a whole record is an append: appends are not decoded into objects."""
-    return view[LENGTH_FIELD_BYTES] == _APPEND
-
-
-class ContainerRecovery:
-    """Fills an empty state, once."""
-
-    def __init__(
-        self, *, state: RecoveredState, settings: WriterSettings, executor: Executor | None
-    ) -> None:
-        self.overlap = ReplayedOverlap()
-        """Filled by run()."""
-        flush = ReplayFlush(
-            metadata=state.metadata,
-            memory_log=state.memory_log,
-            overlap=self.overlap,
-            storage=state.storage,
-            settings=settings,
-            executor=executor,
-        )
-        self._recovery = Recovery(
-            log=state.log,
-            storage=state.storage,
-            metadata=state.metadata,
-            memory_log=state.memory_log,
-            read_index=state.read_index,
-            markers=state.markers,
-            expect_in_storage=self.overlap.add,
-            flush=flush.flush,
-        )
-
-    async def run(self) -> RecoverySummary:
-        """Raises what Recovery.run() raises."""
-        return await self._recovery.run()
+def _too_little_memory(but: str, full: CacheFullError) -> SegmentStoreError:
+    return SegmentStoreError(
+        f"the bytes in the log that are not yet in Tier 2 do not fit into the cache {but}: "
+        f"start with a larger cache budget (cause: {full})"
+    )

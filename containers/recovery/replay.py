@@ -1,4 +1,14 @@
-"""Applies the records of a log, one after another, to an empty container.
+"""Replay: applies the records of a log, one after another, to an empty container.
+
+Begin with the class `Replay`: recovery gives it every record in the order of the log and then calls `finish()`. It
+stands in the second half of this file, because it builds on two classes that have to come first:
+
+    ReplayedSegments    which segments are active so far, and what Tier 2 has of each
+    ReplayedAppends     append records: one by one (`append_record`) or many together (`append_records`)
+    Replay              all other records (`apply`), checkpoints, the flush in the middle of a replay (H38), the end
+
+Behind it come the functions of the checkpoints and of the end, and `ReplayedOverlap`: checksums of replayed bytes
+that Tier 2 has already, for the storage writer to compare before it goes on (H16).
 
 The state after replay is what the commits that wrote the records had made of it. Only what Tier 2 lacks comes back as
 data (H38): operations at or below a segment's published sequence number touch metadata alone, and bytes below its
@@ -7,39 +17,14 @@ storage length are not put into the cache.
 Invariants:
 - the first record applied is a metadata checkpoint; records before it belong to what it already contains;
 - every later checkpoint must equal what replay has come to (H28); segments that it does not name have left memory;
-- offsets fit exactly: anything else is corruption and halts the container.
-
-The segments that a replay has brought back so far, and what Tier 2 has of each.
-
-Invariants:
-- what Tier 2 says goes before what the log says it was told: a storage length comes from the root (H31), and may be
-  ahead of the length until replay gets there;
+- offsets fit exactly: anything else is corruption and halts the container;
+- what Tier 2 says goes before what the log says it was told: a storage length comes from the manifest (H31), and may
+  be ahead of the length until replay gets there;
 - a segment that Tier 2 had and has no more ends further down in the log, or the container halts at the end.
-
-Appends as they come back from the log: the bulk of every log, and most of it small.
-
-One record at a time is always right. Plain appends that stand together in a frame (no attributes, no events, no seal,
-of segments that Tier 2 is not ahead of) are looked at one by one and applied by segment: its bytes go to the
-cache, and to its run, in one piece.
-
-Invariants:
-- every record is checked as if it were alone: number, segment, offset, length. The first that does not fit, or is
-  anything else, ends the stretch, and is judged by itself when what stands before it has been applied;
-- only appends are applied together, so that their order among segments shows nowhere but in the order of the items of
-  the in-memory log: by the first record of each;
-- a stretch is begun only if the cache has room for all of it, so that it is applied whole (H38).
-
-Deletions and merges at the end of a replay: which of them Tier 2 has followed, so that memory need not.
-
-Checksums of replayed bytes that Tier 2 has already, for the storage writer to compare before it goes on (H16).
-
-Per segment only the newest contiguous stretch is kept, and at most `OVERLAP_BYTES_MAX` of it: enough to see that Tier 2
-continues where the log says it does, without reading everything again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from crc32c import crc32c
 
@@ -67,27 +52,28 @@ from containers.operations.record_codec import (
     decode_attributes,
     decode_events,
 )
-from containers.operations.snapshot_codec import decode_segment_snapshot
+from containers.operations.snapshot_codec import decode_checkpoint, decode_segment_snapshot
+from containers.read_index.container_read_index import ContainerReadIndex
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedManifest, SegmentRecord
 
+_unpack_append = APPEND_HEADER.unpack_from
+_APPEND_TYPE = int(OperationType.APPEND)
+_APPEND_HEADER_BYTES = APPEND_HEADER.size
+_APPEND_REST_BYTES = _APPEND_HEADER_BYTES - LENGTH_FIELD_BYTES
 
-class ReplayReadIndex(Protocol):
-    """What replay needs of the container's read index."""
+_SMALL_APPEND_BYTES_MAX = 4 * 1024
+"""Longer appends gain nothing by company, and would be copied once more."""
 
-    def open(self, metadata: SegmentMetadata) -> object: ...
-
-    def remove(self, segment_id: SegmentId) -> None: ...
-
-    def has_room(self, size_bytes: int) -> bool: ...
+OVERLAP_BYTES_MAX = 1024 * 1024
 
 
 class ReplayedSegments:
-    """Activates and forgets segments as the log says."""
+    """The segments that a replay has brought back so far: activates and forgets them as the log says."""
 
     def __init__(
-        self, *, metadata: ContainerMetadata, read_index: ReplayReadIndex, storage_known: bool
+        self, *, metadata: ContainerMetadata, read_index: ContainerReadIndex, storage_known: bool
     ) -> None:
         self._metadata = metadata
         self._read_index = read_index
@@ -177,7 +163,7 @@ class ReplayedSegments:
         self.records.pop(segment.segment_id, None)
 
 
-class _Stretch:
+class _AppendStretch:
     """Appends of one segment that stand one behind the other, whatever stands between them in the log."""
 
     __slots__ = (
@@ -202,14 +188,26 @@ class _Stretch:
 
 
 class ReplayedAppends(ReplayedSegments):
-    """Applies the APPEND records of a log."""
+    """Applies the APPEND records of a log: the bulk of every log, and most of them small.
+
+    One record at a time is always right. Plain appends that stand together in a frame (no attributes, no events, no
+    seal, of segments that Tier 2 is not ahead of) are looked at one by one and applied by segment: its bytes go to the
+    cache, and to its run, in one piece.
+
+    Invariants:
+    - every record is checked as if it were alone: number, segment, offset, length. The first that does not fit, or is
+      anything else, ends the stretch, and is judged by itself when what stands before it has been applied;
+    - only appends are applied together, so that their order among segments shows nowhere but in the order of the items
+      of the in-memory log: by the first record of each;
+    - a stretch is begun only if the cache has room for all of it, so that it is applied whole (H38).
+    """
 
     def __init__(
         self,
         *,
         metadata: ContainerMetadata,
         memory_log: InMemoryLog,
-        read_index: ReplayReadIndex,
+        read_index: ContainerReadIndex,
         expect_in_storage: Callable[[SegmentId, int, memoryview], None],
         storage_known: bool,
     ) -> None:
@@ -229,10 +227,10 @@ class ReplayedAppends(ReplayedSegments):
         """
         if not self.checkpoint_seen or not self._has_room_for(len(payload) - position):
             return position
-        stretches: dict[SegmentId, _Stretch] = {}
+        stretches: dict[SegmentId, _AppendStretch] = {}
         number = self.highest_sequence_number
         count = 0
-        header_end_max = len(payload) - _HEADER_BYTES
+        header_end_max = len(payload) - _APPEND_HEADER_BYTES
         while position <= header_end_max:
             (
                 record_length,
@@ -245,14 +243,14 @@ class ReplayedAppends(ReplayedSegments):
                 modified,
                 length,
             ) = _unpack_append(payload, position)
-            begin = position + _HEADER_BYTES
+            begin = position + _APPEND_HEADER_BYTES
             end = begin + length
             if (
-                kind != _APPEND
+                kind != _APPEND_TYPE
                 or flags
                 or attributes
-                or not 0 < length <= _SMALL_BYTES
-                or record_length != _REST_BYTES + length
+                or not 0 < length <= _SMALL_APPEND_BYTES_MAX
+                or record_length != _APPEND_REST_BYTES + length
                 or end > len(payload)
                 or record_number <= number
             ):
@@ -262,7 +260,7 @@ class ReplayedAppends(ReplayedSegments):
                 segment = self._metadata.by_id.get(segment_id)
                 if segment is None or not self._takes_plain(segment, record_number, offset):
                     break
-                stretch = stretches[segment_id] = _Stretch(
+                stretch = stretches[segment_id] = _AppendStretch(
                     segment, number=record_number, offset=offset, modified_ms=modified
                 )
             elif stretch.end != offset:
@@ -283,8 +281,8 @@ class ReplayedAppends(ReplayedSegments):
 
     def _has_room_for(self, length: int) -> bool:
         """A run takes at most twice its bytes, and one block at least (H55)."""
-        blocks_max = min(len(self._metadata.by_id), length // _HEADER_BYTES)
-        return self._read_index.has_room(2 * length + blocks_max * BLOCK_BYTES_MIN)
+        blocks_max = min(len(self._metadata.by_id), length // _APPEND_HEADER_BYTES)
+        return self._read_index.cache.has_room(2 * length + blocks_max * BLOCK_BYTES_MIN)
 
     def _takes_plain(self, segment: SegmentMetadata, number: int, offset: int) -> bool:
         """The append fits, and all of it goes to the cache and to the storage writer."""
@@ -297,7 +295,7 @@ class ReplayedAppends(ReplayedSegments):
             and segment.segment_id not in self._missing_in_storage
         )
 
-    def _apply_stretch(self, stretch: _Stretch) -> None:
+    def _apply_stretch(self, stretch: _AppendStretch) -> None:
         segment, offset, end = stretch.segment, stretch.offset, stretch.end
         data = memoryview(b"".join(stretch.parts))
         segment.read_index.insert_recovered(offset, data)
@@ -522,7 +520,7 @@ class Replay(ReplayedAppends):
 
     def prepare_checkpoint(self, record: Record) -> list[SegmentId]:
         """Ids that Tier 2 should be asked about before this checkpoint is applied."""
-        segments = self._metadata.decode_checkpoint(record.snapshot)
+        segments = decode_checkpoint(self._metadata, record.snapshot)
         self._prepared[record.sequence_number] = segments
         by_id = self._metadata.by_id
         return [each.segment_id for each in segments if each.segment_id not in by_id]
@@ -530,7 +528,7 @@ class Replay(ReplayedAppends):
     def _checkpoint(self, record: Record) -> None:
         segments = self._prepared.pop(record.sequence_number, None)
         if segments is None:
-            segments = self._metadata.decode_checkpoint(record.snapshot)
+            segments = decode_checkpoint(self._metadata, record.snapshot)
         if not self.checkpoint_seen:
             self.checkpoint_seen = True
             for segment in segments:
@@ -612,15 +610,6 @@ def compare_with_checkpoint(
         )
 
 
-_unpack_append = APPEND_HEADER.unpack_from
-_HEADER_BYTES = APPEND_HEADER.size
-_REST_BYTES = _HEADER_BYTES - LENGTH_FIELD_BYTES
-_APPEND = int(OperationType.APPEND)
-
-_SMALL_BYTES = 4 * 1024
-"""Longer appends gain nothing by company, and would be copied once more."""
-
-
 def merges_of(items: Iterable[AppendRun | Operation]) -> list[MergeOperation]:
     """The merges among the items of the in-memory log, in order."""
     return [item for item in items if isinstance(item, MergeOperation)]
@@ -662,9 +651,6 @@ def complete_stored(merges: Iterable[MergeOperation]) -> None:
             target.read_index.complete_merge(source.read_index)
 
 
-OVERLAP_BYTES_MAX = 1024 * 1024
-
-
 @dataclass(slots=True)
 class Overlap:
     """A stretch [offset, offset + length) and the CRC32C of its bytes."""
@@ -675,7 +661,11 @@ class Overlap:
 
 
 class ReplayedOverlap:
-    """Collects while the log is replayed."""
+    """Collects checksums while the log is replayed.
+
+    Per segment only the newest contiguous stretch is kept, and at most `OVERLAP_BYTES_MAX` of it: enough to see that
+    Tier 2 continues where the log says it does, without reading everything again.
+    """
 
     def __init__(self) -> None:
         self.by_segment: dict[SegmentId, Overlap] = {}

@@ -1,8 +1,9 @@
-"""One active segment in the hands of a face: see contracts.segments.Segment.
+"""One active segment in a caller's hands (`SegmentHandle`), and merges by name (`SegmentMerges`).
 
-Merges by name: of one source, or of many into one target behind one another.
+A handle is what contracts.segments.Segment says. A merge by name takes one source, or many into one target behind one
+another.
 
-Invariants:
+Invariants of merges:
 - a source that is gone counts as merged only if the target remembers it (H74);
 - of many, the log has the first so many at any moment, in the order given: what is refused stops those behind it;
 - many share the log's frames: what waits for the log is each slice of them, not each of them.
@@ -42,9 +43,12 @@ from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntry, Se
 EVENT_BYTES_MIN = 8
 """The header of an event; an event may be empty."""
 
+MERGED_TOGETHER_MAX = 256
+"""Sources that are pinned together, and taken in within one turn of the loop (H23)."""
+
 
 class SegmentHandle:
-    """Pinned while somebody holds it; the context manager that made it unpins."""
+    """A segment that is pinned as long as a caller has this handle; the context manager that made it unpins."""
 
     __slots__ = ("_is_table", "_mapper", "_metadata", "_processor")
 
@@ -211,10 +215,6 @@ def properties_of(metadata: SegmentMetadata, container_id: ContainerId) -> Segme
     )
 
 
-MERGED_TOGETHER_MAX = 256
-"""Sources that are pinned together, and taken in within one turn of the loop (H23)."""
-
-
 class SegmentMerges:
     """The merging verbs of one container."""
 
@@ -244,7 +244,7 @@ class SegmentMerges:
                         )
                     )
             except SegmentNotFoundError as error:
-                return await _remembered(into, source, error)
+                return await _remembered_length(into, source, error)
 
     async def merge_all(
         self, target: str, sources: Sequence[str], *, seal_sources: bool
@@ -278,10 +278,10 @@ class SegmentMerges:
                     handles.append(handle)
                 return await into.merge_first(handles, seal_sources=seal_sources)
         except SegmentNotFoundError as error:
-            return [await _remembered(into, first, error)]
+            return [await _remembered_length(into, first, error)]
 
 
-async def _remembered(into: SegmentHandle, source: str, error: SegmentNotFoundError) -> int:
+async def _remembered_length(into: SegmentHandle, source: str, error: SegmentNotFoundError) -> int:
     """The target's length behind an earlier merge of the source. Raises the error if it remembers none."""
     if error.name != source:
         raise error

@@ -1,4 +1,4 @@
-"""The index of a table segment: its extended attributes.
+"""The index of a table segment: its extended attributes, and the scan of them in key order.
 
     attribute key      0x01, then the key of the table
     attribute value    u64 offset and u32 length of the newest record; after compaction also u64 version, which
@@ -12,14 +12,6 @@ and, among its core attributes, so that they are always in memory:
     LIVE_BYTES         bytes of their newest records
 
 Records and index change in one operation, so whatever brings the one back brings the other (H15, H66).
-
-The keys of one table in byte order, page by page, from memory and the runs of Tier 2 together.
-
-- The runs give what is published, memory what is not: its keys are sorted once, and again when an iteration begins
-  after the table has changed. An iteration that goes on may use an older list: whatever it lacks was published before
-  that, or came into being after the iteration began.
-- For every key found memory has the last word, if it knows it.
-- A token is the last key delivered, so it survives whatever happens between two pages, restarts included.
 """
 
 import asyncio
@@ -53,10 +45,13 @@ INDEX_PREFIX: Final = b"\x01"
 INDEX_END: Final = b"\x02"
 
 _PLACE = struct.Struct(">QI")
-_MOVED = struct.Struct(">QIQ")
-_OFFSET = struct.Struct(">Q")
-_LENGTH = struct.Struct(">I")
+_MOVED_PLACE = struct.Struct(">QIQ")
+_PLACE_OFFSET = struct.Struct(">Q")
+_PLACE_LENGTH = struct.Struct(">I")
 _PLACE_BYTES = _PLACE.size
+
+_KEYS_SORTED_INLINE = 2_000
+"""Sorting this many takes about a millisecond."""
 
 
 class Place(NamedTuple):
@@ -79,7 +74,7 @@ def encode_place(offset: int, length: int) -> bytes:
 
 def encode_moved(offset: int, length: int, version: int) -> bytes:
     """A record that compaction put there."""
-    return _MOVED.pack(offset, length, version)
+    return _MOVED_PLACE.pack(offset, length, version)
 
 
 def decode_place(value: AttributeValue) -> Place:
@@ -88,15 +83,15 @@ def decode_place(value: AttributeValue) -> Place:
         if len(value) == _PLACE_BYTES:
             offset, length = _PLACE.unpack(value)
             return Place(offset, length, offset)
-        if len(value) == _MOVED.size:
-            return Place(*_MOVED.unpack(value))
+        if len(value) == _MOVED_PLACE.size:
+            return Place(*_MOVED_PLACE.unpack(value))
     raise CorruptedDataError(f"table index is damaged value={value!r}")
 
 
 def record_length_of(value: AttributeValue) -> int:
     """How long the newest record is. Raises CorruptedDataError."""
     if isinstance(value, bytes) and len(value) == _PLACE_BYTES:
-        length: int = _LENGTH.unpack_from(value, _OFFSET.size)[0]
+        length: int = _PLACE_LENGTH.unpack_from(value, _PLACE_OFFSET.size)[0]
         return length
     return decode_place(value).length
 
@@ -105,7 +100,7 @@ def stands_at(value: AttributeValue, offset: int) -> bool:
     """Whether that is where the newest record is. Raises CorruptedDataError for a value that is no place."""
     if not isinstance(value, bytes) or len(value) < _PLACE_BYTES:
         return decode_place(value).offset == offset
-    return value.startswith(_OFFSET.pack(offset))
+    return value.startswith(_PLACE_OFFSET.pack(offset))
 
 
 def is_table(segment: SegmentMetadata) -> bool:
@@ -123,12 +118,15 @@ def key_length_of(segment: SegmentMetadata) -> int:
     return value
 
 
-_INLINE_KEYS = 2_000
-"""Sorting this many takes about a millisecond."""
-
-
 class IndexScan:
-    """Iterations over one active table; remembers the sorted keys of memory between their pages."""
+    """The keys of one active table in byte order, page by page, from memory and the SSTs of Tier 2 together.
+
+    - The SSTs give what is published, memory what is not: its keys are sorted once, and again when an iteration begins
+      after the table has changed. An iteration that goes on may use an older list: whatever it lacks was published
+      before that, or came into being after the iteration began.
+    - For every key found memory has the last word, if it knows it.
+    - A token is the last key delivered, so it survives whatever happens between two pages, restarts included.
+    """
 
     def __init__(
         self,
@@ -227,7 +225,7 @@ class IndexScan:
         number = segment.last_sequence_number
         published = SequenceNumber(-1) if attributes.complete else segment.published_sequence_number
         copies = attributes.copy_extended()
-        if attributes.extended_count <= _INLINE_KEYS:
+        if attributes.extended_count <= _KEYS_SORTED_INLINE:
             self._keys = _sorted_keys(copies, published)
         else:
             self._keys = await asyncio.get_running_loop().run_in_executor(

@@ -1,15 +1,9 @@
-"""Committed entries of one table, from the index and the bytes it points at.
+"""Reads one table: entries by key, records in the order in which they were written, and what changed since a position.
+
+An entry is found by the index and the bytes that it points at.
 
 - Only committed places are followed, so nothing pending is ever shown.
 - Compaction may move a record and truncate where it was while it is being read: the index is asked again.
-
-The records of a table segment in the order in which they were written, a stretch at a time.
-
-What changed in a table from a position on.
-
-A record counts only if it is still the newest of its key: what was overwritten or removed later is skipped here and
-met further on, so each distinct live key behind the position comes exactly once, whatever compaction moves meanwhile.
-A page is never empty while live entries remain behind the position.
 """
 
 import asyncio
@@ -62,7 +56,7 @@ class TableReader:
             record = copy_cached(offset, offset + length)
             if len(record) != length:
                 return None
-            entries.append(_entry(key, record, version))
+            entries.append(_entry_of_record(key, record, version))
         return entries
 
     async def get(self, keys: Sequence[bytes]) -> list[TableEntry | None]:
@@ -117,7 +111,7 @@ class TableReader:
                     raise
                 place = moved
                 continue
-            return _entry(key, record, place.version)
+            return _entry_of_record(key, record, place.version)
         return None
 
     async def read_bytes(self, offset: int, length: int) -> bytes:
@@ -136,7 +130,7 @@ class TableReader:
         return b"".join(parts)
 
 
-def _entry(key: bytes, record: bytes, version: int) -> TableEntry:
+def _entry_of_record(key: bytes, record: bytes, version: int) -> TableEntry:
     if not record.startswith(key, RECORD_HEADER_BYTES):
         raise CorruptedDataError(f"table index points at another key version={version}")
     return TableEntry(key, record[RECORD_HEADER_BYTES + len(key) :], version)
@@ -168,32 +162,31 @@ async def scan_records(
     """The whole records in about `length_max` bytes from `position` (a record's beginning) on, and where they end.
 
     At least one record is passed if position < end, the committed length. With `is_wanted` only those that are, and no
-    removals. Raises SegmentTruncatedError, StorageError,
-    CorruptedDataError (also if no record begins at `position`).
+    removals. Raises SegmentTruncatedError, StorageError, CorruptedDataError (also if no record begins at `position`).
     """
     if position >= end:
         return [], position
     content = await reader.read_bytes(position, min(length_max, end - position))
-    records, parsed = _parse(content, position, is_wanted)
+    records, parsed = _parse_records(content, position, is_wanted)
     if not parsed:
-        length = _length_at(content, position, end)
+        length = _length_to_read(content, position, end)
         if length > len(content):
             content = await reader.read_bytes(position, length)
-        records, parsed = _parse(content, position, is_wanted)
+        records, parsed = _parse_records(content, position, is_wanted)
         if not parsed:
-            content = await reader.read_bytes(position, _length_at(content, position, end))
-            records, parsed = _parse(content, position, is_wanted)
+            content = await reader.read_bytes(position, _length_to_read(content, position, end))
+            records, parsed = _parse_records(content, position, is_wanted)
     return records, position + parsed
 
 
-def _length_at(content: bytes, position: int, end: int) -> int:
+def _length_to_read(content: bytes, position: int, end: int) -> int:
     """How many bytes have to be read to get further."""
     if len(content) < RECORD_HEADER_BYTES:
         return min(RECORD_HEADER_BYTES, end - position)
     return min(decode_header(content, 0, position).length, end - position)
 
 
-def _parse(
+def _parse_records(
     content: bytes, offset: int, is_wanted: IsWanted | None
 ) -> tuple[list[ScannedRecord], int]:
     records: list[ScannedRecord] = []
@@ -231,7 +224,12 @@ async def read_delta(
     position: int,
     count: int,
 ) -> TableDelta:
-    """See contracts.tables.Table.read_delta."""
+    """See contracts.tables.Table.read_delta.
+
+    A record counts only if it is still the newest of its key: what was overwritten or removed later is skipped here and
+    met further on, so each distinct live key behind the position comes exactly once, whatever compaction moves
+    meanwhile. A page is never empty while live entries remain behind the position.
+    """
     should_clear = position < segment.start_offset
     start = max(position, segment.start_offset)
     entries: dict[bytes, TableEntry] = {}
@@ -263,7 +261,7 @@ async def read_delta(
                 continue
             place = places[record.key]
             if place is not None and place.offset == record.offset:
-                entries[record.key] = _entry_table_delta(record)
+                entries[record.key] = TableEntry(record.key, record.value, record.version)
                 total += record.length
         at = following
         await asyncio.sleep(0)
@@ -273,7 +271,3 @@ async def read_delta(
         reached_end=at >= segment.length,
         last_position=at,
     )
-
-
-def _entry_table_delta(record: ScannedRecord) -> TableEntry:
-    return TableEntry(record.key, record.value, record.version)

@@ -1,23 +1,23 @@
-"""Everything consumed from the log and not yet published: the aggregators, and when the next round is due.
+"""Everything consumed from the log and not yet published: the aggregators, and when the next flush is due.
 
-Invariants (check()):
-- an aggregator stands here from its first item to its last publication, unless a merge gave it to its target;
-- `total_bytes` is the sum of what they hold;
-- `oldest` and the other marks by which a round becomes due are never later than the truth: consuming an item
-  moves them at once, and survey() makes them exact after a round.
+`Backlog` holds the aggregators of a container: items come in, what is due is selected, and after a flush `survey()`
+looks at all of them. Memory is bounded by what the container lets into its log and cache: reading on while a
+publication is under way moves items from the log's list to these, and adds nothing to them.
 
-Memory is bounded by what the container lets into its log and cache: reading on while a publication is under way moves
-items from the log's list to these, and adds nothing to them.
-
-How far the log may be truncated.
-
-Every aggregator names the lowest sequence number of it that is not yet under a published root: bytes, attributes,
-creation, seal, truncation, merge and deletion alike. Everything below the lowest of them is in Tier 2 (H13), and if
-nobody holds anything back, everything that was consumed.
+`AckCalculator` says how far the log may be truncated. Every aggregator names the lowest sequence number of it that is
+not yet under a published manifest: bytes, attributes, creation, seal, truncation, merge and deletion alike.
+Everything below the lowest of them is in Tier 2 (H13), and if no aggregator holds anything back, everything that was
+consumed.
 
     consumed up to 90
     segment 1 holds 41, 60      lowest 41
     segment 2 holds 44, 45      lowest 44      ->  acknowledge 40
+
+Invariants (check()):
+- an aggregator stands here from its first item to its last publication, unless a merge gave it to its target;
+- `total_bytes` is the sum of what they hold;
+- `oldest` and the other marks by which a flush becomes due are never later than the truth: consuming an item moves
+  them at once, and survey() makes them exact after a flush.
 """
 
 import asyncio

@@ -1,8 +1,11 @@
-"""Turns aggregators into one publication: which of them, how much of each, and their bytes, checked.
+"""One publication: which segments, how much of each, their bytes checked; and what follows when it is durable.
 
-The plan of a segment is made and its bytes are fetched in one stretch, so that no deletion comes between; between
-segments other tasks run. Then every run's bytes are compared with the checksum taken when they were received, and only
-if all are right a publication comes out (H21).
+`PublicationBuilder` turns aggregators into a publication. The plan of a segment is made and its bytes are fetched
+without an await between, so that no deletion comes between; between segments other tasks run. Then every run's bytes
+are compared with the checksum taken when they were received, and only if all are right a publication comes out (H21).
+
+`PublicationCompletion` follows a publication that is durable: aggregators let go of what was published, and the
+container is told.
 
 Order in a publication: segments that leave come first, then the others in the order of their oldest operation. A
 recreated name may still be published before its predecessor has left (which may wait for a merge into this very
@@ -11,9 +14,8 @@ segment); Tier 2's catalog names the newest segment of a name, and a departure l
 Memory: views of the cache, plus a copy of each run that lies in more than one cache block. At most one publication's
 bytes, outside the cache, so that a flush never waits for cache room (H36).
 
-What follows a publication that is durable: aggregators let go of it, and the container is told.
-
-Invariant: a segment and the sources that left with it are told of in one stretch, so nobody sees half a merge.
+Invariant: the container is told of a segment and of the sources that left with it without an await between, so no
+reader sees half a merge.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import BufferView, SegmentId, SequenceNumber
 from segmentstore.contracts.storage import DataPiece, MergePiece, Publication, SegmentPublication
 
-_CHECKS_MAX = 2
+_CHECKED_BATCHES_MAX = 2
 """Batches in the executor at a time."""
 
 
@@ -128,7 +130,7 @@ class PublicationBuilder:
         if flush.record is not None:
             yield SegmentPublication(
                 record=flush.record,
-                pieces=[_filled(piece) for piece in flush.pieces],
+                pieces=[_filled_piece(piece) for piece in flush.pieces],
                 attributes=flush.attributes,
                 deleted=flush.deleted,
             )
@@ -144,7 +146,7 @@ class PublicationBuilder:
                 await asyncio.sleep(0)
             else:
                 under_way.append(loop.run_in_executor(self._executor, check_and_join, batch))
-                if len(under_way) == _CHECKS_MAX:
+                if len(under_way) == _CHECKED_BATCHES_MAX:
                     wrong = await under_way.popleft()
             if wrong is not None:
                 break
@@ -194,7 +196,7 @@ def check_and_join(batch: Sequence[RunSlice]) -> RunSlice | None:
     return None
 
 
-def _filled(piece: RunPiece | MergePiece) -> DataPiece | MergePiece:
+def _filled_piece(piece: RunPiece | MergePiece) -> DataPiece | MergePiece:
     if isinstance(piece, MergePiece):
         return piece
     return DataPiece(

@@ -1,7 +1,9 @@
-"""Pending Tier-2 work of one segment.
+"""Pending Tier-2 work of one segment: the log's items as they came, until they are published.
 
-Lives while there is any: from the first item consumed to the publication of the last. The items at the head that
-belong to the publication under way are counted by `in_flight`; whatever is consumed meanwhile queues behind them.
+An aggregator lives while there is any: from the first item consumed to the publication of the last. The items at the
+head that belong to the publication under way are counted by `in_flight`; whatever is consumed meanwhile queues behind
+them. Items are kept whole and folded into a state only when they are flushed, so that any prefix of them can be
+published with exactly the state that belongs to it (H15).
 
 A segment that is merged loses its aggregator to the target's, which keeps it as part of the merge item. A publication
 that was under way with the source's items at that moment still completes on the same object, so the merge then finds
@@ -12,11 +14,6 @@ Invariants (check()):
 - the first `in_flight` of them are handed to Tier 2, and only one publication is under way;
 - `held_bytes` is the sum of the bytes of all items, those of merged sources included;
 - nothing follows a deletion, and nothing is added to a segment that was taken over.
-
-What an aggregator keeps until it is published: the log's items as they came, and merges with their source.
-
-Items are kept whole and folded into a state only when they are flushed, so that any prefix of them can be published
-with exactly the state that belongs to it (H15).
 """
 
 from collections.abc import Iterator
@@ -59,6 +56,7 @@ class PendingMerge:
 
 
 PendingItem: TypeAlias = AppendRun | SegmentOperation | PendingMerge
+_PROMPT_ITEMS = (SealOperation, TruncateOperation, DeleteOperation, PendingMerge)
 
 
 class SegmentAggregator:
@@ -344,9 +342,6 @@ def _is_ready(source: SegmentAggregator) -> bool:
     )
 
 
-_PROMPT = (SealOperation, TruncateOperation, DeleteOperation, PendingMerge)
-
-
 def first_number(item: PendingItem) -> SequenceNumber:
     """Sequence number of its first operation."""
     if isinstance(item, AppendRun):
@@ -370,4 +365,4 @@ def byte_count(item: PendingItem) -> int:
 
 def is_prompt(item: PendingItem) -> bool:
     """Whether it should reach Tier 2 soon: it frees space there, or readers of Tier 2 wait for it."""
-    return isinstance(item, _PROMPT)
+    return isinstance(item, _PROMPT_ITEMS)

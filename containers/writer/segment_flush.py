@@ -1,22 +1,15 @@
 """What a publication says of one segment: a prefix of its pending items, folded into one record and its pieces.
 
-The record is the state after exactly those items on top of the record in Tier 2, never the live metadata (H15).
+The record is the state after exactly those items on top of the record in Tier 2, never the live metadata (H15). The
+pieces are runs, by where their bytes are (`RunPiece`), and moves of whole sources (`MergePiece`).
 
 - Bytes begin at max(published length, start offset): what was truncated before it was ever flushed is skipped (H19).
 - A run that Tier 2 has in part is trimmed. Its checksum is that of the whole run, so the head is read from Tier 2
   (containers.writer.reconciler) and the rest of the run checked behind it (H21).
-- A run that the start offset cuts is trimmed; the head that was never flushed is still in memory, and checked with it.
-- A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target (H17, H18).
-  A truncation into the middle of moved bytes waits for the next publication, so that a move is always whole.
-
-Pieces of a publication while it is planned: runs by where their bytes are, and moves of whole sources.
-
-The events of a merged source, as its target counts them (H76).
-
-The target's event count grows in the merge's own operation. If it grew, the source's own numbers go on from the first
-event that the target had not counted. If nobody declared what the source's bytes are, they begin with that event, and
-if the count grew by one, they are that event, however many appends brought them. If it did not grow, nothing is known
-of the events in those bytes.
+- A run that the start offset cuts is trimmed; the head that was never flushed is still in memory, and checked with
+  it.
+- A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target (H17, H18). A
+  truncation into the middle of moved bytes waits for the next publication, so that a move is always whole.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -160,38 +153,6 @@ def _fold_deletion(aggregator: SegmentAggregator) -> SegmentFlush:
         deleted=True,
         absorbed=absorbed[::-1],
     )
-
-
-def _target_id(source: SegmentAggregator) -> SegmentId:
-    assert source.taken_by is not None, f"not merged into anything {source.segment!r}"
-    return source.taken_by.segment_id
-
-
-def _departure_record(
-    aggregator: SegmentAggregator, number: SequenceNumber
-) -> SegmentRecord | None:
-    """The record with which it leaves Tier 2; None if it cannot be there.
-
-    It holds the segment's final state, so it is never behind a publication that may or may not have happened.
-    """
-    segment = aggregator.segment
-    if aggregator.base is None and not aggregator.doubtful:
-        return None
-    return SegmentRecord(
-        segment_id=aggregator.segment_id,
-        name=segment.name,
-        start_offset=segment.start_offset,
-        length=segment.length,
-        sealed=segment.sealed,
-        last_modified_ms=segment.last_modified_ms,
-        sequence_number=number,
-    )
-
-
-def _events_of(run: AppendRun) -> RunEvents | None:
-    if run.events is None:
-        return None
-    return RunEvents(run.event_number, run.first_modified_ms, run.last_modified_ms)
 
 
 class _FoldedSegment:
@@ -391,7 +352,13 @@ class _FoldedSegment:
 
 
 class MergedEvents:
-    """The events of one merge."""
+    """The events of a merged source, as its target counts them (H76).
+
+    The target's event count grows in the merge's own operation. If it grew, the source's own numbers go on from the
+    first event that the target had not counted. If it was never declared what the source's bytes are, they begin with
+    that event, and if the count grew by one, they are that event, however many appends brought them. If it did not
+    grow, nothing is known of the events in those bytes.
+    """
 
     def __init__(self, count_before: int, count_after: int, *, declared: int) -> None:
         """The target's event count before and after the merge, and the source's own."""
@@ -426,3 +393,35 @@ class MergedEvents:
         else:
             return
         item.events = RunEvents(number, item.lowest_time_ms, item.highest_time_ms)
+
+
+def _target_id(source: SegmentAggregator) -> SegmentId:
+    assert source.taken_by is not None, f"not merged into anything {source.segment!r}"
+    return source.taken_by.segment_id
+
+
+def _departure_record(
+    aggregator: SegmentAggregator, number: SequenceNumber
+) -> SegmentRecord | None:
+    """The record with which it leaves Tier 2; None if it cannot be there.
+
+    It holds the segment's final state, so it is never behind a publication that may or may not have happened.
+    """
+    segment = aggregator.segment
+    if aggregator.base is None and not aggregator.doubtful:
+        return None
+    return SegmentRecord(
+        segment_id=aggregator.segment_id,
+        name=segment.name,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        sealed=segment.sealed,
+        last_modified_ms=segment.last_modified_ms,
+        sequence_number=number,
+    )
+
+
+def _events_of(run: AppendRun) -> RunEvents | None:
+    if run.events is None:
+        return None
+    return RunEvents(run.event_number, run.first_modified_ms, run.last_modified_ms)

@@ -1,29 +1,22 @@
-"""Moves what is committed from the log to Tier 2, in order, many segments in one publication.
+"""The storage writer: moves what is committed from the log to Tier 2, in order, many segments in one publication.
 
-Two loops work side by side. One reads items from the log into aggregators. The other makes rounds: select what is due,
+Two loops work side by side. One reads items from the log into aggregators. The other flushes: select what is due,
 agree with Tier 2 on where each segment stands (containers.writer.reconciler), fold and check it
-(containers.writer.publication), publish, tell the container, acknowledge. Reading goes on while a publication
-is under way; publications follow one another.
+(containers.writer.publication), publish, tell the container, acknowledge. Reading goes on while a publication is
+under way; publications follow one another.
 
 Invariants:
 - a published record is the state after exactly the operations that were folded into it (H15);
-- acknowledge(n) only when everything of every operation at or below n is under a published root (H13);
+- acknowledge(n) only when everything of every operation at or below n is under a published manifest (H13);
 - the container learns of a publication after it is durable, never before: storage_length is never ahead of Tier 2;
 - an operation is published only when all its items were handed out: never an append without its seal;
 - one publication at a time, and neither garbage collection nor maintenance beside it.
 
 When Tier 2 fails: a publication whose outcome may be unknown is handed in again, unchanged, until it succeeds, with
 growing pauses. When it is full and segments were deleted or truncated meanwhile, the publication is given up, the
-deletions go alone until that succeeds (which settles what became of the given-up one), then small things that may free
-space, all on top of what Tier 2 says when asked anew. So a disk full of one segment is freed by deleting it (H52).
-
-How Tier 2 has been doing lately, and how long to leave it alone.
-
-Callers that wait until everything up to their sequence number is in Tier 2.
-
-Waiting for an event or a point in time, whichever comes first, without a timeout that cancels anything.
-
-The storage writer's numbers, for `/health` and `/metrics`.
+deletions go alone until that succeeds (which settles what became of the given-up one), then small things that may
+free space, all on top of what Tier 2 says when asked anew. So a disk full of one segment is freed by deleting it
+(H52).
 """
 
 import asyncio
@@ -53,10 +46,6 @@ from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, ContainerId, 
 from segmentstore.contracts.storage import ClaimedManifest, Publication, Storage
 
 _LOG = logging.getLogger(__name__)
-
-
-class _GivenUpError(Exception):
-    """The publication will not be tried again: what may free space has to go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,57 +378,15 @@ class StorageWriter:
         await asyncio.sleep(seconds)
 
 
-class StorageState(Enum):
-    """Tier 2 as the writer last saw it, in a word for `/health`."""
-
-    OK = "ok"
-    UNAVAILABLE = "unavailable"
-    FULL = "full"
-
-
-def is_retriable(error: SegmentStoreError) -> bool:
-    """Whether the same call may succeed later. Fenced, corrupt and impossible are final."""
-    return isinstance(error, StorageError | StoreFullError) and error.kind in (
-        ErrorKind.UNAVAILABLE,
-        ErrorKind.FULL,
-    )
-
-
-class WriterHealth:
-    """Failures in a row and the pause that follows from them."""
-
-    def __init__(self, *, settings: WriterSettings, random: Random) -> None:
-        self._settings = settings
-        self._random = random
-        self.state = StorageState.OK
-        self.word = self.state.value
-        """The state in the word of the object store, which may know more: throttled, clock_skew, ..."""
-        self.failures_in_a_row = 0
-        self.failures = 0
-        self.last_error = ""
-
-    def succeeded(self) -> None:
-        self.state = StorageState.OK
-        self.word = self.state.value
-        self.failures_in_a_row = 0
-        self.last_error = ""
-
-    def failed(self, error: SegmentStoreError) -> float:
-        """Note the failure; gives the seconds to wait: doubling up to a limit, half of it by chance."""
-        full = error.kind is ErrorKind.FULL
-        self.state = StorageState.FULL if full else StorageState.UNAVAILABLE
-        self.word = error.state if isinstance(error, StorageUnavailableError) else self.state.value
-        self.last_error = str(error)
-        self.failures += 1
-        doublings = min(self.failures_in_a_row, 30)
-        self.failures_in_a_row += 1
-        settings = self._settings
-        seconds = min(settings.retry_seconds_max, settings.retry_seconds_first * 2.0**doublings)
-        return seconds * (0.5 + 0.5 * self._random.random())
+class _GivenUpError(Exception):
+    """The publication will not be tried again: what may free space has to go first."""
 
 
 class FlushWaiters:
-    """Every waiter ends once: reached, failed or cancelled. As many as there are requests, which the edges bound."""
+    """Callers that wait until everything up to their sequence number is in Tier 2.
+
+    Every waiter ends once: reached, failed or cancelled. There are as many as requests, which the edges bound.
+    """
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], SequenceNumber] = {}
@@ -478,8 +425,60 @@ class FlushWaiters:
                 waiter.set_exception(error)
 
 
+class StorageState(Enum):
+    """Tier 2 as the writer last saw it, in a word for `/health`."""
+
+    OK = "ok"
+    UNAVAILABLE = "unavailable"
+    FULL = "full"
+
+
+class WriterHealth:
+    """How Tier 2 has been doing lately, and how long to leave it alone: failures in a row, and the pause after them."""
+
+    def __init__(self, *, settings: WriterSettings, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self.state = StorageState.OK
+        self.word = self.state.value
+        """The state in the word of the object store, which may know more: throttled, clock_skew, ..."""
+        self.failures_in_a_row = 0
+        self.failures = 0
+        self.last_error = ""
+
+    def succeeded(self) -> None:
+        self.state = StorageState.OK
+        self.word = self.state.value
+        self.failures_in_a_row = 0
+        self.last_error = ""
+
+    def failed(self, error: SegmentStoreError) -> float:
+        """Note the failure; gives the seconds to wait: doubling up to a limit, half of it by chance."""
+        full = error.kind is ErrorKind.FULL
+        self.state = StorageState.FULL if full else StorageState.UNAVAILABLE
+        self.word = error.state if isinstance(error, StorageUnavailableError) else self.state.value
+        self.last_error = str(error)
+        self.failures += 1
+        doublings = min(self.failures_in_a_row, 30)
+        self.failures_in_a_row += 1
+        settings = self._settings
+        seconds = min(settings.retry_seconds_max, settings.retry_seconds_first * 2.0**doublings)
+        return seconds * (0.5 + 0.5 * self._random.random())
+
+
+def is_retriable(error: SegmentStoreError) -> bool:
+    """Whether the same call may succeed later. Fenced, corrupt and impossible are final."""
+    return isinstance(error, StorageError | StoreFullError) and error.kind in (
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.FULL,
+    )
+
+
 class Alarm:
-    """One waiter; any number of ringers."""
+    """Waits for an event or a point in time, whichever comes first, without a timeout that cancels anything.
+
+    There is one waiter, and any number of callers that ring.
+    """
 
     def __init__(self) -> None:
         self._waiter: asyncio.Future[None] | None = None

@@ -171,7 +171,7 @@ async def test_h34_items_of_the_log_are_charged_to_the_cache_until_they_are_publ
     ) as container:
         await container.create("a")
         await container.flush()
-        share = container._read_index.share
+        share = container._read_index.cache.share
         store.down = True
         tasks = [
             asyncio.ensure_future(

@@ -55,6 +55,12 @@ class ReadIndexBench:
         return self.container.open(metadata)
 
 
+def metadata_of(index: SegmentReadIndex) -> SegmentMetadata:
+    """The whole of it: the index itself meets only some fields."""
+    assert isinstance(index.metadata, SegmentMetadata)
+    return index.metadata
+
+
 def stage(index: SegmentReadIndex, data: bytes) -> None:
     """Accept an append."""
     index.stage(data)
@@ -63,7 +69,7 @@ def stage(index: SegmentReadIndex, data: bytes) -> None:
 
 def commit(index: SegmentReadIndex) -> None:
     """Commit all that is pending."""
-    index.metadata.set_length(index.metadata.pending_length)
+    metadata_of(index).set_length(index.metadata.pending_length)
     index.appended()
 
 
@@ -73,16 +79,18 @@ def append(index: SegmentReadIndex, data: bytes) -> None:
 
 
 def seal(index: SegmentReadIndex) -> None:
-    index.metadata.sealed = index.metadata.pending_sealed = True
+    metadata = metadata_of(index)
+    metadata.sealed = metadata.pending_sealed = True
     index.sealed()
 
 
 def merge(target: SegmentReadIndex, source: SegmentReadIndex) -> None:
     """Accept and commit a merge of a sealed source."""
-    offset = target.metadata.pending_length
-    target.metadata.pending_length += source.metadata.length
-    source.metadata.pending_merged = source.metadata.merged = True
-    target.metadata.set_length(target.metadata.pending_length)
+    of_target, of_source = metadata_of(target), metadata_of(source)
+    offset = of_target.pending_length
+    of_target.pending_length += of_source.length
+    of_source.pending_merged = of_source.merged = True
+    of_target.set_length(of_target.pending_length)
     target.begin_merge(offset, source)
     target.appended()
 
@@ -105,16 +113,17 @@ def publish(bench: ReadIndexBench, index: SegmentReadIndex, end: int | None = No
 
 def acknowledge(index: SegmentReadIndex, end: int | None = None) -> None:
     """Only the container's side of a flush."""
-    index.metadata.set_storage_length(index.metadata.length if end is None else end)
-    index.storage_advanced(index.metadata.storage_length)
+    metadata = metadata_of(index)
+    metadata.set_storage_length(metadata.length if end is None else end)
+    index.storage_advanced(metadata.storage_length)
 
 
 def truncate(bench: ReadIndexBench, index: SegmentReadIndex, offset: int) -> None:
-    index.metadata.pending_start_offset = offset
-    index.metadata.set_start_offset(offset)
+    metadata = metadata_of(index)
+    metadata.pending_start_offset = offset
+    metadata.set_start_offset(offset)
     index.truncated(offset)
-    storage_length = index.metadata.storage_length
-    bench.tier2.start_offsets[index.metadata.segment_id] = min(offset, storage_length)
+    bench.tier2.start_offsets[metadata.segment_id] = min(offset, metadata.storage_length)
 
 
 async def read_all(

@@ -31,6 +31,7 @@ from tests.containers.reading.read_index_bench import (
     ReadIndexBench,
     acknowledge,
     merge,
+    metadata_of,
     publish,
     seal,
     truncate,
@@ -119,7 +120,7 @@ class ReadIndexMachine(RuleBasedStateMachine):
 
     def commit_all(self, segment: ModelSegment) -> None:
         segment.committed = len(segment.content)
-        segment.index.metadata.set_length(segment.committed)
+        metadata_of(segment.index).set_length(segment.committed)
         segment.index.appended()
 
     @rule(choice=CHOICE, share=SHARE)

@@ -20,6 +20,7 @@ from tests.containers.reading.read_index_bench import (
     commit,
     flush,
     merge,
+    metadata_of,
     read_all,
     seal,
     stage,
@@ -126,7 +127,7 @@ def test_replayed_bytes_below_the_storage_length_are_left_out() -> None:
     index.insert_recovered(50, b"a" * 50)
     index.insert_recovered(90, b"b" * 20)
     index.insert_recovered(110, b"c" * 10)
-    index.metadata.set_length(120)
+    metadata_of(index).set_length(120)
     assert b"".join(index.views(100, 20)) == b"b" * 10 + b"c" * 10
     assert index.first_missing_offset() is None
     bench.container.check()
@@ -138,8 +139,8 @@ def test_h38_replayed_appends_share_blocks_like_new_ones() -> None:
     for offset in range(0, 40_000, 100):
         index.insert_recovered(offset, b"r" * 100)
         assert bench.container.unflushed_bytes <= max(2 * (offset + 100), BLOCK_BYTES_MIN)
-    index.metadata.set_length(40_000)
-    index.metadata.reset_pending()
+    metadata_of(index).set_length(40_000)
+    metadata_of(index).reset_pending()
     append(index, b"n" * 100)
     assert index.read_cached(39_950, 150) == b"r" * 50 + b"n" * 100
     bench.container.check()
@@ -180,7 +181,7 @@ def test_h31_a_gap_behind_the_storage_length_is_found() -> None:
     bench = ReadIndexBench()
     index = bench.open(published=bytes(100))
     index.insert_recovered(200, b"a" * 10)
-    index.metadata.set_length(210)
+    metadata_of(index).set_length(210)
     assert index.first_missing_offset() == 100
 
 
@@ -289,7 +290,7 @@ def test_h54_an_append_accepted_behind_a_pending_merge_leaves_its_place_free() -
     seal(source)
     target = bench.open()
     append(target, b"before")
-    metadata = target.metadata
+    metadata = metadata_of(target)
     metadata.pending_length += 6
     stage(target, b"after")
     metadata.set_length(12)
@@ -307,7 +308,7 @@ def test_h55_twenty_five_thousand_segments_of_one_byte_fit_into_256_mb() -> None
     for index in indexes:
         append(index, b"x")
     assert bench.cache.unflushed_bytes == 25_000 * BLOCK_BYTES_MIN
-    assert bench.cache.utilisation(bench.container.share) < 0.5
+    assert bench.cache.utilisation(bench.container.cache.share) < 0.5
     assert all(index.read_cached(0, 1) == b"x" for index in indexes)
 
 

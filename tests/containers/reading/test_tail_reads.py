@@ -15,6 +15,7 @@ from tests.containers.reading.read_index_bench import (
     ReadIndexBench,
     append,
     flush,
+    metadata_of,
     seal,
     stage,
     truncate,
@@ -38,7 +39,7 @@ async def test_a_future_entry_gives_the_bytes_of_the_next_append() -> None:
     stage(index, b"new")
     await turns()
     assert not content.done()
-    index.metadata.set_length(6)
+    metadata_of(index).set_length(6)
     index.appended()
     assert await content == b"new"
     following = await anext(entries)
