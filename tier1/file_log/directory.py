@@ -1,11 +1,16 @@
-"""The directory of a log: who may use it, under which epoch, and the names of its files.
+"""The directory of a log: who may use it, under which epoch, which log it is, and the names of its files.
 
     lock                        held by flock while a process owns the log; its text says who
-    identity                    which log this is (directory.py)
+    identity                    which log this is, see below
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
     disabled                    present while the log refuses to be initialised; why, in UTF-8 (may be cut off or empty)
     ballast                     zeros; removed when a new owner finds no room on the disk for its first journal
+
+The file `identity`:
+
+    version 1   "SLID", version u32, log id (16 bytes), CRC32C of those: little endian, 28 bytes
+    version 2   as 1, and the id of the log that it follows (16 bytes) before the CRC32C: 44 bytes
 
 Invariants:
 - An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
@@ -13,15 +18,9 @@ Invariants:
   the holder of epoch e has synced while its own epoch file was still there, every later owner reads: one lookup made
   after a sync decides whether it may be acknowledged.
 - Journal names hold the creator's epoch: no process ever opens for writing what another one created (H46).
+- An identity is written once and never changes.
 
 All methods block; they run in an executor. OSError passes through.
-
-Which log this is: the file `identity` of its directory.
-
-    version 1   "SLID", version u32, log id (16 bytes), CRC32C of those: little endian, 28 bytes
-    version 2   as 1, and the id of the log that it follows (16 bytes) before the CRC32C: 44 bytes
-
-Invariant: an identity is written once and never changes.
 """
 
 import struct
@@ -42,6 +41,13 @@ from segmentstore.runtime.files import File, FileSystem
 
 _OWNER_BYTES_MAX = 256
 _REASON_BYTES_MAX = 2048
+_IDENTITY_MAGIC = b"SLID"
+_IDENTITY_VERSION = 1
+_IDENTITY_VERSION_THAT_FOLLOWS = 2
+_IDENTITY_HEADER = struct.Struct("<4sI16s")
+_IDENTITY_FOLLOWS = struct.Struct("<16s")
+_IDENTITY_CHECKSUM = struct.Struct("<I")
+IDENTITY_BYTES_MAX = _IDENTITY_HEADER.size + _IDENTITY_FOLLOWS.size + _IDENTITY_CHECKSUM.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +59,6 @@ class JournalName:
 
     def __str__(self) -> str:
         return f"journal-{self.epoch:010d}-{self.serial:06d}"
-
-
-def _number_after(name: str, prefix: str) -> int | None:
-    digits = name.removeprefix(prefix)
-    return int(digits) if name.startswith(prefix) and digits.isdecimal() else None
-
-
-def parse_journal_name(name: str) -> JournalName | None:
-    """None for a file that is no journal."""
-    prefix, _, serial = name.rpartition("-")
-    epoch = _number_after(prefix, "journal-")
-    if epoch is None or not serial.isdecimal():
-        return None
-    return JournalName(epoch, int(serial))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,34 +263,44 @@ class LogDirectory:
         self._files.sync_directory(self.path)
 
 
-_HEADER = struct.Struct("<4sI16s")
-_FOLLOWS = struct.Struct("<16s")
-_CHECKSUM = struct.Struct("<I")
-_MAGIC = b"SLID"
-_VERSION = 1
-_VERSION_THAT_FOLLOWS = 2
+def parse_journal_name(name: str) -> JournalName | None:
+    """None for a file that is no journal."""
+    prefix, _, serial = name.rpartition("-")
+    epoch = _number_after(prefix, "journal-")
+    if epoch is None or not serial.isdecimal():
+        return None
+    return JournalName(epoch, int(serial))
 
-IDENTITY_BYTES_MAX = _HEADER.size + _FOLLOWS.size + _CHECKSUM.size
+
+def _number_after(name: str, prefix: str) -> int | None:
+    digits = name.removeprefix(prefix)
+    return int(digits) if name.startswith(prefix) and digits.isdecimal() else None
 
 
 def encode_identity(identity: LogIdentity) -> bytes:
     """The content of the identity file. One that follows none is readable for versions that know no other."""
-    version = _VERSION_THAT_FOLLOWS if identity.follows else _VERSION
-    fields = _HEADER.pack(_MAGIC, version, identity.log_id)
+    version = _IDENTITY_VERSION_THAT_FOLLOWS if identity.follows else _IDENTITY_VERSION
+    fields = _IDENTITY_HEADER.pack(_IDENTITY_MAGIC, version, identity.log_id)
     if identity.follows:
-        fields += _FOLLOWS.pack(identity.follows)
-    return fields + _CHECKSUM.pack(crc32c.crc32c(fields))
+        fields += _IDENTITY_FOLLOWS.pack(identity.follows)
+    return fields + _IDENTITY_CHECKSUM.pack(crc32c.crc32c(fields))
 
 
 def decode_identity(content: bytes) -> LogIdentity | None:
     """None when the content is no identity."""
-    fields, checksum = content[: -_CHECKSUM.size], content[-_CHECKSUM.size :]
-    if len(fields) < _HEADER.size or checksum != _CHECKSUM.pack(crc32c.crc32c(fields)):
+    fields, checksum = content[: -_IDENTITY_CHECKSUM.size], content[-_IDENTITY_CHECKSUM.size :]
+    if len(fields) < _IDENTITY_HEADER.size or checksum != _IDENTITY_CHECKSUM.pack(
+        crc32c.crc32c(fields)
+    ):
         return None
-    magic, version, log_id = _HEADER.unpack_from(fields)
-    if (magic, version, len(fields)) == (_MAGIC, _VERSION, _HEADER.size):
+    magic, version, log_id = _IDENTITY_HEADER.unpack_from(fields)
+    if (magic, version, len(fields)) == (_IDENTITY_MAGIC, _IDENTITY_VERSION, _IDENTITY_HEADER.size):
         return LogIdentity(log_id)
-    whole = (_MAGIC, _VERSION_THAT_FOLLOWS, _HEADER.size + _FOLLOWS.size)
+    whole = (
+        _IDENTITY_MAGIC,
+        _IDENTITY_VERSION_THAT_FOLLOWS,
+        _IDENTITY_HEADER.size + _IDENTITY_FOLLOWS.size,
+    )
     if (magic, version, len(fields)) == whole:
-        return LogIdentity(log_id, *_FOLLOWS.unpack_from(fields, _HEADER.size))
+        return LogIdentity(log_id, *_IDENTITY_FOLLOWS.unpack_from(fields, _IDENTITY_HEADER.size))
     return None

@@ -1,31 +1,18 @@
-"""Writes and syncs frames in an executor job that goes from one frame to the next without asking the loop.
+"""Writes and syncs frames: in an executor job that goes from one frame to the next without asking the loop.
 
-A lone small frame may be written on the loop itself, when its log's pace says that this is shorter (frame_flush.py).
+A lone small frame may be written on the loop itself, when `InlineSyncPolicy` says that this is shorter.
 
 A frame that was handed over while the job is busy is begun as soon as the one before it is synced: the disk does not
-wait for the loop to wake, to complete futures and to plan. The loop learns of a frame while the next is being written.
+wait for the loop to wake, to complete futures and to plan. The loop learns of a frame while the next is being
+written. The loop appends to the queue and the job takes from it; both are single operations of a deque. No frame is
+forgotten when a job ends beside a hand-over, because the end of the job is noticed on the loop, which then looks
+again.
 
 Invariants:
-- One job at a time. A frame is written only when the one before it is written, synced and passed the epoch check: what
-  its header says of earlier frames is true by then.
+- One job at a time. A frame is written only when the one before it is written, synced and passed the epoch check:
+  what its header says of earlier frames is true by then.
 - After a failure nothing more is written, also of what was handed over already (H48, H51).
 - `on_written` and `on_failure` run on the loop, in the order of the frames.
-
-The loop appends to the queue and the job takes from it; both are single operations of a deque. No frame is forgotten
-when a job ends beside a hand-over, because the end of the job is noticed on the loop, which then looks again.
-
-Whether a frame may be written and synced on the loop itself instead of in a thread.
-
-A lone small append pays for two switches between threads about as much as for its sync. On the loop it saves both, but
-everything else of the process waits meanwhile. So it is done only while syncs are short, and only for frames that come
-one at a time: what comes in crowds shares frames, and its threads overlap with the loop.
-
-Invariants, over all logs that share one object:
-- a frame above `bytes_max` is never written on the loop;
-- it happens only while writes take `usual_seconds_max` on average, wherever they ran: a disk whose every write is slow
-  is left to threads, one that is late now and then is not;
-- after a write that took longer than `seconds_max`, the next `fast_writes_min` go through a thread;
-- the loop is given to syncs at most half of the time: after one that took t seconds the next comes t seconds later.
 """
 
 import asyncio
@@ -42,11 +29,26 @@ from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frame_planner import PlannedFrame, SinglePageFrame
 from tier1.file_log.frames import encode_frame
 
-_BYTES_MAX: Final = 32 * 1024
+_INLINE_FRAME_BYTES_MAX: Final = 32 * 1024
+_RECENT_WRITE_WEIGHT: Final = 1 / 16
 
 
 class InlineSyncPolicy:
-    """Shared by the logs of one loop, because they would keep the same loop waiting. Called on the loop only."""
+    """Whether a frame may be written and synced on the loop itself instead of in a thread.
+
+    A lone small append pays for two switches between threads about as much as for its sync. On the loop it saves both,
+    but everything else of the process waits meanwhile. So it is done only while syncs are short, and only for frames
+    that come one at a time: what comes in crowds shares frames, and its threads overlap with the loop.
+
+    Shared by the logs of one loop, because they would keep the same loop waiting. Called on the loop only.
+
+    Invariants, over all logs that share one object:
+    - a frame above `bytes_max` is never written on the loop;
+    - it happens only while writes take `usual_seconds_max` on average, wherever they ran: a disk whose every write is
+      slow is left to threads, one that is late now and then is not;
+    - after a write that took longer than `seconds_max`, the next `fast_writes_min` go through a thread;
+    - the loop is given to syncs at most half of the time: after one that took t seconds the next comes t seconds later.
+    """
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class InlineSyncPolicy:
         usual_seconds_max: float = 0.0003,
         seconds_max: float = 0.001,
         fast_writes_min: int = 16,
-        bytes_max: int = _BYTES_MAX,
+        bytes_max: int = _INLINE_FRAME_BYTES_MAX,
     ) -> None:
         """`now` is a clock in seconds that resolves microseconds; the loop's own may not."""
         self.now = now
@@ -98,7 +100,7 @@ class InlineSyncPolicy:
             seconds = self._seconds_max
         else:
             self._fast_writes += 1
-        self._usual_seconds += (seconds - self._usual_seconds) * _RECENT_WEIGHT
+        self._usual_seconds += (seconds - self._usual_seconds) * _RECENT_WRITE_WEIGHT
 
 
 class FrameFlush:
@@ -285,6 +287,3 @@ class FrameFlush:
             self._directory.check_epoch()
         if self._pace is not None:
             self.write_seconds = self._pace.now() - began
-
-
-_RECENT_WEIGHT: Final = 1 / 16

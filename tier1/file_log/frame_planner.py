@@ -1,15 +1,15 @@
-"""Decides frames: which entries, in which file, with which header. No I/O and no waiting: `writer` does what it says.
+"""Decides frames: which entries, in which file, with which header. Pure: no I/O and no waiting.
 
-A frame is planned as if all before it were written and synced already: if that fails, no other is ever written.
+Entries that were accepted and are not acknowledged yet stand in `PendingEntries`; `FramePlanner` makes frames of
+them. A frame is planned as if all before it were written and synced already: if that fails, no other is ever written.
+`FrameWriter` does what the planner says.
 
-Invariants:
+Invariants of frames:
 - Frame numbers grow by one; vouched <= synced <= last, each of them only grows.
 - Entries never use the last pages of a file, which truncations need (H52).
 - A file is released only when a synced frame calls a later one the oldest that is needed (H50).
 
-Entries that were accepted and are not acknowledged yet.
-
-Invariants:
+Invariants of pending entries:
 - Addresses of in-flight and waiting entries strictly grow, in that order; they leave in it (L1, H51).
 - `outstanding_bytes` counts both, `waiting_bytes` and `room_bytes` the waiting ones; each entry is subtracted exactly
   once.

@@ -32,7 +32,7 @@ from tier1.file_log.frames import FrameHeader, frame_bytes
 from tier1.file_log.journals import Journal, JournalPool
 from tier1.file_log.settings import DurabilityRules, FileLogSettings
 
-_RECENT_WEIGHT = 0.1
+_RECENT_SYNC_WEIGHT = 0.1
 
 
 class FrameWriter:
@@ -167,7 +167,7 @@ class FrameWriter:
         return True
 
     def _note_sync(self, seconds: float) -> None:
-        self._sync_seconds += _RECENT_WEIGHT * (seconds - self._sync_seconds)
+        self._sync_seconds += _RECENT_SYNC_WEIGHT * (seconds - self._sync_seconds)
 
     async def truncate(self, up_to: int) -> list[Journal]:
         """Record durably that entries up to `up_to` are gone; returns the journals that are free now, oldest first."""

@@ -1,19 +1,20 @@
-"""One journal file: made of zeros ahead of use, filled with frames, freed whole.
+"""Journal files: made of zeros ahead of need, filled with frames, freed whole, recycled.
 
-Invariants:
+`Journal` is one file in use, `JournalFiller` makes one, `JournalPool` keeps spares ahead of need: filled in the
+background, taken in order, taken back when freed.
+
+Invariants of a journal:
 - A journal that this process writes was created by it under its epoch, wholly overwritten with zeros, synced, and its
   name synced, before the first frame goes in (H49); each later life of it is a new generation (H43).
 - `position` only grows within a generation, and is a multiple of the page size.
 - Entries leave MARK_PAGES pages free at the end, so that a truncation can always be recorded (H52).
 
-Journals ahead of need: filled in the background, taken in order, recycled when freed.
-
-Invariants:
+Invariants of the pool:
 - Every spare is whole, zero-filled or written before, and durable (H49).
 - Only journals of this pool, hence of this epoch and process, are recycled (H46).
 - `full` is true exactly while the last attempt to make a journal found no space and no spare was freed since.
-- A pool that becomes full while its files have no room for the reserve first makes one of what is left free for others,
-  if that is there: internal entries, and those that were accepted already, go into it (H52).
+- A pool that becomes full while its files have no room for the reserve first makes one of what is left free for
+  others, if that is there: internal entries, and those that were accepted already, go into it (H52).
 """
 
 import asyncio
@@ -33,8 +34,11 @@ from tier1.file_log.settings import FileLogSettings
 MARK_PAGES = 2
 """Pages that entries never use: one for the mark of idleness, the last for the mark of a truncation."""
 
-_ZEROS = bytes(256 << 10)
+_FILL_ZEROS = bytes(256 << 10)
 """One write of the filler. A log of another container that is synced meanwhile waits for one of them, not for all."""
+
+_NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -113,8 +117,8 @@ class JournalFiller:
             self._file = self._files.open(self._path, create=True, exclusive=True)
         target = min(self._size_bytes, self._filled + self._step_bytes)
         while self._filled < target:
-            length = min(len(_ZEROS), target - self._filled)
-            self._file.write_direct(self._filled, [memoryview(_ZEROS)[:length]])
+            length = min(len(_FILL_ZEROS), target - self._filled)
+            self._file.write_direct(self._filled, [memoryview(_FILL_ZEROS)[:length]])
             self._filled += length
         self._file.sync_data()
         if self._filled < self._size_bytes:
@@ -139,10 +143,6 @@ class JournalFiller:
             file.close()
             with suppress(FileNotFoundError):  # A new owner of the log may have been here.
                 self._files.remove(self._path)
-
-
-_LOG = logging.getLogger(__name__)
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class NoJournalSpaceError(Exception):
@@ -345,7 +345,7 @@ class JournalPool:
                 journal = await self._steps.run(filler.step)
         except OSError as error:
             await self._steps.run(filler.abandon)
-            if error.errno in _NO_SPACE:
+            if error.errno in _NO_SPACE_ERRNOS:
                 raise NoJournalSpaceError from error
             raise
         except asyncio.CancelledError:

@@ -2,8 +2,9 @@
 
 How it works, and what each file here adds to it:
 
-    append() -> FrameWriter (writer.py) -> frames (frames.py) -> files (journals.py), made ahead by JournalPool (journals.py)
-    initialize() -> LogOpening (opening.py): lock and epoch (directory.py), scan (recovery.py), chain (recovery.py)
+    append()       FrameWriter (frame_writer.py) -> FramePlanner (frame_planner.py) -> FrameFlush (frame_flush.py)
+                   -> frames (frames.py) -> files (journals.py), made ahead by JournalPool
+    initialize()   LogOpening (opening.py): lock and epoch (directory.py), scan and chain (recovery.py)
 
 Invariants (the door's L1 to L6 apart):
 - Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner (H39).
@@ -47,7 +48,7 @@ class _State(Enum):
     CLOSED = "closed"
 
 
-_MOVES = {
+_ALLOWED_MOVES = {
     _State.NEW: {_State.OPENING, _State.CLOSED},
     _State.OPENING: {_State.OPEN, _State.CLOSED},
     _State.OPEN: {_State.CLOSED},
@@ -314,7 +315,7 @@ class FileDurableDataLog:
             self._writer.look_again()
 
     def _move_to(self, state: _State) -> None:
-        assert state in _MOVES[self._state], f"log cannot go from {self._state} to {state}"
+        assert state in _ALLOWED_MOVES[self._state], f"log cannot go from {self._state} to {state}"
         self._state = state
 
     async def _blame(self, error: OSError) -> DurableDataLogError:

@@ -1,19 +1,23 @@
-"""Decides which frames of a crashed log count. Pure but for reading bodies where a checksum decides.
+"""Finds the frames of a crashed log, and decides which of them count.
+
+    scan_journal()    every header of one file, whatever state a crash left it in; bodies are not read
+    link_frames()     the chain of the frames that count; pure but for reading bodies where a checksum decides
+    plan_recovery()   what of the chain stays in place, and what the new epoch copies
+
+The scan goes from frame to frame; where no valid header lies it steps on page by page, since a torn frame may be
+followed by a whole one. Frames of an earlier life of the file are reported like all others: `link_frames` tells them
+apart.
 
 The frames of a log are a chain: each names the one before it. Recovery finds its newest end and follows it back.
 
-- The *governing* epoch is the highest one that was established: it has a frame behind its epoch frame (which is written
-  only after that was synced), or its epoch frame is whole. Frames of other epochs count only as far as the governing
-  chain names them; what a fenced owner wrote later, or a recovery that never finished, is thus never seen (H40).
-- Up to the highest number that any frame of the governing epoch calls synced, the chain must be complete: a hole there
-  is damage (H44). Behind it the chain ends at the first frame that is missing or broken: a torn tail, which is cut.
+- The *governing* epoch is the highest one that was established: it has a frame behind its epoch frame (which is
+  written only after that was synced), or its epoch frame is whole. Frames of other epochs count only as far as the
+  governing chain names them; what a fenced owner wrote later, or a recovery that never finished, is thus never seen
+  (H40).
+- Up to the highest number that any frame of the governing epoch calls synced, the chain must be complete: a hole
+  there is damage (H44). Behind it the chain ends at the first frame that is missing or broken: a torn tail, which is
+  cut.
 - The chain begins exactly at the frame that its end calls the oldest needed one (H50).
-
-Finds the frames of a journal file, whatever state a crash left it in.
-
-The walk goes from frame to frame; where no valid header lies it steps on page by page, since a torn frame may be
-followed by a whole one. Frames of an earlier life are reported like all others: telling them apart is the business of
-`recovery`. Bodies are not read here.
 
 Invariant: a frame of the file's newest life is never jumped over because of an older frame's length.
 """
@@ -33,6 +37,8 @@ from tier1.file_log.frames import (
 )
 from tier1.file_log.settings import DurabilityRules
 
+_SCAN_WINDOW_PAGES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFrame:
@@ -40,6 +46,17 @@ class FoundFrame:
 
     header: FrameHeader
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedJournal:
+    """What one file holds, in page order."""
+
+    path: str
+    size_bytes: int
+    frames: tuple[FoundFrame, ...]
+    damaged_pages: frozenset[int]
+    """Pages that begin like a header of this log whose checksum fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +84,47 @@ class RecoveryPlan:
     """Frames whose live entries go into the new epoch frame (H39)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedJournal:
-    """What one file holds, in page order."""
+def scan_journal(files: FileSystem, path: str, *, log_id: bytes | None) -> ScannedJournal:
+    """Read every header of a file. One that vanished meanwhile (freed by a fenced owner) counts as empty. Blocks."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return ScannedJournal(path, 0, (), frozenset())
+    try:
+        damaged: list[int] = []
+        frames = tuple(FoundFrame(header, path) for header in _headers_of(file, log_id, damaged))
+        return ScannedJournal(path, file.size(), frames, frozenset(damaged))
+    finally:
+        file.close()
 
-    path: str
-    size_bytes: int
-    frames: tuple[FoundFrame, ...]
-    damaged_pages: frozenset[int]
-    """Pages that begin like a header of this log whose checksum fails."""
+
+def _headers_of(file: File, log_id: bytes | None, damaged: list[int]) -> Iterator[FrameHeader]:
+    page_count = file.size() // PAGE_BYTES
+    window, window_page = memoryview(b""), 0
+    newest_life = (0, 0)
+    page = 0
+    while page < page_count:
+        start = (page - window_page) * PAGE_BYTES
+        if start >= len(window):
+            window = memoryview(file.read_at(page * PAGE_BYTES, _SCAN_WINDOW_PAGES * PAGE_BYTES))
+            window_page, start = page, 0
+        raw = window[start : start + PAGE_BYTES]
+        header = decode_header(raw, log_id=log_id, page=page)
+        if header is None:
+            if log_id is not None and looks_like_header(raw, log_id):
+                damaged.append(page)
+            page += 1
+            continue
+        yield header
+        if (header.epoch, header.generation) >= newest_life:
+            newest_life = (header.epoch, header.generation)
+            page = header.end_page
+        else:
+            page += 1
 
 
 @dataclass(slots=True)
-class _Index:
+class _FrameIndex:
     """The scanned frames by everything that names one."""
 
     by_number: dict[tuple[int, int], FoundFrame] = field(default_factory=dict)
@@ -88,8 +133,8 @@ class _Index:
     damaged: set[tuple[str, int]] = field(default_factory=set)
 
     @staticmethod
-    def of(journals: Sequence[ScannedJournal]) -> "_Index":
-        index = _Index()
+    def of(journals: Sequence[ScannedJournal]) -> "_FrameIndex":
+        index = _FrameIndex()
         for journal in journals:
             index.damaged.update((journal.path, page) for page in journal.damaged_pages)
             for frame in journal.frames:
@@ -123,7 +168,7 @@ def link_frames(
     reads_back: Callable[[FoundFrame], bool],
 ) -> RecoveredChain:
     """The chain in the given files. O(frames). Raises LogCorruptedError (H44, H45)."""
-    index = _Index.of(journals)
+    index = _FrameIndex.of(journals)
     frames = index.frames()
     if not frames:
         return RecoveredChain()
@@ -153,7 +198,7 @@ def link_frames(
 
 
 def _anchor(
-    index: _Index, reads_back: Callable[[FoundFrame], bool]
+    index: _FrameIndex, reads_back: Callable[[FoundFrame], bool]
 ) -> tuple[FoundFrame | None, int]:
     """The newest frame that must exist, and the highest number known to be synced."""
     frames = index.frames()
@@ -185,7 +230,7 @@ def _first_needed(
     return newest if alone and reads_back(newest) else None
 
 
-def _trace_back(index: _Index, anchor: FoundFrame, *, oldest_number: int) -> list[FoundFrame]:
+def _trace_back(index: _FrameIndex, anchor: FoundFrame, *, oldest_number: int) -> list[FoundFrame]:
     """From the anchor to the oldest needed frame, newest first."""
     frame = anchor
     traced = [anchor]
@@ -201,7 +246,7 @@ def _trace_back(index: _Index, anchor: FoundFrame, *, oldest_number: int) -> lis
     return traced
 
 
-def _count_cut(index: _Index, tail: FoundFrame) -> int:
+def _count_cut(index: _FrameIndex, tail: FoundFrame) -> int:
     """Frames of the governing epoch behind the end; at least one when the next page was a header once."""
     epoch, number = tail.header.epoch, tail.header.number
     behind = sum(
@@ -245,48 +290,6 @@ def _is_live(frame: FoundFrame, chain: RecoveredChain) -> bool:
 
 def _live_bytes(frames: Sequence[FoundFrame], chain: RecoveredChain) -> int:
     return sum(frame.header.body_bytes for frame in frames if _is_live(frame, chain))
-
-
-_WINDOW_PAGES = 16
-
-
-def scan_journal(files: FileSystem, path: str, *, log_id: bytes | None) -> ScannedJournal:
-    """Read every header of a file. One that vanished meanwhile (freed by a fenced owner) counts as empty. Blocks."""
-    try:
-        file = files.open(path)
-    except FileNotFoundError:
-        return ScannedJournal(path, 0, (), frozenset())
-    try:
-        damaged: list[int] = []
-        frames = tuple(FoundFrame(header, path) for header in _headers(file, log_id, damaged))
-        return ScannedJournal(path, file.size(), frames, frozenset(damaged))
-    finally:
-        file.close()
-
-
-def _headers(file: File, log_id: bytes | None, damaged: list[int]) -> Iterator[FrameHeader]:
-    page_count = file.size() // PAGE_BYTES
-    window, window_page = memoryview(b""), 0
-    newest_life = (0, 0)
-    page = 0
-    while page < page_count:
-        start = (page - window_page) * PAGE_BYTES
-        if start >= len(window):
-            window = memoryview(file.read_at(page * PAGE_BYTES, _WINDOW_PAGES * PAGE_BYTES))
-            window_page, start = page, 0
-        raw = window[start : start + PAGE_BYTES]
-        header = decode_header(raw, log_id=log_id, page=page)
-        if header is None:
-            if log_id is not None and looks_like_header(raw, log_id):
-                damaged.append(page)
-            page += 1
-            continue
-        yield header
-        if (header.epoch, header.generation) >= newest_life:
-            newest_life = (header.epoch, header.generation)
-            page = header.end_page
-        else:
-            page += 1
 
 
 def read_frame(files: FileSystem, frame: FoundFrame) -> list[tuple[int, memoryview]] | None:

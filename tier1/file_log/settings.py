@@ -1,8 +1,7 @@
-"""What an operator may tune about the file log.
+"""What an operator may tune about the file log, and the three decisions on which its durability hangs.
 
-The three decisions on which durability hangs, each alone in one method.
-
-They stand apart so that a test can break exactly one of them and see that the simulation finds out.
+The decisions stand apart, each alone in one method, so that a test can break exactly one of them and see that the
+simulation finds out.
 """
 
 from dataclasses import dataclass
