@@ -7,7 +7,7 @@ Invariants:
 - A request counts for fifteen minutes around its time stamp, a presigned one for as long as it says.
 - Signatures are compared in constant time, and before anything else of the request is looked at.
 
-Signature Version 4: how a request becomes a text, and the text a signature. Pure functions.
+# Signature Version 4: how a request becomes a text, and the text a signature
 
     canonical request   METHOD, path, sorted query, signed headers one a line, empty line, their names, payload hash
     text to sign        "AWS4-HMAC-SHA256", time stamp, scope, SHA-256 of the canonical request
@@ -15,9 +15,9 @@ Signature Version 4: how a request becomes a text, and the text a signature. Pur
 
 A chunk of a streamed body is signed with the signature before it, so that chunks cannot be left out or reordered.
 
-The key pair that clients sign with: given, or made at first start and kept where only the owner can read it.
+# The key pair that clients sign with: given, or made at first start and kept where only the owner can read it
 
-DIR/s3_credentials.json    {"access_key": "...", "secret_key": "..."}, mode 0600
+    DIR/s3_credentials.json    {"access_key": "...", "secret_key": "..."}, mode 0600
 """
 
 import base64
@@ -41,9 +41,17 @@ from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request_target import RequestTarget
 from segmentstore.s3.settings import EndpointSettings
 
+ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_SIGNATURE_PARAMETER = "X-Amz-Signature"
+_TIMESTAMP_PATTERN = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SIGNING_KEYS_MAX = 64
-_TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z")
+
+FILE_NAME = "s3_credentials.json"
+ACCESS_KEY_VARIABLE = "SEGMENTSTORE_S3_ACCESS_KEY"
+SECRET_KEY_VARIABLE = "SEGMENTSTORE_S3_SECRET_KEY"
+_SECRET_KEY_LENGTH_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +65,6 @@ class Scope:
 
     def text(self) -> str:
         return f"{self.date}/{self.region}/{self.service}/aws4_request"
-
-
-def signing_key(secret: str, scope: Scope) -> bytes:
-    """One per day, region and service."""
-    key = b"AWS4" + secret.encode()
-    for step in (scope.date, scope.region, scope.service, "aws4_request"):
-        key = hmac.digest(key, step.encode(), "sha256")
-    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Authenticated:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class _SignatureClaim:
     """What a request says of its signature."""
 
     access_key: str
@@ -161,8 +161,8 @@ class Authenticator:
             found = self._signing_keys[access_key, scope] = signing_key(secret, scope)
         return found
 
-    def _check_time(self, claim: _Claim) -> None:
-        signed_ms = _milliseconds(claim.timestamp)
+    def _check_time(self, claim: _SignatureClaim) -> None:
+        signed_ms = _milliseconds_of_timestamp(claim.timestamp)
         now_ms = self._wall_clock.now_ms()
         skew_ms = self._settings.clock_skew_seconds_max * 1000
         if claim.expires_seconds is None:
@@ -178,7 +178,9 @@ class Authenticator:
 
     # --- claims ----------------------------------------------------------------------------------
 
-    def _header_claim(self, headers: CIMultiDictProxy[str], query: Mapping[str, str]) -> _Claim:
+    def _header_claim(
+        self, headers: CIMultiDictProxy[str], query: Mapping[str, str]
+    ) -> _SignatureClaim:
         authorization = headers.get("Authorization")
         if authorization is None and "AWSAccessKeyId" in query:
             authorization = "AWS"  # presigned by the version before
@@ -196,11 +198,11 @@ class Authenticator:
         }
         timestamp = headers.get("x-amz-date", "")
         try:
-            access_key, scope = _credential(fields["Credential"])
-            claim = _Claim(
+            access_key, scope = _parse_credential(fields["Credential"])
+            claim = _SignatureClaim(
                 access_key=access_key,
                 scope=scope,
-                signed_headers=_names(fields["SignedHeaders"]),
+                signed_headers=_parse_signed_headers(fields["SignedHeaders"]),
                 signature=fields["Signature"],
                 timestamp=timestamp,
             )
@@ -211,16 +213,16 @@ class Authenticator:
         _check_timestamp(claim, "AccessDenied")
         return claim
 
-    def _query_claim(self, query: Mapping[str, str]) -> _Claim:
+    def _query_claim(self, query: Mapping[str, str]) -> _SignatureClaim:
         code = "AuthorizationQueryParametersError"
         if query["X-Amz-Algorithm"] != ALGORITHM:
             raise S3Error(code, f"X-Amz-Algorithm has to be {ALGORITHM}.")
         try:
-            access_key, scope = _credential(query["X-Amz-Credential"])
-            claim = _Claim(
+            access_key, scope = _parse_credential(query["X-Amz-Credential"])
+            claim = _SignatureClaim(
                 access_key=access_key,
                 scope=scope,
-                signed_headers=_names(query["X-Amz-SignedHeaders"]),
+                signed_headers=_parse_signed_headers(query["X-Amz-SignedHeaders"]),
                 signature=query["X-Amz-Signature"],
                 timestamp=query["X-Amz-Date"],
                 expires_seconds=int(query["X-Amz-Expires"]),
@@ -236,23 +238,23 @@ class Authenticator:
         return claim
 
 
-def _credential(text: str) -> tuple[str, Scope]:
+def _parse_credential(text: str) -> tuple[str, Scope]:
     access_key, date, region, service, ending = text.rsplit("/", 4)
     if service != "s3" or ending != "aws4_request" or not access_key:
         raise ValueError("not a credential of this service")
     return access_key, Scope(date, region, service)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_signed_headers(text: str) -> tuple[str, ...]:
     names = tuple(text.split(";"))
     if names != tuple(sorted(name.lower() for name in names)):
         raise ValueError("signed headers are not sorted")
     return names
 
 
-def _check_timestamp(claim: _Claim, code: str) -> None:
+def _check_timestamp(claim: _SignatureClaim, code: str) -> None:
     try:
-        _milliseconds(claim.timestamp)
+        _milliseconds_of_timestamp(claim.timestamp)
     except ValueError as error:
         raise S3Error(code, "The request has no valid x-amz-date.") from error
     if claim.scope.date != claim.timestamp[:8]:
@@ -268,16 +270,11 @@ def _check_signed_headers(signed: Sequence[str], headers: CIMultiDictProxy[str])
         )
 
 
-def _milliseconds(timestamp: str) -> int:
+def _milliseconds_of_timestamp(timestamp: str) -> int:
     """Raises ValueError."""
-    if _TIMESTAMP.fullmatch(timestamp) is None:
+    if _TIMESTAMP_PATTERN.fullmatch(timestamp) is None:
         raise ValueError(f"not a moment of a signature: {timestamp[:40]!r}")
     return int(datetime.fromisoformat(timestamp).timestamp()) * 1000
-
-
-ALGORITHM = "AWS4-HMAC-SHA256"
-_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-_QUERY_SIGNATURE = "X-Amz-Signature"
 
 
 def canonical_request(
@@ -294,7 +291,7 @@ def canonical_request(
         for name, value in sorted(
             (quote(name, safe=""), quote(value, safe=""))
             for name, value in parameters
-            if name != _QUERY_SIGNATURE
+            if name != _SIGNATURE_PARAMETER
         )
     )
     lines = [method, quote(unquote_to_bytes(raw_path), safe="/"), query]
@@ -303,17 +300,25 @@ def canonical_request(
     return "\n".join(lines)
 
 
+def signing_key(secret: str, scope: Scope) -> bytes:
+    """One per day, region and service."""
+    key = b"AWS4" + secret.encode()
+    for step in (scope.date, scope.region, scope.service, "aws4_request"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    return key
+
+
 def request_signature(key: bytes, *, timestamp: str, scope: Scope, canonical: str) -> str:
     """In hexadecimal."""
     digest = hashlib.sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
-    return _sign(key, ALGORITHM, timestamp, scope.text(), digest)
+    return _signature_of(key, ALGORITHM, timestamp, scope.text(), digest)
 
 
 def chunk_signature(
     key: bytes, *, timestamp: str, scope: Scope, previous: str, chunk_sha256: str
 ) -> str:
     """Of one chunk of a streamed body; `previous` is that of the chunk before, or of the request."""
-    return _sign(
+    return _signature_of(
         key,
         f"{ALGORITHM}-PAYLOAD",
         timestamp,
@@ -328,7 +333,7 @@ def trailer_signature(
     key: bytes, *, timestamp: str, scope: Scope, previous: str, trailer: bytes
 ) -> str:
     """Of the trailing headers: each `name:value` with a line feed, as they are hashed."""
-    return _sign(
+    return _signature_of(
         key,
         f"{ALGORITHM}-TRAILER",
         timestamp,
@@ -338,19 +343,13 @@ def trailer_signature(
     )
 
 
-def same_signature(one: str, other: str) -> bool:
-    """In constant time."""
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
-
-
-def _sign(key: bytes, *lines: str) -> str:
+def _signature_of(key: bytes, *lines: str) -> str:
     return hmac.digest(key, "\n".join(lines).encode(), "sha256").hex()
 
 
-FILE_NAME = "s3_credentials.json"
-ACCESS_KEY_VARIABLE = "SEGMENTSTORE_S3_ACCESS_KEY"
-SECRET_KEY_VARIABLE = "SEGMENTSTORE_S3_SECRET_KEY"
-_SECRET_LENGTH_MIN = 8
+def same_signature(one: str, other: str) -> bool:
+    """In constant time."""
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,9 +371,9 @@ def given_credentials(access_key: str, secret_key: str) -> Credentials | None:
         raise InvalidRequestError(
             f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} are given together or not at all"
         )
-    if "/" in access_key or "," in access_key or len(secret_key) < _SECRET_LENGTH_MIN:
+    if "/" in access_key or "," in access_key or len(secret_key) < _SECRET_KEY_LENGTH_MIN:
         raise InvalidRequestError(
-            f"an access key has no slash and no comma, and a secret key at least {_SECRET_LENGTH_MIN} characters"
+            f"an access key has no slash and no comma, and a secret key at least {_SECRET_KEY_LENGTH_MIN} characters"
         )
     return Credentials(access_key, secret_key)
 
@@ -383,16 +382,16 @@ def kept_credentials(directory: str, random: Random) -> tuple[Credentials, bool]
     """Those of the directory, and whether they are new. Blocking. Raises InvalidRequestError, OSError."""
     path = Path(directory, FILE_NAME)
     if path.exists():
-        return _read(path), False
+        return _read_credentials(path), False
     made = Credentials(
         access_key=base64.b32encode(random.randbytes(12)).decode().rstrip("="),
         secret_key=base64.urlsafe_b64encode(random.randbytes(30)).decode(),
     )
-    _write(path, made)
+    _write_credentials(path, made)
     return made, True
 
 
-def _read(path: Path) -> Credentials:
+def _read_credentials(path: Path) -> Credentials:
     if path.stat().st_mode & 0o077:
         raise InvalidRequestError(f"others can read the secret key: chmod 600 {path}")
     try:
@@ -402,7 +401,7 @@ def _read(path: Path) -> Credentials:
         raise InvalidRequestError(f"the credentials cannot be read path={path}") from error
 
 
-def _write(path: Path, credentials: Credentials) -> None:
+def _write_credentials(path: Path, credentials: Credentials) -> None:
     # Under another name until it is whole; never with other rights than the owner's, not even for a moment.
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

@@ -1,19 +1,16 @@
-"""What is known of a bucket, and its bytes: a JSON object, version 1.
+"""Buckets: the record of each, all of them in memory and in the engine, and the handlers of requests about them.
+
+The record of a bucket is a small object in the engine, a JSON object of format 1:
 
     {"format": 1, "created_ms": 0, "versioning": "" | "Enabled" | "Suspended", "lock": false,
      "default_mode": "" | "GOVERNANCE" | "COMPLIANCE", "default_days": 0, "default_years": 0}
 
-Invariants: a bucket with object lock is versioned; a default retention has days or years, not both.
-
-The buckets: all of them in memory, each with a small object of its own in the engine.
-
 Invariants:
 
+- A bucket with object lock is versioned; a default retention has days or years, not both.
 - The process that holds the engine is the only one that changes buckets, so memory is the truth once start() has read.
-- A bucket goes only when nothing is in it, and nobody writes into it meanwhile: verbs that write hold it.
+- A bucket goes only when nothing is in it, and no request writes into it meanwhile: handlers that write hold it.
 - Changes of buckets are made one at a time.
-
-Verbs about buckets and their settings.
 """
 
 import asyncio
@@ -46,21 +43,13 @@ from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.objects import RetentionMode
 
-
-def parse_mode(text: str) -> RetentionMode:
-    """Raises S3Error."""
-    try:
-        return RetentionMode(text)
-    except ValueError as error:
-        raise S3Error("InvalidArgument", "Unknown object lock mode.") from error
-
-
-_FORMAT = 1
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 ENABLED, SUSPENDED = "Enabled", "Suspended"
+_BUCKET_RECORD_FORMAT = 1
+_BUCKET_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_IP_ADDRESS_PATTERN = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _DAY_MS = 24 * 3600 * 1000
 _YEAR_DAYS = 365
+_RETENTION_YEARS_MAX, _RETENTION_DAYS_MAX = 100, 36_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +74,23 @@ class BucketRecord:
 
 def is_bucket_name(name: str) -> bool:
     """By the rules of S3, as far as they are about form."""
-    return bool(_NAME.fullmatch(name)) and ".." not in name and not _ADDRESS.fullmatch(name)
+    return (
+        bool(_BUCKET_NAME_PATTERN.fullmatch(name))
+        and ".." not in name
+        and not _IP_ADDRESS_PATTERN.fullmatch(name)
+    )
 
 
 def encode_bucket_record(record: BucketRecord) -> bytes:
     """See the module."""
-    return json.dumps({"format": _FORMAT, **asdict(record)}).encode()
+    return json.dumps({"format": _BUCKET_RECORD_FORMAT, **asdict(record)}).encode()
 
 
 def decode_bucket_record(content: bytes) -> BucketRecord:
     """Raises CorruptedDataError."""
     try:
         fields = json.loads(content)
-        if fields.pop("format") != _FORMAT:
+        if fields.pop("format") != _BUCKET_RECORD_FORMAT:
             raise ValueError("another format")
         return BucketRecord(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -105,7 +98,7 @@ def decode_bucket_record(content: bytes) -> BucketRecord:
 
 
 class Buckets:
-    """start() first."""
+    """All buckets, by name; start() first."""
 
     def __init__(
         self,
@@ -200,9 +193,6 @@ class Buckets:
     async def _store(self, name: str, record: BucketRecord) -> None:
         await self._engine.put(bucket_key(name), [encode_bucket_record(record)])
         self._records[name] = record
-
-
-_YEARS_MAX, _DAYS_MAX = 100, 36_500
 
 
 class BucketHandlers:
@@ -310,8 +300,15 @@ class BucketHandlers:
         retention = None if rule is None else rule.find("DefaultRetention")
         if retention is not None:
             mode = parse_mode(retention.text_of("Mode")).value
-            days, years = _count(retention, "Days"), _count(retention, "Years")
-            if bool(days) == bool(years) or days > _DAYS_MAX or years > _YEARS_MAX:
+            days, years = (
+                _count_in_document(retention, "Days"),
+                _count_in_document(retention, "Years"),
+            )
+            if (
+                bool(days) == bool(years)
+                or days > _RETENTION_DAYS_MAX
+                or years > _RETENTION_YEARS_MAX
+            ):
                 raise S3Error("MalformedXML", "A default retention has days or years.")
         await self._buckets.change(
             call.bucket, lock=True, default_mode=mode, default_days=days, default_years=years
@@ -325,7 +322,15 @@ class BucketHandlers:
             return parse(body.joined(), root)
 
 
-def _count(element: Element, name: str) -> int:
+def parse_mode(text: str) -> RetentionMode:
+    """Raises S3Error."""
+    try:
+        return RetentionMode(text)
+    except ValueError as error:
+        raise S3Error("InvalidArgument", "Unknown object lock mode.") from error
+
+
+def _count_in_document(element: Element, name: str) -> int:
     text = element.text_of(name, "0")
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise S3Error("MalformedXML", f"{name} has to be a number.")

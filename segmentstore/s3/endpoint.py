@@ -1,18 +1,11 @@
-"""The endpoint as a process: start, say so, serve until SIGTERM or SIGINT, end.
+"""The endpoint as a process: start, say so, serve until SIGTERM or SIGINT, end; and its parts, put together.
 
-    stdout   one line: `ready http://HOST:PORT data=DIR ...`, and where the keys are if they are new
-    stderr   the log
+    stdout      one line: `ready http://HOST:PORT data=DIR ...`, and where the keys are if they are new
+    stderr      the log
+    DIR/tier2   the engine's directory, which a segment store shares (one process at a time has it)
 
-A second signal ends the process at once: what was acknowledged is safe either way.
-
-The endpoint put together: engine, buckets, uploads, verbs, server. Opened from the inside out, closed the other way.
-
-DIR/tier2         the engine's directory, which a segment store shares (one process at a time has it)
-
-A listening socket for the endpoint: aiohttp's low-level server, without its router and middleware.
-
-close() stops accepting, lets requests under way finish within `shutdown_seconds`, and drops what is left then. Changes
-that the engine has taken are made all the same.
+A second signal ends the process at once: what was acknowledged is safe either way. Engine, buckets, uploads, handlers
+and server are opened from the inside out, and closed the other way.
 """
 
 import asyncio
@@ -55,6 +48,9 @@ from tier2.volumes.opening import open_engine
 from tier2.volumes.settings import VolumeSettings
 
 _LOGGER = logging.getLogger(__name__)
+
+_ENGINE_THREADS = 8
+_BODY_THREADS = 4
 
 
 def run_endpoint(
@@ -111,27 +107,12 @@ async def _serve(
         raise StorageError(f"cannot serve: {error.strerror or error}") from error
 
 
-_ENGINE_THREADS = 8
-_BODY_THREADS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Components:
-    """What the verbs stand on."""
-
-    engine: VolumeEngine
-    scan: VersionScan
-    buckets: Buckets
-    uploads: MultipartUploads
-    body_threads: ThreadPoolExecutor
-    wall_clock: WallClock
-    random: Random
-    settings: EndpointSettings
-    piece_bytes: int
-
-
 class S3Server:
-    """start(), then `address`, then close()."""
+    """The listening socket: aiohttp's low-level server, without its router and middleware.
+
+    start(), then `address`, then close(), which stops accepting, lets requests under way finish within
+    `shutdown_seconds`, and drops what is left then. Changes that the engine has taken are made all the same.
+    """
 
     def __init__(self, *, dispatch: Dispatch, settings: EndpointSettings) -> None:
         self._dispatch = dispatch
@@ -175,6 +156,21 @@ class S3Server:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+
+@dataclass(frozen=True, slots=True)
+class _Components:
+    """What the verbs stand on."""
+
+    engine: VolumeEngine
+    scan: VersionScan
+    buckets: Buckets
+    uploads: MultipartUploads
+    body_threads: ThreadPoolExecutor
+    wall_clock: WallClock
+    random: Random
+    settings: EndpointSettings
+    piece_bytes: int
 
 
 @asynccontextmanager
@@ -223,7 +219,7 @@ async def open_endpoint(
                 wall_clock=wall_clock,
                 settings=settings,
             ),
-            routes=_routes(components),
+            routes=_routes_over(components),
             random=Random(random.getrandbits(64)),
         )
         server = S3Server(dispatch=dispatch, settings=settings)
@@ -261,10 +257,10 @@ async def _open_volumes(
     return opened.engine, opened.uploads, scan
 
 
-def _routes(components: _Components) -> Routes:
+def _routes_over(components: _Components) -> Routes:
     settings, wall_clock, engine = components.settings, components.wall_clock, components.engine
     buckets, uploads = components.buckets, components.uploads
-    budget = _budget(settings, settings.bodies_bytes_max)
+    budget = _memory_budget(settings, settings.bodies_bytes_max)
     bodies = BodyReader(
         budget=budget,
         executor=components.body_threads,
@@ -272,7 +268,7 @@ def _routes(components: _Components) -> Routes:
         piece_bytes=components.piece_bytes,
     )
     versions = VersionWriter(engine=engine, uploads=uploads, random=components.random)
-    answers = _budget(settings, settings.answers_bytes_max)
+    answers = _memory_budget(settings, settings.answers_bytes_max)
     reading = ObjectReadHandlers(engine=engine, buckets=buckets, budget=answers, settings=settings)
     copying = ObjectCopyHandlers(
         engine=engine,
@@ -320,5 +316,5 @@ def _routes(components: _Components) -> Routes:
     )
 
 
-def _budget(settings: EndpointSettings, bytes_max: int) -> MemoryBudget:
+def _memory_budget(settings: EndpointSettings, bytes_max: int) -> MemoryBudget:
     return MemoryBudget(bytes_max=bytes_max, wait_seconds_max=settings.body_wait_seconds_max)

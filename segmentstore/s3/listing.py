@@ -1,12 +1,12 @@
-"""Pages of keys: entries in order, with keys that share a prefix up to a delimiter rolled up.
+"""ListObjects, ListObjectsV2 and ListObjectVersions: pages of keys.
+
+Entries come in order; keys that share a prefix up to a delimiter are rolled up.
 
 Invariants:
 
 - A page is a walk over the order of the keys; behind a rolled-up prefix it jumps, so a directory of a million keys
   costs one row.
 - A page says where the next one starts, by a place between keys that no client needs to understand.
-
-ListObjects, ListObjectsV2 and ListObjectVersions.
 """
 
 import binascii
@@ -32,8 +32,10 @@ from segmentstore.s3.xml_documents import branch, document, iso_date, leaf, xml_
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.objects import IndexRecord
 
-_ROWS_MAX = 1000
-_ROWS_MIN = 16
+_LISTED_ROWS_MAX = 1000
+_LISTED_ROWS_MIN = 16
+_SCAN_KEYS_MIN, _SCAN_KEYS_MAX = 4, 128
+"""At once: few until it turns out that keys have few versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,9 @@ class Listing:
         last_entry = b""
         next_after = after
         # With a delimiter most rows may be rolled up: few are asked for until that turns out to be otherwise.
-        ask = _ROWS_MIN if delimiter else _ROWS_MAX
+        ask = _LISTED_ROWS_MIN if delimiter else _LISTED_ROWS_MAX
         while limit:
-            count = min(ask, max(limit - len(objects) - len(prefixes) + 1, _ROWS_MIN))
+            count = min(ask, max(limit - len(objects) - len(prefixes) + 1, _LISTED_ROWS_MIN))
             shown = len(prefixes)
             start_after = root + after if after else b""
             rows = await self._engine.list(root + prefix, start_after=start_after, limit=count)
@@ -102,12 +104,8 @@ class Listing:
             if len(rows) < count:
                 break
             after = max(next_after, rows[-1].key[len(root) :])
-            ask = _ROWS_MIN if len(prefixes) > shown else min(_ROWS_MAX, ask * 4)
+            ask = _LISTED_ROWS_MIN if len(prefixes) > shown else min(_LISTED_ROWS_MAX, ask * 4)
         return Page(objects, prefixes, None, last_entry)
-
-
-_SCAN_KEYS_MIN, _SCAN_KEYS_MAX = 4, 128
-"""At once: few until it turns out that keys have few versions."""
 
 
 class ListingHandlers:
@@ -129,8 +127,8 @@ class ListingHandlers:
     async def objects(self, call: Call) -> web.StreamResponse:
         """Version 1: a marker that clients choose."""
         write, limit = self._asked(call)
-        prefix, delimiter = _bytes(call, "prefix"), _bytes(call, "delimiter")
-        marker = _bytes(call, "marker")
+        prefix, delimiter = _query_bytes(call, "prefix"), _query_bytes(call, "delimiter")
+        marker = _query_bytes(call, "marker")
         page = await self._listing.page(
             call.bucket,
             prefix=prefix,
@@ -142,22 +140,24 @@ class ListingHandlers:
             leaf("Name", call.bucket),
             leaf("Prefix", write(prefix)),
             leaf("Marker", write(marker)),
-            *_common(call, limit, page, write, delimiter),
+            *_page_facts(call, limit, page, write, delimiter),
         ]
         if page.next_after is not None:
             head.append(leaf("NextMarker", write(page.last_entry)))
         rows = [_object_row(key, record, write, OWNER) for key, record in page.objects]
         return xml_response(
-            document("ListBucketResult", *head, *rows, *_prefixes(page.prefixes, write))
+            document("ListBucketResult", *head, *rows, *_prefix_rows(page.prefixes, write))
         )
 
     async def objects_v2(self, call: Call) -> web.StreamResponse:
         write, limit = self._asked(call)
-        prefix, delimiter = _bytes(call, "prefix"), _bytes(call, "delimiter")
-        start_after = _bytes(call, "start-after")
+        prefix, delimiter = _query_bytes(call, "prefix"), _query_bytes(call, "delimiter")
+        start_after = _query_bytes(call, "start-after")
         token = call.query.get("continuation-token")
         after = (
-            place_after_marker(start_after, prefix, delimiter) if token is None else _place(token)
+            place_after_marker(start_after, prefix, delimiter)
+            if token is None
+            else _place_of_token(token)
         )
         page = await self._listing.page(
             call.bucket, prefix=prefix, delimiter=delimiter, after=after, limit=limit
@@ -166,7 +166,7 @@ class ListingHandlers:
             leaf("Name", call.bucket),
             leaf("Prefix", write(prefix)),
             leaf("KeyCount", len(page.objects) + len(page.prefixes)),
-            *_common(call, limit, page, write, delimiter),
+            *_page_facts(call, limit, page, write, delimiter),
         ]
         if start_after:
             head.append(leaf("StartAfter", write(start_after)))
@@ -177,14 +177,17 @@ class ListingHandlers:
         owner = OWNER if call.query.get("fetch-owner") == "true" else ""
         rows = [_object_row(key, record, write, owner) for key, record in page.objects]
         return xml_response(
-            document("ListBucketResult", *head, *rows, *_prefixes(page.prefixes, write))
+            document("ListBucketResult", *head, *rows, *_prefix_rows(page.prefixes, write))
         )
 
     async def versions(self, call: Call) -> web.StreamResponse:
         """All versions and markers, newest first within a key."""
         write, limit = self._asked(call)
-        prefix, delimiter = _bytes(call, "prefix"), _bytes(call, "delimiter")
-        marker, version_marker = _bytes(call, "key-marker"), call.query.get("version-id-marker", "")
+        prefix, delimiter = _query_bytes(call, "prefix"), _query_bytes(call, "delimiter")
+        marker, version_marker = (
+            _query_bytes(call, "key-marker"),
+            call.query.get("version-id-marker", ""),
+        )
         if version_marker and not marker:
             raise S3Error("InvalidArgument", "A version-id marker comes with a key marker.")
         page = _VersionPage(write, limit)
@@ -230,7 +233,7 @@ class ListingHandlers:
             head.append(leaf("NextKeyMarker", write(page.last_key)))
             if page.last_version:
                 head.append(leaf("NextVersionIdMarker", page.last_version))
-        prefixes = _prefixes(page.prefixes, write)
+        prefixes = _prefix_rows(page.prefixes, write)
         return xml_response(document("ListVersionsResult", *head, *page.rows, *prefixes))
 
     def _asked(self, call: Call) -> tuple[Callable[[bytes], str], int]:
@@ -279,7 +282,7 @@ class _VersionPage:
         return self.truncated
 
 
-def _common(
+def _page_facts(
     call: Call, limit: int, page: Page, write: Callable[[bytes], str], delimiter: bytes
 ) -> list[str]:
     facts = [leaf("MaxKeys", limit), leaf("IsTruncated", page.next_after is not None)]
@@ -291,7 +294,7 @@ def _common(
 
 
 def _object_row(key: bytes, record: IndexRecord, write: Callable[[bytes], str], owner: str) -> str:
-    return branch("Contents", leaf("Key", write(key)), *_facts(record), owner)
+    return branch("Contents", leaf("Key", write(key)), *_object_facts(record), owner)
 
 
 def _version_row(
@@ -306,10 +309,10 @@ def _version_row(
         return branch(
             "DeleteMarker", *named, leaf("LastModified", iso_date(record.created_ms)), OWNER
         )
-    return branch("Version", *named, *_facts(record), OWNER)
+    return branch("Version", *named, *_object_facts(record), OWNER)
 
 
-def _facts(record: IndexRecord) -> list[str]:
+def _object_facts(record: IndexRecord) -> list[str]:
     return [
         leaf("LastModified", iso_date(record.created_ms)),
         leaf("ETag", f'"{record.etag}"'),
@@ -318,18 +321,18 @@ def _facts(record: IndexRecord) -> list[str]:
     ]
 
 
-def _prefixes(prefixes: Sequence[bytes], write: Callable[[bytes], str]) -> list[str]:
+def _prefix_rows(prefixes: Sequence[bytes], write: Callable[[bytes], str]) -> list[str]:
     return [branch("CommonPrefixes", leaf("Prefix", write(prefix))) for prefix in prefixes]
 
 
-def _bytes(call: Call, name: str) -> bytes:
+def _query_bytes(call: Call, name: str) -> bytes:
     text = call.query.get(name, "").encode()
     if b"\0" in text:
         raise S3Error("InvalidArgument", f"{name} cannot hold a zero byte.")
     return text
 
 
-def _place(token: str) -> bytes:
+def _place_of_token(token: str) -> bytes:
     try:
         place = urlsafe_b64decode(token.encode())
     except (binascii.Error, ValueError) as error:

@@ -1,17 +1,15 @@
-"""Multipart uploads: begin, send parts, copy parts, look, complete, abort.
+"""Multipart uploads: begin, send parts, copy parts, complete, abort; and ListParts and ListMultipartUploads.
 
-Which checksum an upload in parts was announced with, as it is kept with the upload, and what the object gets of it.
-
-Invariant: a checksum that a completion names of its object is proved by those of the parts, or it is refused.
-
-What is kept with an object of how its upload was completed, so that the same completion can be answered again.
+Kept with an upload: which checksum it was begun with (`ChecksumPlan`). Kept with an object, so that the same completion
+can be answered again:
 
     metadata["upload_id"]    by the engine: which upload it was
     metadata["u:order"]      SHA-256 of what the completion said of its parts, in hexadecimal digits
 
-Invariant: a completion gets the answer of an earlier one only if it says the same of every part.
+Invariants:
 
-ListParts and ListMultipartUploads.
+- A checksum that a completion names of its object is proved by those of the parts, or it is refused.
+- A completion gets the answer of an earlier one only if it says the same of every part.
 """
 
 import hashlib
@@ -68,9 +66,15 @@ from segmentstore.s3.xml_documents import (
 from tier2.volumes.multipart import MultipartUploads, Part, Upload
 from tier2.volumes.objects import Description, IndexRecord, UploadNotFoundError
 
+_CHECKSUM_TYPE_HEADER = "x-amz-checksum-type"
+_COMPOSITE_TYPE, _FULL_OBJECT_TYPE = "COMPOSITE", "FULL_OBJECT"
+_ALGORITHM_NOTE, _COMPOSITE_NOTE = "checksum_algorithm", "checksum_composite"
+_ORDER_METADATA = "u:order"
+_INITIATOR = OWNER.replace("Owner>", "Initiator>")
+
 
 class MultipartHandlers:
-    """The verbs that change uploads; `upload_listing` shows them."""
+    """The handlers that change uploads; `UploadListingHandlers` shows them."""
 
     def __init__(
         self,
@@ -208,7 +212,7 @@ class MultipartHandlers:
         )
         if record is not None:
             require_same_order(record, order)
-            _require_size(call, record.size)
+            _require_object_size(call, record.size)
             require_object_checksums(call, checksums_of(record), len(list(order.all("Part"))))
         return record
 
@@ -216,7 +220,7 @@ class MultipartHandlers:
         upload = self._upload(call)
         condition = write_condition(call)
         parts = self._chosen_parts(upload, order)
-        _require_size(call, sum(part.length for part in parts))
+        _require_object_size(call, sum(part.length for part in parts))
         checksums = await self._copying.aside(
             partial(object_checksums, checksum_plan_of(upload), parts)
         )
@@ -228,7 +232,7 @@ class MultipartHandlers:
             upload,
             parts,
             metadata=kept.with_checksums(checksums) | note_of_order(order),
-            etag=_etag(parts),
+            etag=_object_etag(parts),
             condition=condition,
         )
 
@@ -291,7 +295,7 @@ def _checksum_agrees(part: Part, element: Element) -> bool:
     return element.text_of(checksum_tag(algorithm), value) == value
 
 
-def _require_size(call: Call, size: int) -> None:
+def _require_object_size(call: Call, size: int) -> None:
     """Raises S3Error if the object has another size than its client says."""
     claimed = call.header("x-amz-mp-object-size")
     if claimed is not None and claimed.strip() != str(size):
@@ -300,19 +304,14 @@ def _require_size(call: Call, size: int) -> None:
         )
 
 
-def _etag(parts: Sequence[Part]) -> str:
+def _object_etag(parts: Sequence[Part]) -> str:
     whole = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in parts), usedforsecurity=False)
     return f"{whole.hexdigest()}-{len(parts)}"
 
 
-_TYPE = "x-amz-checksum-type"
-_OF_CHECKSUMS, _OF_BYTES = "COMPOSITE", "FULL_OBJECT"
-_ALGORITHM, _COMPOSITE = "checksum_algorithm", "checksum_composite"
-
-
 @dataclass(frozen=True, slots=True)
 class ChecksumPlan:
-    """What the object will have."""
+    """Which checksum the object will have, as it was announced when the upload was begun."""
 
     algorithm: str
     """In lower case; empty: none was announced."""
@@ -321,30 +320,30 @@ class ChecksumPlan:
 
     def notes(self) -> dict[str, str]:
         """To keep with the upload."""
-        return {_ALGORITHM: self.algorithm, _COMPOSITE: "yes" if self.composite else "no"}
-
-
-def checksum_plan_of(upload: Upload) -> ChecksumPlan:
-    """As it was announced."""
-    notes = upload.record.notes
-    return ChecksumPlan(notes.get(_ALGORITHM, ""), notes.get(_COMPOSITE) == "yes")
+        return {_ALGORITHM_NOTE: self.algorithm, _COMPOSITE_NOTE: "yes" if self.composite else "no"}
 
 
 def requested_checksum_plan(call: Call) -> ChecksumPlan:
     """Of the request that begins an upload. Raises S3Error (InvalidRequest)."""
     algorithm = requested_algorithm(call)
-    kind = call.header(_TYPE)
+    kind = call.header(_CHECKSUM_TYPE_HEADER)
     if not algorithm:
         if kind:
-            raise S3Error("InvalidRequest", f"{_TYPE} needs a checksum algorithm.")
+            raise S3Error("InvalidRequest", f"{_CHECKSUM_TYPE_HEADER} needs a checksum algorithm.")
         return ChecksumPlan("", composite=True)
-    kind = kind or (_OF_CHECKSUMS if algorithm in COMPOSABLE else _OF_BYTES)
-    if algorithm not in {_OF_CHECKSUMS: COMPOSABLE, _OF_BYTES: JOINABLE}.get(kind, ()):
+    kind = kind or (_COMPOSITE_TYPE if algorithm in COMPOSABLE else _FULL_OBJECT_TYPE)
+    if algorithm not in {_COMPOSITE_TYPE: COMPOSABLE, _FULL_OBJECT_TYPE: JOINABLE}.get(kind, ()):
         raise S3Error(
             "InvalidRequest",
             f"The checksum type cannot be used with the {algorithm} checksum algorithm.",
         )
-    return ChecksumPlan(algorithm, composite=kind == _OF_CHECKSUMS)
+    return ChecksumPlan(algorithm, composite=kind == _COMPOSITE_TYPE)
+
+
+def checksum_plan_of(upload: Upload) -> ChecksumPlan:
+    """As it was announced."""
+    notes = upload.record.notes
+    return ChecksumPlan(notes.get(_ALGORITHM_NOTE, ""), notes.get(_COMPOSITE_NOTE) == "yes")
 
 
 def object_checksums(plan: ChecksumPlan, parts: Sequence[Part]) -> dict[str, str]:
@@ -364,7 +363,7 @@ def object_checksums(plan: ChecksumPlan, parts: Sequence[Part]) -> dict[str, str
 
 def require_object_checksums(call: Call, found: dict[str, str], count: int) -> None:
     """What the completion of `count` parts says of the object has to be what was found. Raises S3Error."""
-    kind = call.header(_TYPE)
+    kind = call.header(_CHECKSUM_TYPE_HEADER)
     if kind and found and kind != checksum_type(found):
         raise S3Error("InvalidRequest", "The checksum of the object is of another type.")
     for algorithm in ALGORITHMS:
@@ -384,29 +383,23 @@ def require_object_checksums(call: Call, found: dict[str, str], count: int) -> N
             )
 
 
-_ORDER = "u:order"
-
-
 def note_of_order(order: Element) -> dict[str, str]:
     """For the metadata of the object."""
-    return {_ORDER: _digest(order)}
+    return {_ORDER_METADATA: _order_digest(order)}
 
 
 def require_same_order(record: IndexRecord, order: Element) -> None:
     """Raises S3Error (InvalidPart) unless this is what the object was made of."""
-    if record.metadata.get(_ORDER) != _digest(order):
+    if record.metadata.get(_ORDER_METADATA) != _order_digest(order):
         raise S3Error("InvalidPart", "The upload is completed already, of other parts.")
 
 
-def _digest(order: Element) -> str:
+def _order_digest(order: Element) -> str:
     hasher = hashlib.sha256()
     for part in order.all("Part"):
         facts = sorted((fact.name, fact.text.strip().strip('"')) for fact in part.children)
         hasher.update(repr(facts).encode())
     return hasher.hexdigest()
-
-
-_INITIATOR = OWNER.replace("Owner>", "Initiator>")
 
 
 class UploadListingHandlers:
@@ -473,7 +466,7 @@ class UploadListingHandlers:
         last: tuple[bytes, str] = (b"", "")
         truncated = False
         found = self._uploads.with_prefix(bucket + prefix)
-        for upload in _behind(found, bucket, marker.encode(), id_marker):
+        for upload in _uploads_behind(found, bucket, marker.encode(), id_marker):
             key = upload.record.key[len(bucket) :]
             group = common_prefix_of(key, prefix, delimiter)
             if group is not None and (group in groups[-1:] or group == marker.encode()):
@@ -482,7 +475,7 @@ class UploadListingHandlers:
                 truncated = True
                 break
             if group is None:
-                rows.append(branch("Upload", leaf("Key", write(key)), *_facts(upload)))
+                rows.append(branch("Upload", leaf("Key", write(key)), *_upload_facts(upload)))
                 last = (key, upload.upload_id)
             else:
                 groups.append(group)
@@ -506,7 +499,7 @@ class UploadListingHandlers:
         return xml_response(document("ListMultipartUploadsResult", *head, *rows, *prefixes))
 
 
-def _facts(upload: Upload) -> list[str]:
+def _upload_facts(upload: Upload) -> list[str]:
     return [
         leaf("UploadId", upload.upload_id),
         _INITIATOR,
@@ -516,7 +509,9 @@ def _facts(upload: Upload) -> list[str]:
     ]
 
 
-def _behind(uploads: list[Upload], bucket: bytes, marker: bytes, id_marker: str) -> list[Upload]:
+def _uploads_behind(
+    uploads: list[Upload], bucket: bytes, marker: bytes, id_marker: str
+) -> list[Upload]:
     """Keys behind the marker, and of the marker's own key what comes behind the upload that was shown last.
 
     All of that key if the one that was shown last is gone: who aborts what a page shows, and asks for the next one, may

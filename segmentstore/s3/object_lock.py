@@ -1,7 +1,4 @@
-"""Retention and legal hold: as headers of a put, and as documents of their own.
-
-Retention and legal hold of one version.
-"""
+"""Retention and legal hold of one version: headers of a put, documents of their own, and the handlers of these."""
 
 from dataclasses import dataclass
 
@@ -27,11 +24,12 @@ from segmentstore.s3.xml_documents import (
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.objects import RetentionMode
 
-_MODE = "x-amz-object-lock-mode"
-_UNTIL = "x-amz-object-lock-retain-until-date"
-_HOLD = "x-amz-object-lock-legal-hold"
-_BYPASS = "x-amz-bypass-governance-retention"
-_NO_LOCK = "Bucket is missing Object Lock Configuration"
+_MODE_HEADER = "x-amz-object-lock-mode"
+_UNTIL_HEADER = "x-amz-object-lock-retain-until-date"
+_HOLD_HEADER = "x-amz-object-lock-legal-hold"
+_BYPASS_HEADER = "x-amz-bypass-governance-retention"
+_NO_LOCK_OF_BUCKET = "Bucket is missing Object Lock Configuration"
+_NO_LOCK_OF_OBJECT = "The specified object does not have a ObjectLock configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +42,23 @@ class RequestedLock:
 
 def requested_lock(call: Call, bucket: BucketRecord, wall_clock: WallClock) -> RequestedLock:
     """From the headers, or the bucket's default. Raises S3Error."""
-    mode, until, hold = call.header(_MODE), call.header(_UNTIL), call.header(_HOLD)
+    mode, until, hold = (
+        call.header(_MODE_HEADER),
+        call.header(_UNTIL_HEADER),
+        call.header(_HOLD_HEADER),
+    )
     if not bucket.lock:
         if mode or until or hold:
-            raise S3Error("InvalidRequest", _NO_LOCK)
+            raise S3Error("InvalidRequest", _NO_LOCK_OF_BUCKET)
         return RequestedLock(None, legal_hold=False)
     now_ms = wall_clock.now_ms()
     if bool(mode) != bool(until):
-        raise S3Error("InvalidArgument", f"{_MODE} and {_UNTIL} come together.")
+        raise S3Error("InvalidArgument", f"{_MODE_HEADER} and {_UNTIL_HEADER} come together.")
     if mode and until:
-        retention: tuple[RetentionMode, int] | None = (parse_mode(mode), _future(until, now_ms))
+        retention: tuple[RetentionMode, int] | None = (
+            parse_mode(mode),
+            _future_date(until, now_ms),
+        )
     else:
         retention = bucket.default_retention(now_ms)
     return RequestedLock(retention, legal_hold=parse_hold(hold or "OFF"))
@@ -62,42 +67,12 @@ def requested_lock(call: Call, bucket: BucketRecord, wall_clock: WallClock) -> R
 def require_lock(bucket: BucketRecord) -> None:
     """Raises S3Error."""
     if not bucket.lock:
-        raise S3Error("InvalidRequest", _NO_LOCK)
+        raise S3Error("InvalidRequest", _NO_LOCK_OF_BUCKET)
 
 
 def bypasses_governance(call: Call) -> bool:
     """Whoever has the key may."""
-    return call.flag(_BYPASS)
-
-
-def parse_hold(text: str) -> bool:
-    """Raises S3Error."""
-    if text not in {"ON", "OFF"}:
-        raise S3Error("InvalidArgument", "A legal hold is ON or OFF.")
-    return text == "ON"
-
-
-def parse_retention(document: Element, now_ms: int) -> tuple[RetentionMode | None, int]:
-    """Of a Retention document; an empty one ends it. Raises S3Error."""
-    mode, until = document.text_of("Mode"), document.text_of("RetainUntilDate")
-    if not mode and not until:
-        return None, 0
-    if not mode or not until:
-        raise S3Error("MalformedXML", "A retention has a mode and a date.")
-    return parse_mode(mode), _future(until, now_ms)
-
-
-def _future(text: str, now_ms: int) -> int:
-    try:
-        until_ms = parse_iso_date(text)
-    except ValueError as error:
-        raise S3Error("InvalidArgument", "The date of the retention cannot be read.") from error
-    if until_ms <= now_ms:
-        raise S3Error("InvalidArgument", "The retain until date must be in the future!")
-    return until_ms
-
-
-_NONE = "The specified object does not have a ObjectLock configuration"
+    return call.flag(_BYPASS_HEADER)
 
 
 class ObjectLockHandlers:
@@ -124,7 +99,7 @@ class ObjectLockHandlers:
         require_lock(self._buckets.get(call.bucket))
         record = await self._reading.find(call)
         if record.retention_mode is None:
-            raise S3Error("NoSuchObjectLockConfiguration", _NONE)
+            raise S3Error("NoSuchObjectLockConfiguration", _NO_LOCK_OF_OBJECT)
         return xml_response(
             document(
                 "Retention",
@@ -170,3 +145,30 @@ class ObjectLockHandlers:
     async def _document(self, call: Call, root: str) -> Element:
         async with self._bodies.read(call, self._settings.document_bytes_max) as body:
             return parse(body.joined(), root)
+
+
+def parse_hold(text: str) -> bool:
+    """Raises S3Error."""
+    if text not in {"ON", "OFF"}:
+        raise S3Error("InvalidArgument", "A legal hold is ON or OFF.")
+    return text == "ON"
+
+
+def parse_retention(document: Element, now_ms: int) -> tuple[RetentionMode | None, int]:
+    """Of a Retention document; an empty one ends it. Raises S3Error."""
+    mode, until = document.text_of("Mode"), document.text_of("RetainUntilDate")
+    if not mode and not until:
+        return None, 0
+    if not mode or not until:
+        raise S3Error("MalformedXML", "A retention has a mode and a date.")
+    return parse_mode(mode), _future_date(until, now_ms)
+
+
+def _future_date(text: str, now_ms: int) -> int:
+    try:
+        until_ms = parse_iso_date(text)
+    except ValueError as error:
+        raise S3Error("InvalidArgument", "The date of the retention cannot be read.") from error
+    if until_ms <= now_ms:
+        raise S3Error("InvalidArgument", "The retain until date must be in the future!")
+    return until_ms

@@ -2,9 +2,9 @@
 
     metadata["m:NAME"]    x-amz-meta-NAME
     metadata["h:NAME"]    a header that is given back as it came: Cache-Control, Content-Disposition, ...
-    metadata["c:NAME"]    a checksum of the bytes (see checksums)
+    metadata["c:NAME"]    a checksum of the bytes (checksums.py)
 
-Names that begin otherwise are notes about one version (completed_upload): shown to nobody, and not copied.
+Names that begin otherwise are notes about one version (multipart.py): shown to nobody, and not copied.
 The content type and the etag have fields of their own in the record.
 """
 
@@ -19,7 +19,6 @@ from segmentstore.s3.xml_documents import http_date, iso_date
 from tier2.volumes.objects import IndexRecord
 
 DEFAULT_CONTENT_TYPE = "binary/octet-stream"
-
 
 _USER, _HEADER, _CHECKSUM = "m:", "h:", "c:"
 _USER_PREFIX = "x-amz-meta-"

@@ -1,6 +1,4 @@
-"""PutObject, DeleteObject and DeleteObjects.
-
-New versions and delete markers, by the versioning of their bucket.
+"""PutObject, DeleteObject and DeleteObjects: new versions and delete markers, by the versioning of their bucket.
 
     never enabled   one version without an id; a delete removes it
     Enabled         every put and every marker has an id of its own; nothing is replaced
@@ -34,15 +32,7 @@ from tier2.volumes.multipart import MultipartUploads, Part, Upload
 from tier2.volumes.objects import ALWAYS, Condition, ContentDigest, Description, IndexRecord
 
 _UNKEPT_GUARDS = ("Size", "LastModifiedTime")
-
-
-@dataclass(frozen=True, slots=True)
-class _Deletion:
-    key: str
-    version_id: str | None
-    condition: Condition
-    unkept: str = ""
-    """A guard that this endpoint does not have."""
+_NULL_VERSION_ID = ""
 
 
 class VersionWriter:
@@ -133,7 +123,7 @@ class VersionWriter:
             )
         return await self._engine.delete(
             key,
-            marker_id=self._new_id() if bucket.versioning == ENABLED else _NULL,
+            marker_id=self._new_id() if bucket.versioning == ENABLED else _NULL_VERSION_ID,
             condition=condition,
             bypass_governance=bypass_governance,
         )
@@ -149,6 +139,15 @@ class VersionWriter:
 
     def _new_id(self) -> str:
         return self._random.randbytes(16).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletion:
+    key: str
+    version_id: str | None
+    condition: Condition
+    unkept: str = ""
+    """A guard that this endpoint does not have."""
 
 
 class ObjectWriteHandlers:
@@ -199,7 +198,7 @@ class ObjectWriteHandlers:
         deletion = _Deletion(
             key=call.target.key,
             version_id=requested_version(call.query),
-            condition=_condition(None if match_ is None else etags(match_)[0]),
+            condition=_deletion_condition(None if match_ is None else etags(match_)[0]),
         )
         async with self._buckets.writing(call.bucket) as bucket:
             record = await self._delete(call, bucket, deletion)
@@ -213,7 +212,7 @@ class ObjectWriteHandlers:
     async def delete_many(self, call: Call) -> web.StreamResponse:
         async with self._bodies.read(call, self._settings.document_bytes_max) as body:
             order = parse(body.joined(), "Delete")
-        deletions = [_deletion(element) for element in order.all("Object")]
+        deletions = [_requested_deletion(element) for element in order.all("Object")]
         if not 0 < len(deletions) <= self._settings.deletions_max:
             raise S3Error(
                 "MalformedXML", f"A Delete names 1 to {self._settings.deletions_max} objects."
@@ -257,13 +256,13 @@ class ObjectWriteHandlers:
         )
 
 
-def _condition(etag: str | None) -> Condition:
+def _deletion_condition(etag: str | None) -> Condition:
     if etag is None:
         return ALWAYS
     return Condition(present=True) if etag == "*" else Condition(etag=etag)
 
 
-def _deletion(element: Element) -> _Deletion:
+def _requested_deletion(element: Element) -> _Deletion:
     key_element = element.find("Key")
     key = "" if key_element is None else key_element.text
     if not 0 < len(key.encode()) <= KEY_BYTES_MAX:
@@ -272,9 +271,6 @@ def _deletion(element: Element) -> _Deletion:
     return _Deletion(
         key=key,
         version_id="" if version == "null" else version,
-        condition=_condition(element.text_of("ETag").strip('"') or None),
+        condition=_deletion_condition(element.text_of("ETag").strip('"') or None),
         unkept=next((name for name in _UNKEPT_GUARDS if element.text_of(name)), ""),
     )
-
-
-_NULL = ""

@@ -1,9 +1,13 @@
-"""One request on its way through the verbs.
+"""One request on its way through the handlers: its headers, conditions, range and paging parameters.
 
-Headers of S3 that would change what a request means, and that this endpoint does not do: refused, for every verb.
+Conditions are judged here on reading; on writing the engine judges them at the commit. A Range header names one range
+of bytes, from the front or from the end.
 
-Invariant: one that is taken is either done, or means here what leaving it out means. The table says which is which; a
-header may stand in the query too, where clients that presign put it.
+Headers of S3 that would change what a request means, and that this endpoint does not do, are refused, whatever the
+request is.
+
+Invariant: one that is taken is either done, or means here what leaving it out means. The table `_HEADER_RULES` says
+which is which; a header may stand in the query too, where clients that presign put it.
 
     storage class          STANDARD is what there is
     access control lists   whoever has the key has everything: `private`, and all of it the bucket owner's
@@ -11,10 +15,6 @@ header may stand in the query too, where clients that presign put it.
     owners                 a guard: only the one owner that listings show is it
     request payer          nobody pays
     tags                   there are none to copy or to replace
-
-Conditions of requests: on reading they are judged here, on writing the engine judges them at the commit.
-
-The Range header: one range of bytes, from the front or from the end.
 """
 
 import re
@@ -36,10 +36,58 @@ from segmentstore.s3.request_target import RequestTarget
 from segmentstore.s3.xml_documents import branch, http_date, leaf, parse_http_date
 from tier2.volumes.objects import Condition, IndexRecord
 
+OWNER_ID = "segmentstore"
+OWNER = branch("Owner", leaf("ID", OWNER_ID), leaf("DisplayName", OWNER_ID))
+_NO_VALUES: frozenset[str] = frozenset()
+
+
+class _HeaderRefusal(Enum):
+    NOT_IMPLEMENTED = auto()
+    STORAGE_CLASS = auto()
+    OWNER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _HeaderRule:
+    taken: frozenset[str] = _NO_VALUES
+    """Values that mean the same as none."""
+    refusal: _HeaderRefusal = _HeaderRefusal.NOT_IMPLEMENTED
+
+
+_ALWAYS_REFUSED = _HeaderRule()
+_OWNER_GUARD = _HeaderRule(frozenset({OWNER_ID}), _HeaderRefusal.OWNER)
+_HEADER_RULES: Mapping[str, _HeaderRule] = {
+    "x-amz-storage-class": _HeaderRule(frozenset({"STANDARD"}), _HeaderRefusal.STORAGE_CLASS),
+    "x-amz-acl": _HeaderRule(frozenset({"private", "bucket-owner-full-control"})),
+    "x-amz-object-ownership": _HeaderRule(frozenset({"BucketOwnerEnforced"})),
+    "x-amz-server-side-encryption-bucket-key-enabled": _HeaderRule(frozenset({"false"})),
+    "x-amz-tagging": _ALWAYS_REFUSED,
+    "x-amz-tagging-directive": _HeaderRule(frozenset({"COPY", "REPLACE"})),
+    "x-amz-website-redirect-location": _ALWAYS_REFUSED,
+    "x-amz-write-offset-bytes": _ALWAYS_REFUSED,
+    "x-amz-rename-source": _ALWAYS_REFUSED,
+    "x-amz-request-payer": _HeaderRule(frozenset({"requester"})),
+    "x-amz-expected-bucket-owner": _OWNER_GUARD,
+    "x-amz-source-expected-bucket-owner": _OWNER_GUARD,
+    "x-amz-bucket-object-lock-token": _ALWAYS_REFUSED,
+}
+_REFUSED_PREFIXES = (
+    "x-amz-grant-",
+    "x-amz-server-side-encryption",
+    "x-amz-copy-source-server-side-encryption",
+    "x-amz-if-match-",
+    "x-amz-rename-source-",
+)
+_SETTINGS_OF_CHECKSUMS = frozenset({"algorithm", "type", "mode"})
+_GUARDS_OF_READS = ("If-Modified-Since", "If-Unmodified-Since", "If-Range")
+_SHOWN_NAME_PATTERN = re.compile(r"[a-z0-9-]{1,100}")
+_CONDITION_FAILED = "At least one of the conditions of the request does not hold."
+_RANGE_PATTERN = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+
 
 @dataclass(slots=True)
 class ExpectContinue:
-    """Of a body whose client asks before it sends it (`Expect: 100-continue`)."""
+    """The `100 Continue` that a client waits for before it sends a body (`Expect: 100-continue`)."""
 
     request: web.BaseRequest
     given: bool = False
@@ -93,12 +141,6 @@ def requested_algorithm(call: Call) -> str:
     return algorithm
 
 
-OWNER_ID = "segmentstore"
-
-
-OWNER = branch("Owner", leaf("ID", OWNER_ID), leaf("DisplayName", OWNER_ID))
-
-
 def requested_page_size(call: Call, name: str, most: int) -> int:
     """A page size. Raises S3Error."""
     text = call.query.get(name, "")
@@ -119,58 +161,13 @@ def requested_key_encoding(call: Call) -> Callable[[bytes], str]:
     return lambda key: quote(key, safe="/*-._")
 
 
-_NONE: frozenset[str] = frozenset()
-
-
-class _Refusal(Enum):
-    NOT_IMPLEMENTED = auto()
-    STORAGE_CLASS = auto()
-    OWNER = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    taken: frozenset[str] = _NONE
-    """Values that mean the same as none."""
-    refusal: _Refusal = _Refusal.NOT_IMPLEMENTED
-
-
-_REFUSED = _Rule()
-_OWNER = _Rule(frozenset({OWNER_ID}), _Refusal.OWNER)
-_HEADERS: Mapping[str, _Rule] = {
-    "x-amz-storage-class": _Rule(frozenset({"STANDARD"}), _Refusal.STORAGE_CLASS),
-    "x-amz-acl": _Rule(frozenset({"private", "bucket-owner-full-control"})),
-    "x-amz-object-ownership": _Rule(frozenset({"BucketOwnerEnforced"})),
-    "x-amz-server-side-encryption-bucket-key-enabled": _Rule(frozenset({"false"})),
-    "x-amz-tagging": _REFUSED,
-    "x-amz-tagging-directive": _Rule(frozenset({"COPY", "REPLACE"})),
-    "x-amz-website-redirect-location": _REFUSED,
-    "x-amz-write-offset-bytes": _REFUSED,
-    "x-amz-rename-source": _REFUSED,
-    "x-amz-request-payer": _Rule(frozenset({"requester"})),
-    "x-amz-expected-bucket-owner": _OWNER,
-    "x-amz-source-expected-bucket-owner": _OWNER,
-    "x-amz-bucket-object-lock-token": _REFUSED,
-}
-_PREFIXES = (
-    "x-amz-grant-",
-    "x-amz-server-side-encryption",
-    "x-amz-copy-source-server-side-encryption",
-    "x-amz-if-match-",
-    "x-amz-rename-source-",
-)
-_SETTINGS_OF_CHECKSUMS = frozenset({"algorithm", "type", "mode"})
-_GUARDS_OF_READS = ("If-Modified-Since", "If-Unmodified-Since", "If-Range")
-_NAMES_ARE_SEEN = re.compile(r"[a-z0-9-]{1,100}")
-
-
 def refuse_unsupported_headers(call: Call) -> None:
     """Raises S3Error: InvalidStorageClass, AccessDenied (another owner), InvalidRequest, NotImplemented."""
     for source in (call.request.headers, call.query):
         for name, value in source.items():
             lower = name.lower()
             if lower.startswith("x-amz-") and value:
-                _refuse(lower, value)
+                _refuse_header(lower, value)
     if call.request.method not in {"GET", "HEAD"}:
         _refuse_guards(call)
 
@@ -180,21 +177,23 @@ def require_known_checksum(name: str) -> None:
     if not name.startswith(HEADER_PREFIX) or name in CHECKSUM_HEADERS:
         return
     if name.removeprefix(HEADER_PREFIX) not in _SETTINGS_OF_CHECKSUMS:
-        shown = name if _NAMES_ARE_SEEN.fullmatch(name) else "x-amz-checksum-..."
+        shown = name if _SHOWN_NAME_PATTERN.fullmatch(name) else "x-amz-checksum-..."
         raise S3Error("InvalidRequest", f"The checksum {shown} cannot be verified here.")
 
 
-def _refuse(name: str, value: str) -> None:
+def _refuse_header(name: str, value: str) -> None:
     require_known_checksum(name)
-    rule = _HEADERS.get(name) or (_REFUSED if name.startswith(_PREFIXES) else None)
+    rule = _HEADER_RULES.get(name) or (
+        _ALWAYS_REFUSED if name.startswith(_REFUSED_PREFIXES) else None
+    )
     if rule is None or value in rule.taken:
         return
     match rule.refusal:
-        case _Refusal.STORAGE_CLASS:
+        case _HeaderRefusal.STORAGE_CLASS:
             raise S3Error("InvalidStorageClass", "The storage class STANDARD is what there is.")
-        case _Refusal.OWNER:
+        case _HeaderRefusal.OWNER:
             raise S3Error("AccessDenied", f"The owner of all buckets here is {OWNER_ID}.")
-        case _Refusal.NOT_IMPLEMENTED:
+        case _HeaderRefusal.NOT_IMPLEMENTED:
             raise not_implemented(
                 f"The header {name} with that value" if rule.taken else f"The header {name}"
             )
@@ -209,9 +208,6 @@ def _refuse_guards(call: Call) -> None:
         raise not_implemented("Writing a part of an object by Content-Range")
     if call.request.method == "DELETE" and call.header("If-None-Match"):
         raise not_implemented("If-None-Match on a delete")
-
-
-_FAILED = "At least one of the conditions of the request does not hold."
 
 
 class NotModified(Exception):  # noqa: N818 - an answer: 304
@@ -234,13 +230,13 @@ def check_read(call: Call, record: IndexRecord) -> None:
     """Raises S3Error (PreconditionFailed), NotModified."""
     match_ = call.header("If-Match")
     if match_ is not None:
-        if not _matches(match_, record):
-            raise S3Error("PreconditionFailed", _FAILED)
+        if not _etag_matches(match_, record):
+            raise S3Error("PreconditionFailed", _CONDITION_FAILED)
     elif _changed_since(call.header("If-Unmodified-Since"), record) is True:
-        raise S3Error("PreconditionFailed", _FAILED)
+        raise S3Error("PreconditionFailed", _CONDITION_FAILED)
     none_match = call.header("If-None-Match")
     if none_match is not None:
-        if _matches(none_match, record):
+        if _etag_matches(none_match, record):
             raise NotModified(record)
     elif _changed_since(call.header("If-Modified-Since"), record) is False:
         raise NotModified(record)
@@ -253,13 +249,13 @@ def check_copy_source(call: Call, record: IndexRecord) -> None:
     unmodified = _changed_since(call.header(prefix + "unmodified-since"), record)
     modified = _changed_since(call.header(prefix + "modified-since"), record)
     failed = (
-        (match_ is not None and not _matches(match_, record))
+        (match_ is not None and not _etag_matches(match_, record))
         or (match_ is None and unmodified is True)
-        or (none_match is not None and _matches(none_match, record))
+        or (none_match is not None and _etag_matches(none_match, record))
         or (none_match is None and modified is False)
     )
     if failed:
-        raise S3Error("PreconditionFailed", _FAILED)
+        raise S3Error("PreconditionFailed", _CONDITION_FAILED)
 
 
 def write_condition(call: Call) -> Condition:
@@ -275,7 +271,7 @@ def write_condition(call: Call) -> Condition:
     return Condition(absent=none_match is not None, etag=named[0])
 
 
-def _matches(text: str, record: IndexRecord) -> bool:
+def _etag_matches(text: str, record: IndexRecord) -> bool:
     return text.strip() == "*" or record.etag in etags(text)
 
 
@@ -284,9 +280,6 @@ def _changed_since(text: str | None, record: IndexRecord) -> bool | None:
     if moment_ms is None:
         return None
     return record.created_ms // 1000 > moment_ms // 1000
-
-
-_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
 def parse_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -299,7 +292,7 @@ def parse_range(text: str | None) -> tuple[int | None, int | None] | None:
     compact = text.replace(" ", "")
     if compact.startswith("bytes=") and "," in compact:
         raise S3Error("InvalidRequest", "Please ask for one range at a time.")
-    found = _RANGE.fullmatch(compact)
+    found = _RANGE_PATTERN.fullmatch(compact)
     if found is None:
         return None
     first, last = found.groups()

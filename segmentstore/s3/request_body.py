@@ -1,4 +1,11 @@
-"""Request bodies: read whole, within a limit each and one together, and checked before anybody sees them.
+"""Request bodies: read whole, within a limit each and one together, and checked before any handler sees them.
+
+A body may come in chunks of its own (`aws-chunked`), each with a signature if the client signs them:
+
+    hex length [";chunk-signature=" 64 hex] CR LF, bytes, CR LF      repeated
+    "0" [";chunk-signature=" 64 hex] CR LF                           the end of the bytes
+    name ":" value CR LF                                             trailing headers
+    ["x-amz-trailer-signature:" 64 hex CR LF] CR LF                  and theirs
 
 Invariants:
 
@@ -8,16 +15,8 @@ Invariants:
   wait for each other half-read; what waits too long is told to slow down.
 - What is handed out agrees with everything the client said of it: length, SHA-256 or signatures of the chunks,
   Content-MD5, checksums in headers or trailing ones.
-
-Bodies in chunks of their own (`aws-chunked`), each with a signature if the client signs them.
-
-    hex length [";chunk-signature=" 64 hex] CR LF, bytes, CR LF      repeated
-    "0" [";chunk-signature=" 64 hex] CR LF                           the end of the bytes
-    name ":" value CR LF                                             trailing headers
-    ["x-amz-trailer-signature:" 64 hex CR LF] CR LF                  and theirs
-
-Invariants: no byte is handed out before its chunk's signature was checked; the lengths of the chunks add up to what the
-request declared; what is held at a time is one chunk.
+- No byte of a chunk is handed out before the chunk's signature was checked; the lengths of the chunks add up to what
+  the request declared; what `ChunkedBody` holds at a time is one chunk.
 """
 
 import asyncio
@@ -46,7 +45,16 @@ from segmentstore.s3.request import Call, require_known_checksum
 from segmentstore.s3.settings import EndpointSettings
 from tier2.volumes.objects import ContentDigest, digest
 
-_TOO_LARGE = (
+SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
+UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+_CHUNKED_PAYLOADS = (SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER)
+
+_CHUNK_LINE_BYTES_MAX = 4096
+_TRAILERS_MAX = 16
+_CHUNK_EXTENSION = "chunk-signature="
+_TRAILER_SIGNATURE_NAME = "x-amz-trailer-signature"
+_BODY_TOO_LARGE = (
     "The body has {length} bytes; at most {limit} can be sent in one request. "
     "Use a multipart upload with parts up to that size."
 )
@@ -146,7 +154,7 @@ class BodyReader:
         chunked = is_chunked(call.authenticated.payload)
         length = _declared_length(call, chunked=chunked)
         if length > length_max:
-            raise S3Error("EntityTooLarge", _TOO_LARGE.format(length=length, limit=length_max))
+            raise S3Error("EntityTooLarge", _BODY_TOO_LARGE.format(length=length, limit=length_max))
         async with self._budget.hold(length):
             await call.expect_continue.give()
             buffers, trailers = await self._receive(call, length, chunked=chunked)
@@ -167,7 +175,9 @@ class BodyReader:
         )
         try:
             async with asyncio.timeout(seconds):
-                async with aclosing(body.pieces() if chunked else _pieces(call)) as arriving:
+                async with aclosing(
+                    body.pieces() if chunked else _unchunked_pieces(call)
+                ) as arriving:
                     buffers = [piece async for piece in arriving]
         except TimeoutError as error:
             raise S3Error("RequestTimeout", "The body took too long to arrive.") from error
@@ -184,7 +194,7 @@ class BodyReader:
         payload = call.authenticated.payload
         sha256 = "" if payload == UNSIGNED_PAYLOAD or is_chunked(payload) else payload
         content_md5 = call.request.headers.get("Content-MD5")
-        check = partial(_check, buffers, claimed, sha256, content_md5, self._piece_bytes)
+        check = partial(_check_body, buffers, claimed, sha256, content_md5, self._piece_bytes)
         if length < self._settings.executor_bytes_min:
             md5, found = check()
         else:
@@ -192,7 +202,7 @@ class BodyReader:
         return Body(buffers=buffers, length=length, md5=md5, digest=found, checksums=claimed)
 
 
-async def _pieces(call: Call) -> AsyncGenerator[bytes, None]:
+async def _unchunked_pieces(call: Call) -> AsyncGenerator[bytes, None]:
     content = call.request.content
     while not content.at_eof():
         piece = await content.readany()
@@ -233,7 +243,7 @@ def _claimed_checksums(call: Call, trailers: dict[str, str]) -> dict[str, str]:
     return claimed
 
 
-def _check(
+def _check_body(
     buffers: Sequence[bytes],
     claimed: dict[str, str],
     sha256: str,
@@ -245,7 +255,7 @@ def _check(
     for buffer in buffers:
         hasher.update(buffer)
     md5 = hasher.digest()
-    if content_md5 is not None and _md5_of(content_md5) != md5:
+    if content_md5 is not None and _decoded_md5(content_md5) != md5:
         raise S3Error("BadDigest", "The Content-MD5 is not that of the body.")
     found = digest(buffers, piece_bytes)
     if sha256 and found.content_hash.hex() != sha256:
@@ -256,7 +266,7 @@ def _check(
     return md5, found
 
 
-def _md5_of(text: str) -> bytes:
+def _decoded_md5(text: str) -> bytes:
     try:
         md5 = b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -266,26 +276,15 @@ def _md5_of(text: str) -> bytes:
     return md5
 
 
-SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
-SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
-UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-_KINDS = (SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER)
-
-_LINE_BYTES_MAX = 4096
-_TRAILERS_MAX = 16
-_EXTENSION = "chunk-signature="
-_TRAILER_SIGNATURE = "x-amz-trailer-signature"
-
-
 def is_chunked(payload: str) -> bool:
     """Whether a body of that kind comes in chunks. Raises S3Error for kinds that are not known."""
-    if payload.startswith("STREAMING-") and payload not in _KINDS:
+    if payload.startswith("STREAMING-") and payload not in _CHUNKED_PAYLOADS:
         raise S3Error("NotImplemented", f"Payloads of this kind are not implemented: {payload}")
-    return payload in _KINDS
+    return payload in _CHUNKED_PAYLOADS
 
 
 class ChunkedBody:
-    """Reads one body. pieces() to its end, then `trailers`."""
+    """Reads one body in chunks. pieces() to its end, then `trailers`."""
 
     def __init__(
         self,
@@ -312,18 +311,18 @@ class ChunkedBody:
         while True:
             size, signature = self._header(await self._line())
             if size > left:
-                raise _incomplete("its chunks are longer than it declares")
+                raise _incomplete_body("its chunks are longer than it declares")
             if size == 0:
                 break
             chunk = await self._exactly(size)
             if await self._exactly(2) != b"\r\n":
-                raise _incomplete("a chunk does not end where it should")
+                raise _incomplete_body("a chunk does not end where it should")
             await self._check_chunk(chunk, signature)
             left -= size
             yield chunk
         await self._check_chunk(b"", signature)
         if left:
-            raise _incomplete("its chunks are shorter than it declares")
+            raise _incomplete_body("its chunks are shorter than it declares")
         self.trailers = await self._read_trailers()
 
     def _header(self, line: bytes) -> tuple[int, str]:
@@ -333,12 +332,12 @@ class ChunkedBody:
                 raise ValueError(size)
             length = int(size, 16)
         except ValueError as error:
-            raise _incomplete("a chunk has no length") from error
+            raise _incomplete_body("a chunk has no length") from error
         if not self._signed:
             return length, ""
-        if not extension.startswith(_EXTENSION):
+        if not extension.startswith(_CHUNK_EXTENSION):
             raise S3Error("SignatureDoesNotMatch", "A chunk of the body is not signed.")
-        return length, extension[len(_EXTENSION) :]
+        return length, extension[len(_CHUNK_EXTENSION) :]
 
     async def _check_chunk(self, chunk: bytes, signature: str) -> None:
         if not self._signed:
@@ -370,13 +369,13 @@ class ChunkedBody:
                 break
             name, _, value = line.decode("utf-8", "replace").partition(":")
             name, value = name.strip().lower(), value.strip()
-            if name == _TRAILER_SIGNATURE:
+            if name == _TRAILER_SIGNATURE_NAME:
                 signature = value
             else:
                 trailers[name] = value
                 signed += f"{name}:{value}\n".encode()
         else:
-            raise _incomplete("it has too many trailing headers")
+            raise _incomplete_body("it has too many trailing headers")
         if self._authenticated.payload == SIGNED_TRAILER:
             by = self._authenticated
             expected = trailer_signature(
@@ -388,7 +387,7 @@ class ChunkedBody:
             )
             self._require(expected, signature)
         elif trailers and self._authenticated.payload == SIGNED:
-            raise _incomplete("it has trailing headers that nobody announced")
+            raise _incomplete_body("it has trailing headers that nobody announced")
         return trailers
 
     @staticmethod
@@ -400,17 +399,17 @@ class ChunkedBody:
         try:
             line = await self._content.readline()
         except ValueError as error:
-            raise _incomplete("a chunk's header is too long") from error
-        if not line.endswith(b"\r\n") or len(line) > _LINE_BYTES_MAX:
-            raise _incomplete("a chunk's header is cut off")
+            raise _incomplete_body("a chunk's header is too long") from error
+        if not line.endswith(b"\r\n") or len(line) > _CHUNK_LINE_BYTES_MAX:
+            raise _incomplete_body("a chunk's header is cut off")
         return line[:-2]
 
     async def _exactly(self, count: int) -> bytes:
         try:
             return await self._content.readexactly(count)
         except asyncio.IncompleteReadError as error:
-            raise _incomplete("it breaks off") from error
+            raise _incomplete_body("it breaks off") from error
 
 
-def _incomplete(why: str) -> S3Error:
+def _incomplete_body(why: str) -> S3Error:
     return S3Error("IncompleteBody", f"The body of the request cannot be used: {why}.")

@@ -1,15 +1,15 @@
-"""What a request is about: bucket, key and query, decoded from its path exactly once.
+"""What a request is about: bucket, key and query, decoded from its path once; and where these are in the engine.
 
-Invariants: keys are UTF-8 of 1 to 1024 bytes without NUL; a key whose segments climb above its bucket is refused,
-although it could do no harm here, because other stores would take it for a path.
-
-Where things of the endpoint are in the engine.
-
-    s3/b/BUCKET          the record of a bucket                      bucket_record
+    s3/b/BUCKET          the record of a bucket (buckets.py)
     s3/o/BUCKET/KEY      an object: its versions are the engine's
 
-Invariants: bucket names hold no slash, so keys of two buckets never mix; within a bucket the order of the engine is
-that of the keys' bytes, which is S3's; nothing of it begins as the keys of a segment store do (`tier2/`).
+Invariants:
+
+- Keys are UTF-8 of 1 to 1024 bytes without NUL; a key whose segments climb above its bucket is refused, although it
+  could do no harm here, because other stores would take it for a path.
+- Bucket names hold no slash, so keys of two buckets never mix.
+- Within a bucket the order of the engine is that of the keys' bytes, which is S3's.
+- Nothing of it begins as the keys of a segment store do (`tier2/`).
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,13 @@ from segmentstore.s3.errors import S3Error
 
 NULL_VERSION = "null"
 """What clients call the version without an id."""
-
-
 KEY_BYTES_MAX = 1024
 _PARAMETERS_MAX = 100
+
+BUCKETS = b"s3/b/"
+_OBJECTS_PREFIX = b"s3/o/"
+BEYOND = b"\xff"
+"""Behind every UTF-8 text that continues a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class RequestTarget:
 def parse_target(raw_path: str, raw_query: str) -> RequestTarget:
     """Raises S3Error (InvalidURI, KeyTooLongError)."""
     bucket, _, rest = raw_path.removeprefix("/").partition("/")
-    parameters = _parameters(raw_query)
+    parameters = _query_parameters(raw_query)
     query: dict[str, str] = {}
     for name, value in parameters:
         query.setdefault(name, value)
@@ -92,7 +95,7 @@ def decode_text(encoded: str) -> str:
         raise S3Error("InvalidURI", "The address of the request is not UTF-8.") from error
 
 
-def _parameters(raw_query: str) -> tuple[tuple[str, str], ...]:
+def _query_parameters(raw_query: str) -> tuple[tuple[str, str], ...]:
     pairs = [pair for pair in raw_query.split("&") if pair]
     if len(pairs) > _PARAMETERS_MAX:
         raise S3Error("InvalidURI", "The query has too many parameters.")
@@ -105,12 +108,6 @@ def _parameters(raw_query: str) -> tuple[tuple[str, str], ...]:
         raise S3Error("InvalidURI", "The query of the request is not UTF-8.") from error
 
 
-BUCKETS = b"s3/b/"
-_OBJECTS = b"s3/o/"
-BEYOND = b"\xff"
-"""Behind every UTF-8 text that continues a prefix."""
-
-
 def bucket_key(bucket: str) -> bytes:
     """Of a bucket's record."""
     return BUCKETS + bucket.encode()
@@ -118,7 +115,7 @@ def bucket_key(bucket: str) -> bytes:
 
 def objects_prefix(bucket: str) -> bytes:
     """What the keys of all objects of a bucket begin with."""
-    return _OBJECTS + bucket.encode() + b"/"
+    return _OBJECTS_PREFIX + bucket.encode() + b"/"
 
 
 def object_key(bucket: str, key: str) -> bytes:

@@ -1,16 +1,15 @@
-"""One handler for every request: its signature first, then its verb, then what every answer has in common.
+"""One handler for every request: its signature first, then what it asks for, then what every answer has in common.
 
-Invariants: whatever goes wrong has an answer in S3's form; a request whose body was left unread is answered with the
-end of its connection, so that bytes of a body are never taken for the next request. So is one whose client waits for
-`100 Continue` and gets its answer instead, even if it has no body: there are clients (botocore) that wait for ever for
-the next answer on such a connection.
+What a request asks for is told by its method, by whether it names a bucket and a key, and by its sub-resource: a
+parameter of the query that changes what the request is about (`?versioning`). `routes` is the table of the endpoint.
 
-Which verb a request is: by its method, by whether it names a bucket and a key, and by its sub-resource.
+Invariants:
 
-A sub-resource is a parameter of the query that changes what the request is about (`?versioning`). Those that S3 has and
-this endpoint has not are refused, so that none is taken for the verb without it.
-
-Which verb answers what: the table of the endpoint.
+- Sub-resources that S3 has and this endpoint has not are refused, so that none is taken for the request without it.
+- Whatever goes wrong has an answer in S3's form.
+- A request whose body was left unread is answered with the end of its connection, so that bytes of a body are never
+  taken for the next request. So is one whose client waits for `100 Continue` and gets its answer instead, even if it
+  has no body: there are clients (botocore) that wait for ever for the next answer on such a connection.
 """
 
 import asyncio
@@ -35,10 +34,10 @@ from segmentstore.s3.request import Call, ExpectContinue, NotModified, refuse_un
 from segmentstore.s3.request_target import RequestTarget, parse_target
 from segmentstore.s3.xml_documents import error_response
 
+_LOGGER = logging.getLogger(__name__)
+
 HEALTH_PATH = "/-/health"
 """No bucket can have that name."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class Level(Enum):
@@ -49,6 +48,20 @@ class Level(Enum):
     OBJECT = auto()
 
 
+_UNSUPPORTED_SUB_RESOURCES = frozenset(
+    {
+        "accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering",
+        "inventory", "lifecycle", "logging", "metadataTable", "metrics", "notification",
+        "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "renameObject",
+        "replication", "requestPayment", "restore", "select", "session", "tagging", "torrent",
+        "website",
+    }
+)  # fmt: skip
+_SUB_RESOURCES: Mapping[Level, tuple[str, ...]] = {
+    Level.SERVICE: (),
+    Level.BUCKET: ("location", "versioning", "object-lock", "versions", "uploads", "delete"),
+    Level.OBJECT: ("uploads", "uploadId", "retention", "legal-hold"),
+}
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
@@ -139,27 +152,9 @@ class Dispatch:
         return error_response(failure, resource=request.rel_url.raw_path, request_id=request_id)
 
 
-_FOREIGN = frozenset(
-    {
-        "accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering",
-        "inventory", "lifecycle", "logging", "metadataTable", "metrics", "notification",
-        "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "renameObject",
-        "replication", "requestPayment", "restore", "select", "session", "tagging", "torrent",
-        "website",
-    }
-)  # fmt: skip
-
-
-_SUB_RESOURCES: Mapping[Level, tuple[str, ...]] = {
-    Level.SERVICE: (),
-    Level.BUCKET: ("location", "versioning", "object-lock", "versions", "uploads", "delete"),
-    Level.OBJECT: ("uploads", "uploadId", "retention", "legal-hold"),
-}
-
-
 def sub_resource(target: RequestTarget) -> tuple[Level, str]:
     """Raises S3Error (NotImplemented)."""
-    foreign = _FOREIGN.intersection(target.query)
+    foreign = _UNSUPPORTED_SUB_RESOURCES.intersection(target.query)
     if foreign:
         raise not_implemented(f"The sub-resource {min(foreign)}")
     level = Level.BUCKET if target.bucket else Level.SERVICE
@@ -185,10 +180,10 @@ def routes(
     """All of it."""
 
     async def put(call: Call) -> web.StreamResponse:
-        return await (copying.copy if _is_copy(call) else writing.put)(call)
+        return await (copying.copy if _is_copy_request(call) else writing.put)(call)
 
     async def put_part(call: Call) -> web.StreamResponse:
-        return await (multipart.copy_part if _is_copy(call) else multipart.put_part)(call)
+        return await (multipart.copy_part if _is_copy_request(call) else multipart.put_part)(call)
 
     async def list_objects(call: Call) -> web.StreamResponse:
         second = call.query.get("list-type") == "2"
@@ -225,5 +220,5 @@ def routes(
     return Routes(verbs)
 
 
-def _is_copy(call: Call) -> bool:
+def _is_copy_request(call: Call) -> bool:
     return call.header("x-amz-copy-source") is not None

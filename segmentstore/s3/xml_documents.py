@@ -1,13 +1,10 @@
-"""XML documents that are received: a small tree, from a parser that takes no declarations.
+"""XML that is received and sent, the answers that carry it, and points in time as the protocol writes them.
+
+A received document is a small tree, from a parser that takes no declarations. A document that is sent is built as text,
+from the leaves up. Points in time are Unix milliseconds inside.
 
 Invariants: a document with a DOCTYPE (and so every entity and every bomb made of them) is refused; depth and number of
 elements are bounded; names lose their namespace.
-
-XML documents that are sent: a tree is built as text, from the leaves up.
-
-Answers: XML documents, failures, and what all of them carry.
-
-Points in time as the protocol writes them; inside they are Unix milliseconds.
 """
 
 import re
@@ -22,9 +19,14 @@ from aiohttp import web
 
 from segmentstore.s3.errors import S3Error
 
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_XML_CONTENT_TYPE = "application/xml"
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _DEPTH_MAX = 8
 _ELEMENTS_MAX = 50_000
-_SEPARATOR = " "
+_NAMESPACE_SEPARATOR = " "
+_LATEST_DATE_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000 + 999
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class Element:
         return default if child is None else child.text.strip()
 
 
-class _Builder:
+class _TreeBuilder:
     def __init__(self) -> None:
         self.root: Element | None = None
         self._open: list[Element] = []
@@ -59,8 +61,8 @@ class _Builder:
     def start(self, name: str, _attributes: dict[str, str]) -> None:
         self._elements += 1
         if self._elements > _ELEMENTS_MAX or len(self._open) >= _DEPTH_MAX:
-            raise _malformed("it has too many elements")
-        element = Element(name.rpartition(_SEPARATOR)[2])
+            raise _malformed_xml("it has too many elements")
+        element = Element(name.rpartition(_NAMESPACE_SEPARATOR)[2])
         if self._open:
             self._open[-1].children.append(element)
         else:
@@ -77,13 +79,13 @@ class _Builder:
 
     @staticmethod
     def doctype(*_declaration: object) -> None:
-        raise _malformed("a document type is not allowed")
+        raise _malformed_xml("a document type is not allowed")
 
 
 def parse(content: bytes, root: str) -> Element:
     """The root element, which must have that name. Raises S3Error (MalformedXML). Cost: O(bytes)."""
-    builder = _Builder()
-    parser = expat.ParserCreate(namespace_separator=_SEPARATOR)
+    builder = _TreeBuilder()
+    parser = expat.ParserCreate(namespace_separator=_NAMESPACE_SEPARATOR)
     parser.buffer_text = True
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
@@ -92,21 +94,16 @@ def parse(content: bytes, root: str) -> Element:
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
-        raise _malformed(expat.ErrorString(error.code)) from error
+        raise _malformed_xml(expat.ErrorString(error.code)) from error
     except (ValueError, LookupError) as error:
-        raise _malformed("its encoding is unknown") from error
+        raise _malformed_xml("its encoding is unknown") from error
     if builder.root is None or builder.root.name != root:
-        raise _malformed(f"a {root} was expected")
+        raise _malformed_xml(f"a {root} was expected")
     return builder.root
 
 
-def _malformed(why: str) -> S3Error:
+def _malformed_xml(why: str) -> S3Error:
     return S3Error("MalformedXML", f"The XML of the request cannot be used: {why}.")
-
-
-NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
-_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def leaf(name: str, value: str | int | bool) -> str:
@@ -127,10 +124,7 @@ def branch(name: str, *children: str) -> str:
 def document(name: str, *children: str, namespace: bool = True) -> bytes:
     """A whole document."""
     opening = f'{name} xmlns="{NAMESPACE}"' if namespace else name
-    return f"{_HEAD}<{opening}>{''.join(children)}</{name}>".encode()
-
-
-_XML = "application/xml"
+    return f"{_XML_HEAD}<{opening}>{''.join(children)}</{name}>".encode()
 
 
 def xml_response(
@@ -138,7 +132,7 @@ def xml_response(
 ) -> web.Response:
     """A document."""
     return web.Response(
-        status=status, body=content, headers={"Content-Type": _XML, **(headers or {})}
+        status=status, body=content, headers={"Content-Type": _XML_CONTENT_TYPE, **(headers or {})}
     )
 
 
@@ -155,9 +149,6 @@ def error_response(failure: S3Error, *, resource: str, request_id: str) -> web.R
     return xml_response(content, failure.status, failure.headers)
 
 
-_LATEST_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000 + 999
-
-
 def iso_date(milliseconds: int) -> str:
     """As in XML and in lock headers: 2026-11-21T12:00:00.000Z."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -172,25 +163,25 @@ def http_date(milliseconds: int) -> str:
 def parse_iso_date(text: str) -> int:
     """Raises ValueError."""
     moment = datetime.fromisoformat(text.strip())
-    return _milliseconds(moment)
+    return _milliseconds_of(moment)
 
 
 def parse_http_date(text: str) -> int | None:
     """None if it is none: conditions of that kind are ignored."""
     try:
-        return _milliseconds(parsedate_to_datetime(text))
+        return _milliseconds_of(parsedate_to_datetime(text))
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
 
 
-def _milliseconds(moment: datetime) -> int:
+def _milliseconds_of(moment: datetime) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     try:
         milliseconds = int(moment.timestamp() * 1000)
     except OverflowError as error:
         raise ValueError("a date out of range") from error
-    if milliseconds > _LATEST_MS:
+    if milliseconds > _LATEST_DATE_MS:
         # Of the last year in a place west of Greenwich: it could be kept, but not be written again.
         raise ValueError("a date out of range")
     return milliseconds

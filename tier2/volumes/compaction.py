@@ -1,29 +1,22 @@
 """Gives back the space of what was deleted: copies what is needed of a volume, points to the copies, removes it.
 
-    choose a closed volume -> copy slice by slice (plain_copy; record_copy what is not plain)
+    choose a closed volume -> copy slice by slice (compaction_copy.py)
     -> sync -> drop the cache, read back, verify
-    -> through the commit queue: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
+    -> through the write queue: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
+
+`CompactionTrigger` says when to look, `CompactionPicker` which volumes are worth it, `Compactor` does the rest.
 
 Invariants:
 
 - A volume goes only when the index, synced, says that nothing of it is live. A volume with damage stays.
-- At any moment each live record is in a synced volume that the index names: a kill leaves copies that nobody names,
+- At any moment each live record is in a synced volume that the index names: a kill leaves copies that nothing names,
   which are removed like other volumes of which nothing is live.
 - A tombstone goes only when no other volume can hold what it is there for (H70): a volume whose records were all made
   or copied after the tombstone cannot, nor can one with no number in [oldest, tombstone).
 - One volume after the other: what was decided about a tombstone holds for the volumes that are there then.
-- Appends and reads go on: copying is done beside them, and only pointing to the copies takes a turn in the queue.
+- Appends and reads go on: copying is done beside them, and only pointing to the copies takes a place in the queue.
 - Bytes per second are bounded, except on a full disk. Nothing runs while nothing changes.
 - While the loop is late it goes slower (tier2/background_pace.py), unless garbage is most of what there is.
-
-Which volumes are worth compacting, and which tombstones some volume still needs.
-
-A volume is worth it when nothing of it is needed, when less than a set share of it is, or when it is one of many small
-ones. Tombstones count as needed as long as any other volume may hold what they are there for.
-
-Reads one index row and one header for each volume. Blocking; runs in an executor.
-
-When the compactor should look again: some time after a change, soon when the disk is full, otherwise never.
 """
 
 import asyncio
@@ -47,10 +40,13 @@ from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import DamagedHeaderError, OpenVolume, VolumeFiles, VolumeScan
 from tier2.volumes.write_queue import WriteQueue
 
+_LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_LOGGER = logging.getLogger(__name__)
+_URGENT_SECONDS = 1.0
+_ROW_OF_UNKNOWN_VOLUME = VolumeRow(0, 0, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)
+"""Of a volume of which the index says nothing: it may hold any number."""
 
 
 @dataclass(slots=True)
@@ -83,7 +79,10 @@ class Candidate:
 
 
 class CompactionTrigger:
-    """Set by whoever changes something, awaited by the compactor."""
+    """When to look again: some time after a change, soon when the disk is full, otherwise never.
+
+    Set by those who change something, awaited by the compactor.
+    """
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -348,12 +347,8 @@ class Compactor:
             raise
 
 
-_UNKNOWN = VolumeRow(0, 0, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)
-"""Of a volume of which the index says nothing: it may hold any number."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Volume:
+class _VolumeFacts:
     number: int
     secret: int
     size: int
@@ -370,7 +365,13 @@ class _Volume:
 
 
 class CompactionPicker:
-    """Looks at all volumes; remembers those that cannot go."""
+    """Which volumes are worth compacting, and which tombstones some volume still needs; remembers those that cannot go.
+
+    A volume is worth it when nothing of it is needed, when less than a set share of it is, or when it is one of many
+    small ones. Tombstones count as needed as long as any other volume may hold what they are there for.
+
+    Reads one index row and one header for each volume. Blocking; runs in an executor.
+    """
 
     def __init__(
         self, *, index: IndexDatabase, volumes: VolumeFiles, settings: VolumeSettings
@@ -435,7 +436,7 @@ class CompactionPicker:
 
         return keeps
 
-    def _needed_bytes(self, volume: _Volume, volumes: list[_Volume]) -> int:
+    def _needed_bytes(self, volume: _VolumeFacts, volumes: list[_VolumeFacts]) -> int:
         row = volume.row
         if not row.tombstone_bytes:
             return row.live_bytes
@@ -446,11 +447,11 @@ class CompactionPicker:
         )
         return row.live_bytes + row.tombstone_bytes * needs_tombstones
 
-    def _look(self) -> list[_Volume]:
-        found: list[_Volume] = []
+    def _look(self) -> list[_VolumeFacts]:
+        found: list[_VolumeFacts] = []
         for number in self._volumes.numbers():
             content = self._index.get(volume_key(number))
-            row = _UNKNOWN if content is None else decode_volume_row(content)
+            row = _ROW_OF_UNKNOWN_VOLUME if content is None else decode_volume_row(content)
             if number in self._distrusted:
                 row = replace(row, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)
             try:
@@ -461,14 +462,11 @@ class CompactionPicker:
             except DamagedHeaderError:
                 # Nobody knows what is in it: it stays, and so do all tombstones it may need.
                 self._refused.add(number)
-                found.append(_Volume(number, 0, 0, 0, _UNKNOWN))
+                found.append(_VolumeFacts(number, 0, 0, 0, _ROW_OF_UNKNOWN_VOLUME))
                 continue
             if header is None:
                 # Its creation was cut off: there is no record in it.
-                found.append(_Volume(number, 0, 0, SEQUENCE_MAX, row))
+                found.append(_VolumeFacts(number, 0, 0, SEQUENCE_MAX, row))
                 continue
-            found.append(_Volume(number, header.secret, size, header.sequence_first, row))
+            found.append(_VolumeFacts(number, header.secret, size, header.sequence_first, row))
         return found
-
-
-_URGENT_SECONDS = 1.0

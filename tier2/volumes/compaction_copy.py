@@ -1,39 +1,22 @@
-"""Copies that nothing points to yet: gathered, read back from the disk, and then what has to be changed for them.
-
-Each step, and each group of changes, is a millisecond of work at most, since it keeps the interpreter for as long.
-
-Copies what is still needed of a volume, record by record, into another one; and reads the copies back.
+"""Copies what is still needed of a volume into another one, reads the copies back, and says what has to point to them.
 
     a record that counts, with its bytes if the blob table names this place     -> the same record, the same number
     a record that counts no more, whose bytes others name                       -> the bytes alone (RecordKind.BLOB)
     a tombstone that some other volume may still need                           -> the same record
     all else                                                                     stays behind
 
-Invariants:
-
-- Numbers are kept (H69), also those of hold and retention; a copy is its own group.
-- Bytes are checked against the old record's checksum before the new one's header is written: those of an inline object
-  by the scan that brought them, all others when they are read for the copy.
-- Memory: one slice, whatever the size of an object.
-
-Blocking; made for an executor.
-
-Copies small objects of a volume by the hundred: the fast lane of compaction.
-
-A plain record is the put of an inline object without a version id (as in record_block). It is copied where it stands in
-memory: its checksums are replaced, since another volume has another secret, and nothing of it is taken apart. What is
-no plain record, and is needed, goes to the record copier, one by one.
-
-    a stretch of the volume -> so many records of it, each checked -> their rows, in one look at the index
-    -> the live ones, in one write -> later, from the disk: each of them checked again (`verify_slice`)
+`PlainCopier` copies plain records (volume_format.py) by the hundred, where they stand in memory. `RecordCopier` copies
+any other record, one by one. `CopyBatch` gathers the copies, to which nothing points yet, verifies them and makes the
+changes that point to them.
 
 Invariants:
 
-- Numbers are kept (H69), a copy is its own group, and the bytes were checked in the memory that they are written from.
-- A tombstone stays behind here only if nobody needs it any more (H70).
-- What is no good record ends the block in front of it: the scan says what is wrong with it.
-- A call is half a millisecond of work or so, since it keeps the interpreter for as long: whoever waits for an append
-  waits for it too. Its memory is one stretch, and the rows of what was copied.
+- Numbers are kept (H69), also those of hold and retention; a copy is its own write batch.
+- A tombstone stays behind only if no other volume may need it any more (H70).
+- Bytes are checked before the copy's checksum is made: see each copier.
+- Copies are read back from the disk, and not from the pages that were just written, before anything points to them.
+- Each step, and each group of changes, is a millisecond of work at most, and a call of `PlainCopier` half of one, since
+  it keeps the interpreter for as long: a caller that waits for an append waits for it too.
 
 Blocking; made for an executor.
 """
@@ -84,11 +67,27 @@ from tier2.volumes.volume_format import (
     seed_of,
 )
 
-_PLAIN_MAX, _OTHERS_MAX = 4000, 1000
+_BATCH_PLAIN_MAX, _BATCH_OTHERS_MAX = 4000, 1000
 """The index's rows of so many stand in memory."""
-_SLICES_VERIFIED, _OTHERS_VERIFIED = 6, 48
-_PLAIN_MOVED, _OTHERS_MOVED = 128, 64
+_SLICES_VERIFIED_AT_ONCE, _OTHERS_VERIFIED_AT_ONCE = 6, 48
+_PLAIN_MOVED_AT_ONCE, _OTHERS_MOVED_AT_ONCE = 128, 64
 """At once."""
+
+STRETCH_BYTES_MAX = 1 << 20
+"""What is read at once."""
+_STRETCH_RECORD_BYTES_MAX = 128 << 10
+"""A longer one is left to the scan, which reads it piece by piece."""
+_RECORDS_PER_CALL_MAX = 96
+"""Looked at in one call."""
+_OTHERS_PER_CALL_MAX = 24
+"""Of those that are not plain: each costs as much as ten, but its system calls let others have the interpreter."""
+
+_PLAIN_PUT_KIND = RecordKind.PUT.value
+_TOMBSTONE_KIND = 1 << 8 | RecordKind.TOMBSTONE.value
+"""`is_deleted` and `kind`, as RECORD_LAYOUT has them."""
+_U32, _U16 = struct.Struct(">I"), struct.Struct(">H")
+_HEADER_CRC_AT, _CRC_AT, _BATCH_LEFT_AT = 4, 8, 34
+"""In a header: the checksum of what follows `_CRC_AT`, that of the body, how many of its batch follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +116,25 @@ class CopiedSlice:
     """Records that were passed and not looked up: the record copier's."""
 
 
-_Plain: TypeAlias = tuple[int, int, int, bytes, int]
+_PlainRecord: TypeAlias = tuple[int, int, int, bytes, int]
 """Where it begins, its body ends and the next one begins in the stretch; the key of its row; its number."""
 
 
 class PlainCopier:
-    """From the beginning of one volume to its end."""
+    """Copies plain records from the beginning of one volume to its end, many in a call.
+
+    A plain record is copied where it stands in memory: its checksums are replaced, since another volume has another
+    secret, and nothing of it is taken apart. What is no plain record, and is needed, goes to the record copier.
+
+        a stretch of the volume -> so many records of it, each checked -> their rows, in one look at the index
+        -> the live ones, in one write -> later, from the disk: each of them checked again (`verify_slice`)
+
+    Invariants:
+
+    - The bytes were checked in the memory that they are written from.
+    - What is no good record ends the block in front of it: the scan says what is wrong with it.
+    - Memory: one stretch, and the rows of what was copied.
+    """
 
     def __init__(
         self,
@@ -176,7 +188,7 @@ class PlainCopier:
         """Whether there is another stretch, with a whole record at its front unless that is damaged."""
         self._scan.pass_to(self.offset)
         self._start, self._position, self._content = self.offset, 0, self._memory[:0]
-        if not 0 < self._scan.next_length() <= _RECORD_BYTES_MAX:
+        if not 0 < self._scan.next_length() <= _STRETCH_RECORD_BYTES_MAX:
             return False
         self._content = self._scan.stretch_into(self._memory[: self._scan.bytes_left])
         return True
@@ -192,16 +204,16 @@ class PlainCopier:
             )
         return one
 
-    def _walk(self) -> tuple[list[_Plain], list[int]]:
+    def _walk(self) -> tuple[list[_PlainRecord], list[int]]:
         """The next good records that are whole in the stretch: plain ones, and where others begin."""
-        # Everything that is looked up per record is a local name here, as in record_block.
+        # Everything that is looked up per record is a local name here, as in rebuild.py.
         content, seed, position = self._content, self._seed, self._position
         header_of, front_of = RECORD_LAYOUT.unpack_from, RECORD_FRONT.unpack_from
         front_bytes, size = RECORD_FRONT.size, len(content)
-        plain: list[_Plain] = []
+        plain: list[_PlainRecord] = []
         others: list[int] = []
-        for _ in range(_RECORDS_MAX):
-            if position + RECORD_HEADER_BYTES > size or len(others) >= _OTHERS_MAX_PLAIN_COPY:
+        for _ in range(_RECORDS_PER_CALL_MAX):
+            if position + RECORD_HEADER_BYTES > size or len(others) >= _OTHERS_PER_CALL_MAX:
                 break
             mark, header_crc, crc, key_length, blob_length, kind, _, length, sequence = header_of(
                 content, position
@@ -215,7 +227,7 @@ class PlainCopier:
             if following > size or crc != crc32_of(content[body:end], seed):
                 break
             is_plain = False
-            if length >= front_bytes and kind == _PLAIN_PUT:
+            if length >= front_bytes and kind == _PLAIN_PUT_KIND:
                 flags, object_bytes, its_sequence, id_length = front_of(content, front)
                 is_plain = (
                     flags == INLINE_ONLY
@@ -228,7 +240,7 @@ class PlainCopier:
                 plain.append((position, end, following, key, sequence))
             elif (
                 length < front_bytes
-                or kind != _TOMBSTONE
+                or kind != _TOMBSTONE_KIND
                 or self._keeps_tombstone(sequence, RECORD_OLDEST.unpack_from(content, front)[0])
             ):
                 others.append(position)
@@ -236,7 +248,9 @@ class PlainCopier:
         self._position = position
         return plain, others
 
-    def _copy_live(self, plain: list[_Plain], copied: CopiedSlice, target: OpenVolume) -> list[int]:
+    def _copy_live(
+        self, plain: list[_PlainRecord], copied: CopiedSlice, target: OpenVolume
+    ) -> list[int]:
         """Write what the index names; where those begin of which its row of the current version cannot tell."""
         content, seed = self._content, seed_of(target.secret)
         offset, unsure = target.end, list[int]()
@@ -251,7 +265,7 @@ class PlainCopier:
                 if has_version_id(row):
                     unsure.append(position)
                 continue
-            copied.checksums.append(_seal(content, position, end, following, seed))
+            copied.checksums.append(_seal_copy(content, position, end, following, seed))
             copied.moves.append((key, place, row_at_place(row, target.number, offset)))
             copied.sequence_lowest = min(copied.sequence_lowest, sequence)
             copied.sequence_highest = max(copied.sequence_highest, sequence)
@@ -268,8 +282,27 @@ class PlainCopier:
         return unsure
 
 
+def _seal_copy(content: memoryview, position: int, end: int, following: int, seed: int) -> int:
+    """Make a record, where it stands, one of another volume, and its own group; the checksum of its body."""
+    body = position + RECORD_HEADER_BYTES
+    crc = crc32_of(content[body:end], seed)
+    _U32.pack_into(content, position + _CRC_AT, crc)
+    _U16.pack_into(content, position + _BATCH_LEFT_AT, 0)
+    header_crc = crc32_of(content[position + _CRC_AT : body], seed)
+    _U32.pack_into(content, position + _HEADER_CRC_AT, header_crc)
+    content[end:following] = bytes(following - end)
+    return crc
+
+
 class RecordCopier:
-    """From one volume into one open volume."""
+    """Copies records one by one, from one volume into one open volume.
+
+    Invariants:
+
+    - Bytes are checked against the old record's checksum before the new one's header is written: those of an inline
+      object by the scan that brought them, all others when they are read for the copy.
+    - Memory: one slice, whatever the size of an object.
+    """
 
     def __init__(
         self,
@@ -407,7 +440,7 @@ class RecordCopier:
 
 
 class CopyBatch:
-    """Of one volume, in another one."""
+    """Copies of one volume in another one, to which nothing points yet; and what has to be changed for them."""
 
     def __init__(self, *, source: int, target: OpenVolume) -> None:
         self._source = source
@@ -425,8 +458,8 @@ class CopyBatch:
     def is_full(self, bytes_max: int) -> bool:
         return (
             self.bytes >= bytes_max
-            or self._plain_count >= _PLAIN_MAX
-            or len(self._others) >= _OTHERS_MAX
+            or self._plain_count >= _BATCH_PLAIN_MAX
+            or len(self._others) >= _BATCH_OTHERS_MAX
         )
 
     def take(self, plain: PlainCopier, copier: RecordCopier) -> bool:
@@ -451,21 +484,25 @@ class CopyBatch:
         They read what the disk itself says, and not the pages that were just written.
         """
         yield self._sync_and_forget
-        for first in range(0, len(self._slices), _SLICES_VERIFIED):
-            yield partial(self._verify_slices, self._slices[first : first + _SLICES_VERIFIED])
-        for first in range(0, len(self._others), _OTHERS_VERIFIED):
-            yield partial(self._verify_others, self._others[first : first + _OTHERS_VERIFIED])
+        for first in range(0, len(self._slices), _SLICES_VERIFIED_AT_ONCE):
+            yield partial(
+                self._verify_slices, self._slices[first : first + _SLICES_VERIFIED_AT_ONCE]
+            )
+        for first in range(0, len(self._others), _OTHERS_VERIFIED_AT_ONCE):
+            yield partial(
+                self._verify_others, self._others[first : first + _OTHERS_VERIFIED_AT_ONCE]
+            )
 
     def changes(self) -> Iterator[Sequence[Mutation]]:
         """Groups of changes that point to the copies, to be made in this order, by whom all of them were verified."""
         # What it says of numbers holds whichever moves follow.
         yield [self._written()]
         others: list[Relocation] = [one.move for one in self._others if one.move is not None]
-        for first in range(0, len(others), _OTHERS_MOVED):
-            yield others[first : first + _OTHERS_MOVED]
+        for first in range(0, len(others), _OTHERS_MOVED_AT_ONCE):
+            yield others[first : first + _OTHERS_MOVED_AT_ONCE]
         plain = [move for copied in self._slices for move in copied.moves]
-        for first in range(0, len(plain), _PLAIN_MOVED):
-            some = plain[first : first + _PLAIN_MOVED]
+        for first in range(0, len(plain), _PLAIN_MOVED_AT_ONCE):
+            some = plain[first : first + _PLAIN_MOVED_AT_ONCE]
             yield [PlainRelocation(self._source, self._target.number, some)]
 
     def _written(self) -> VolumeWritten:
@@ -497,51 +534,6 @@ class CopyBatch:
             verify_copy(self._target.file, one, self._target.secret)
 
 
-def verify_copy(file: File, copied: Copied, secret: int) -> None:
-    """Read a copy back. Raises CorruptedDataError, OSError."""
-    length = RECORD_HEADER_BYTES + copied.header.body_length
-    first = file.read_at(copied.offset, min(SLICE_BYTES, length))
-    found = decode_record_header(first[:RECORD_HEADER_BYTES], secret)
-    crc = crc32_of(memoryview(first)[RECORD_HEADER_BYTES:], seed_of(secret))
-    position, end = copied.offset + len(first), copied.offset + length
-    while position < end:
-        piece = file.read_at(position, min(SLICE_BYTES, end - position))
-        if not piece:
-            break
-        crc = crc32_of(piece, crc)
-        position += len(piece)
-    if found != copied.header or crc != found.crc:
-        raise CorruptedDataError(f"a copy does not read back offset={copied.offset}")
-
-
-STRETCH_BYTES_MAX = 1 << 20
-"""What is read at once."""
-_RECORD_BYTES_MAX = 128 << 10
-"""A longer one is left to the scan, which reads it piece by piece."""
-_RECORDS_MAX = 96
-"""Looked at in one call."""
-_OTHERS_MAX_PLAIN_COPY = 24
-"""Of those that are not plain: each costs as much as ten, but its system calls let others have the interpreter."""
-_PLAIN_PUT = RecordKind.PUT.value
-_TOMBSTONE = 1 << 8 | RecordKind.TOMBSTONE.value
-"""`is_deleted` and `kind`, as RECORD_LAYOUT has them."""
-_NUMBER, _SHORT = struct.Struct(">I"), struct.Struct(">H")
-_HEADER_CRC_AT, _CRC_AT, _GROUP_LEFT_AT = 4, 8, 34
-"""In a header: the checksum of what follows `_CRC_AT`, that of the body, how many of its group follow."""
-
-
-def _seal(content: memoryview, position: int, end: int, following: int, seed: int) -> int:
-    """Make a record, where it stands, one of another volume, and its own group; the checksum of its body."""
-    body = position + RECORD_HEADER_BYTES
-    crc = crc32_of(content[body:end], seed)
-    _NUMBER.pack_into(content, position + _CRC_AT, crc)
-    _SHORT.pack_into(content, position + _GROUP_LEFT_AT, 0)
-    header_crc = crc32_of(content[position + _CRC_AT : body], seed)
-    _NUMBER.pack_into(content, position + _HEADER_CRC_AT, header_crc)
-    content[end:following] = bytes(following - end)
-    return crc
-
-
 def verify_slice(file: File, copied: CopiedSlice, secret: int) -> None:
     """Read copies back. Raises CorruptedDataError, OSError."""
     content, seed = memoryview(file.read_at(copied.offset, copied.length)), seed_of(secret)
@@ -564,3 +556,20 @@ def verify_slice(file: File, copied: CopiedSlice, secret: int) -> None:
         position = end + -end % ALIGNMENT
     if position != copied.length:
         raise CorruptedDataError(f"a copy does not read back offset={copied.offset + position}")
+
+
+def verify_copy(file: File, copied: Copied, secret: int) -> None:
+    """Read a copy back. Raises CorruptedDataError, OSError."""
+    length = RECORD_HEADER_BYTES + copied.header.body_length
+    first = file.read_at(copied.offset, min(SLICE_BYTES, length))
+    found = decode_record_header(first[:RECORD_HEADER_BYTES], secret)
+    crc = crc32_of(memoryview(first)[RECORD_HEADER_BYTES:], seed_of(secret))
+    position, end = copied.offset + len(first), copied.offset + length
+    while position < end:
+        piece = file.read_at(position, min(SLICE_BYTES, end - position))
+        if not piece:
+            break
+        crc = crc32_of(piece, crc)
+        position += len(piece)
+    if found != copied.header or crc != found.crc:
+        raise CorruptedDataError(f"a copy does not read back offset={copied.offset}")

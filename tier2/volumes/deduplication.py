@@ -1,25 +1,19 @@
-"""Bytes that are stored already under the hash of a put: read and checked before the put is answered with them.
+"""A put whose bytes are stored already: these are read and checked before the put is answered with them.
+
+`DuplicateCheckQueue` holds the puts that wait for it, `DuplicateCheck` looks.
 
 Invariants:
 
 - An answered put can be read back: it refers to bytes that it wrote, or to bytes that were found sound.
 - Sound is what reads and a rebuild would find: the volume is there with its header, the record's header is good, its
   checksum is that of key, index record and bytes, and the bytes are those of the put, by its own checksums.
-- Whatever takes the place of bytes that others name is certainly what its hash says: of buffers that may change
+- Bytes that take the place of bytes that others name are certainly what their hash says: of buffers that may change
   meanwhile a copy is hashed again, and written.
-
-Blocking; made for an executor. Memory: one piece.
-
-Where puts wait while bytes that are there already under their hash are read and checked (found_bytes).
-
-Invariants:
-
-- Nobody else waits for it: a put leaves the commit queue for its check and joins it again, behind those who came
-  meanwhile. It was not answered, so nobody can tell in which order changes side by side were made.
-- A put that nobody waits for any more when its check has ended, or before it began, is not made: whoever gave it up
-  may have deleted its key since.
-- A few calls are under way at a time; the others wait here, each as one of the bounded queue. A call takes what came in
-  one turn of the loop, as long as that is little: handing over costs more than reading small objects.
+- Only the put itself waits for its check: it leaves the commit queue and joins it again, behind those who came
+  meanwhile. It was not answered, so its caller cannot tell in which order changes side by side were made.
+- A put whose caller went away before its check began or ended is not made: the caller may have deleted its key since.
+- A few calls are under way at a time; the other puts wait here, each as one of the bounded queue. A call takes what
+  came in one turn of the loop, as long as that is little: handing over costs more than reading small objects.
 """
 
 import asyncio
@@ -51,9 +45,111 @@ from tier2.volumes.write_batch import QueuedMutation
 
 _LOGGER = logging.getLogger(__name__)
 
+_CHECK_CALLS_MAX = 4
+"""Each has a thread for as long as its objects are read."""
+_CHECK_CALL_BYTES_MAX = 1 << 20
+"""Unless it is one object: whoever shares a call waits for all of it."""
+
+
+class DuplicateCheckQueue:
+    """Where the puts of one write queue wait while their bytes are checked."""
+
+    def __init__(
+        self,
+        *,
+        check: Callable[[Put, DuplicateFound], Put],
+        executor: Executor | None,
+        checked: Callable[[QueuedMutation, Put | BaseException | None], None],
+    ) -> None:
+        """`check` is called in the executor.
+
+        checked: the put as it may join the queue again, or why it cannot; None: nobody waits for it any more.
+        """
+        self._check = check
+        self._executor = executor
+        self._checked = checked
+        self._queue: deque[tuple[QueuedMutation, DuplicateFound]] = deque()
+        self._under_way = 0
+        """Calls."""
+        self._is_due = False
+
+    def join(self, waiting: QueuedMutation, found: DuplicateFound) -> None:
+        """`checked` is called once for it."""
+        self._queue.append((waiting, found))
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_due = False
+        loop = asyncio.get_running_loop()
+        while self._under_way < _CHECK_CALLS_MAX:
+            share = self._take()
+            if not share:
+                return
+            puts = [(_queued_put(waiting), found) for waiting, found in share]
+            try:
+                call = loop.run_in_executor(self._executor, self._check_all, puts)
+            except RuntimeError as error:  # the executor is shut down
+                self._tell(share, [error] * len(share))
+                continue
+            self._under_way += 1
+            call.add_done_callback(partial(self._see_end, share))
+
+    def _take(self) -> list[tuple[QueuedMutation, DuplicateFound]]:
+        """What one call checks."""
+        share: list[tuple[QueuedMutation, DuplicateFound]] = []
+        size = 0
+        while self._queue:
+            waiting, _ = first = self._queue[0]
+            if waiting.future.done():
+                self._queue.popleft()
+                self._checked(waiting, None)
+                continue
+            size += waiting.size
+            if share and size > _CHECK_CALL_BYTES_MAX:
+                break
+            share.append(first)
+            self._queue.popleft()
+        return share
+
+    def _check_all(self, puts: Sequence[tuple[Put, DuplicateFound]]) -> list[Put | BaseException]:
+        """In the executor."""
+        outcomes: list[Put | BaseException] = []
+        for put, found in puts:
+            try:
+                outcomes.append(self._check(put, found))
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+                outcomes.append(error)
+        return outcomes
+
+    def _see_end(
+        self,
+        share: list[tuple[QueuedMutation, DuplicateFound]],
+        call: "Future[list[Put | BaseException]]",
+    ) -> None:
+        self._under_way -= 1
+        error = asyncio.CancelledError() if call.cancelled() else call.exception()
+        self._tell(share, call.result() if error is None else [error] * len(share))
+        self._begin()
+
+    def _tell(
+        self,
+        share: list[tuple[QueuedMutation, DuplicateFound]],
+        outcomes: Sequence[Put | BaseException],
+    ) -> None:
+        for (waiting, _), outcome in zip(share, outcomes, strict=True):
+            self._checked(waiting, None if waiting.future.done() else outcome)
+
+
+def _queued_put(waiting: QueuedMutation) -> Put:
+    put = waiting.mutation
+    assert isinstance(put, Put), f"only puts find bytes {put=}"
+    return put
+
 
 class DuplicateCheck:
-    """Looks. Any number of threads at once."""
+    """Reads and checks the bytes. Blocking; made for any number of an executor's threads at once. Memory: one piece."""
 
     def __init__(self, *, volumes: VolumeFiles) -> None:
         self._volumes = volumes
@@ -72,7 +168,7 @@ class DuplicateCheck:
             )
             key, version_id = self._named_at(place)
             checked = CheckedDuplicate(place, False, key, version_id)
-            return replace(put, content=_certain(put), checked=checked)
+            return replace(put, content=_unchanging_content(put), checked=checked)
         return replace(put, checked=CheckedDuplicate(place, True))
 
     def _require_sound(self, draft: IndexRecord, place: BlobRow) -> None:
@@ -120,7 +216,7 @@ class DuplicateCheck:
         return front, decode_record_header(front, volume.secret), volume.secret
 
 
-def _certain(put: Put) -> Sequence[BufferView]:
+def _unchanging_content(put: Put) -> Sequence[BufferView]:
     """The bytes of a put, which are what its hash says and stay so. Raises CorruptedDataError."""
     if cannot_change(put.content):
         return put.content
@@ -134,106 +230,3 @@ def _certain(put: Put) -> Sequence[BufferView]:
     if (now.content_hash, now.pieces) != (draft.content_hash, draft.pieces):
         raise CorruptedDataError(f"the bytes of a put changed while it waited key={put.key!r}")
     return content
-
-
-_CALLS_MAX = 4
-"""Each has a thread for as long as its objects are read."""
-_CALL_BYTES_MAX = 1 << 20
-"""Unless it is one object: whoever shares a call waits for all of it."""
-
-
-class DuplicateCheckQueue:
-    """Of one commit queue."""
-
-    def __init__(
-        self,
-        *,
-        check: Callable[[Put, DuplicateFound], Put],
-        executor: Executor | None,
-        checked: Callable[[QueuedMutation, Put | BaseException | None], None],
-    ) -> None:
-        """`check` is called in the executor.
-
-        checked: the put as it may join the queue again, or why it cannot; None: nobody waits for it any more.
-        """
-        self._check = check
-        self._executor = executor
-        self._checked = checked
-        self._queue: deque[tuple[QueuedMutation, DuplicateFound]] = deque()
-        self._under_way = 0
-        """Calls."""
-        self._is_due = False
-
-    def join(self, waiting: QueuedMutation, found: DuplicateFound) -> None:
-        """`checked` is called once for it."""
-        self._queue.append((waiting, found))
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._begin)
-
-    def _begin(self) -> None:
-        self._is_due = False
-        loop = asyncio.get_running_loop()
-        while self._under_way < _CALLS_MAX:
-            share = self._take()
-            if not share:
-                return
-            puts = [(_put_of(waiting), found) for waiting, found in share]
-            try:
-                call = loop.run_in_executor(self._executor, self._check_all, puts)
-            except RuntimeError as error:  # the executor is shut down
-                self._tell(share, [error] * len(share))
-                continue
-            self._under_way += 1
-            call.add_done_callback(partial(self._see_end, share))
-
-    def _take(self) -> list[tuple[QueuedMutation, DuplicateFound]]:
-        """What one call checks."""
-        share: list[tuple[QueuedMutation, DuplicateFound]] = []
-        size = 0
-        while self._queue:
-            waiting, _ = first = self._queue[0]
-            if waiting.future.done():
-                self._queue.popleft()
-                self._checked(waiting, None)
-                continue
-            size += waiting.size
-            if share and size > _CALL_BYTES_MAX:
-                break
-            share.append(first)
-            self._queue.popleft()
-        return share
-
-    def _check_all(self, puts: Sequence[tuple[Put, DuplicateFound]]) -> list[Put | BaseException]:
-        """In the executor."""
-        outcomes: list[Put | BaseException] = []
-        for put, found in puts:
-            try:
-                outcomes.append(self._check(put, found))
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-                outcomes.append(error)
-        return outcomes
-
-    def _see_end(
-        self,
-        share: list[tuple[QueuedMutation, DuplicateFound]],
-        call: "Future[list[Put | BaseException]]",
-    ) -> None:
-        self._under_way -= 1
-        error = asyncio.CancelledError() if call.cancelled() else call.exception()
-        self._tell(share, call.result() if error is None else [error] * len(share))
-        self._begin()
-
-    def _tell(
-        self,
-        share: list[tuple[QueuedMutation, DuplicateFound]],
-        outcomes: Sequence[Put | BaseException],
-    ) -> None:
-        for (waiting, _), outcome in zip(share, outcomes, strict=True):
-            self._checked(waiting, None if waiting.future.done() else outcome)
-
-
-def _put_of(waiting: QueuedMutation) -> Put:
-    put = waiting.mutation
-    assert isinstance(put, Put), f"only puts find bytes {put=}"
-    return put

@@ -297,7 +297,7 @@ class VolumeEngine:
         return await self._run(Verification(index=self._index, volumes=self._volumes).run, deep)
 
     async def check(self) -> None:
-        """All invariants of index_rows, for tests: nothing may be under way. Raises AssertionError."""
+        """All invariants of index.py, for tests: nothing may be under way. Raises AssertionError."""
         report = await self.verify(deep=True)
         assert not report.problems, "\n".join(report.problems)
 

@@ -1,6 +1,6 @@
-"""A batch of changes made durable in one step: judged, appended, synced, indexed. The only writer of the index.
+"""A write batch made durable in one step: judged, appended, synced, indexed. The only writer of the index.
 
-    judge each mutation against the index and the batch before it (batch) -> records into the open volume, one vectored
+    judge each mutation against the index and the batch before it -> records into the open volume, one vectored
     write -> fdatasync -> one index transaction -> outcomes
 
 Invariants:
@@ -14,13 +14,6 @@ Invariants:
 - After an error that is neither the disk's nor a refusal nothing is committed any more, in whichever attempt it came.
 
 Blocking; runs in an executor, one call at a time.
-
-A file of zeros that is given up when the disk is full (H52): one for the tombstones of deletes, another for the
-copies of compaction, so that deletes cannot take the room that it takes to make room.
-
-Invariant: it is made anew only when there is room for it twice over, so that service returns for longer than a moment.
-
-Blocking; made for an executor.
 """
 
 import logging
@@ -55,10 +48,20 @@ from tier2.volumes.write_batch import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+_RESERVE_STEP = bytes(1 << 20)
 
 
 class DiskReserve:
-    """One per engine."""
+    """A file of zeros that is given up when the disk is full (H52).
+
+    An engine has two: one for the tombstones of deletes, another for the copies of compaction, so that deletes cannot
+    take the room that it takes to make room.
+
+    Invariant: it is made anew only when there is room for it twice over, so that service returns for longer than a
+    moment.
+
+    Blocking; made for an executor.
+    """
 
     def __init__(self, path: str, *, files: FileSystem, size: int) -> None:
         self._path = path
@@ -107,8 +110,8 @@ class DiskReserve:
     def _write(self) -> None:
         file = self._files.open(self._path, create=True)
         try:
-            for offset in range(0, self._size, len(_STEP)):
-                file.write_at(offset, [_STEP[: self._size - offset]])
+            for offset in range(0, self._size, len(_RESERVE_STEP)):
+                file.write_at(offset, [_RESERVE_STEP[: self._size - offset]])
             file.sync_data()
         finally:
             file.close()
@@ -164,7 +167,11 @@ class GroupCommit:
         wanted = rows_asked_for(puts)
         rows = self._index.prefetch(wanted)
         place = self._next_place
-        if place is None or not _are_new(puts) or not _are_unknown(wanted, rows.rows):
+        if (
+            place is None
+            or not _are_puts_of_new_objects(puts)
+            or not _are_rows_absent(wanted, rows.rows)
+        ):
             return PreparedBatch(rows)
         return PreparedBatch(rows, seal_batch(puts, place, now_ms))
 
@@ -287,7 +294,7 @@ class GroupCommit:
         self, mutations: Sequence[Mutation], now_ms: int, ahead: Sequence[PreparedBatch | None]
     ) -> SealedBatch | None:
         """The batch, if all of it is new objects. Raises OSError."""
-        prepared = _of_all(ahead)
+        prepared = _prepared_for_all(ahead)
         if prepared is not None and prepared.sealed is not None:
             sealed = prepared.sealed
             if len(sealed.records) == len(mutations) and self._is_next(sealed.place):
@@ -295,11 +302,11 @@ class GroupCommit:
                 if rows and not any(rows.values()):
                     return sealed
         puts = [one for one in mutations if type(one) is Put]
-        if len(puts) < len(mutations) or not _are_new(puts):
+        if len(puts) < len(mutations) or not _are_puts_of_new_objects(puts):
             return None
         wanted = rows_asked_for(puts)
         found = dict(zip(wanted, self._index.get_many(wanted), strict=True))
-        if not _are_unknown(wanted, found):
+        if not _are_rows_absent(wanted, found):
             return None
         volume = self._volume(now_ms)
         seed = seed_of(volume.secret)
@@ -394,20 +401,17 @@ class GroupCommit:
         return self._open
 
 
-def _of_all(ahead: Sequence[PreparedBatch | None]) -> PreparedBatch | None:
+def _prepared_for_all(ahead: Sequence[PreparedBatch | None]) -> PreparedBatch | None:
     """If one is of all of them."""
     first = ahead[0] if ahead else None
     return first if all(one is first for one in ahead) else None
 
 
-def _are_new(puts: Sequence[Put]) -> bool:
+def _are_puts_of_new_objects(puts: Sequence[Put]) -> bool:
     """As far as one sees without the index."""
     return bool(puts) and all(put.new is not None for put in puts)
 
 
-def _are_unknown(wanted: Sequence[bytes], rows: Mapping[bytes, bytes | None]) -> bool:
+def _are_rows_absent(wanted: Sequence[bytes], rows: Mapping[bytes, bytes | None]) -> bool:
     """Whether none of these rows is there, and each is wanted once."""
     return len(rows) == len(wanted) and not any(rows.values())
-
-
-_STEP = bytes(1 << 20)

@@ -1,4 +1,6 @@
-"""The rows of the index: keys by their first byte, and values.
+"""The rows of the index and their bytes, and the changes of one write batch that keep their sums right.
+
+# Rows: a key begins with the byte that says which kind of row it is
 
     o key                             the current version of an object                      ObjectRow
     v key 00 (2^64 - 1 - sequence)    its earlier versions, newest first                    ObjectRow
@@ -7,29 +9,27 @@
     s u32                             a volume: how far it is indexed, what of it is live   VolumeRow
     m name                            numbers of the engine
 
+While an index is rebuilt there are also (rebuild.py):
+
+    a key 00 version id               the newest record seen so far: u64 sequence, then ObjectRow (none: a tombstone)
+
+# Values, big-endian
+
     ObjectRow   u32 volume, u64 offset of the record, u64 length of the record, u32 length of the index record,
                 index record, inline bytes (only of objects that are small enough)
     BlobRow     u32 volume, u64 offset of the record, u64 offset of the blob, u64 size, u32 references
     VolumeRow   u64 indexed to, u64 live bytes, u64 lowest sequence, u64 highest sequence, u64 bytes of tombstones,
                 u64 lowest `oldest` of its tombstones
 
-While an index is rebuilt there are also (rebuild):
+# Invariants
 
-    a key 00 version id               the newest record seen so far: u64 sequence, then ObjectRow (none: a tombstone)
-
-Object keys hold no zero byte. Invariants: an `i` row exists exactly for each `v` row; a blob row exists exactly while
-some object row names its hash and has no inline bytes; `live bytes` of a volume is the sum of the record lengths
-(without blobs) of its object rows and of the sizes of its blob rows.
-
-The index as it will be after the batch under way: what is stored, with the batch's changes laid over it.
-
-Every change of an object row keeps the sums beside it right in the same stretch: references of blobs, live bytes of
-volumes. So whatever is applied as one batch leaves the invariants of index_rows true.
-
-Invariants:
-
-- Nothing reaches the database before `take`, whose rows are applied as one batch.
-- What was changed since the last `accept` can be dropped as a whole: a mutation has all of its effects or none.
+- Object keys hold no zero byte.
+- An `i` row exists exactly for each `v` row.
+- A blob row exists exactly while some object row names its hash and has no inline bytes.
+- `live bytes` of a volume is the sum of the record lengths (without blobs) of its object rows and of the sizes of its
+  blob rows.
+- Every change of an object row through `IndexChanges` changes the sums beside it in the same batch: references of
+  blobs, live bytes of volumes. So whatever is applied as one batch leaves these invariants true.
 """
 
 import struct
@@ -44,12 +44,14 @@ from tier2.volumes.objects import IndexRecord
 from tier2.volumes.volume_format import RECORD_FRONT, decode_index_record, encode_index_record
 
 OBJECT_LAYOUT = struct.Struct(">IQQI")
-_PLACE = struct.Struct(">IQ")
+_PLACE_LAYOUT = struct.Struct(">IQ")
 """What OBJECT_LAYOUT begins with."""
-_BLOB = struct.Struct(">IQQQI")
-_VOLUME = struct.Struct(">QQQQQQ")
-_SEQUENCE = struct.Struct(">Q")
+_BLOB_LAYOUT = struct.Struct(">IQQQI")
+_VOLUME_LAYOUT = struct.Struct(">QQQQQQ")
+_SEQUENCE_LAYOUT = struct.Struct(">Q")
 SEQUENCE_MAX = (1 << 64) - 1
+_SEQUENCE_BYTES = 8
+_VERSIONS_READ_MAX = 1 << 30
 
 CURRENT, VERSION, VERSION_ID, BLOB, VOLUME, META, STAGED = b"o", b"v", b"i", b"b", b"s", b"m", b"a"
 NEXT_SEQUENCE = META + b"next_sequence"
@@ -166,12 +168,12 @@ RowMove: TypeAlias = tuple[bytes, bytes, bytes]
 
 def encode_place(volume: int, record_offset: int) -> bytes:
     """What the row of a record at that place begins with, and no other row."""
-    return _PLACE.pack(volume, record_offset)
+    return _PLACE_LAYOUT.pack(volume, record_offset)
 
 
 def row_at_place(content: bytes, volume: int, record_offset: int) -> bytes:
     """The same row of a record that was copied there."""
-    return _PLACE.pack(volume, record_offset) + content[_PLACE.size :]
+    return _PLACE_LAYOUT.pack(volume, record_offset) + content[_PLACE_LAYOUT.size :]
 
 
 def has_version_id(content: BufferView) -> bool:
@@ -194,20 +196,22 @@ def plain_row_volume_and_length(content: BufferView) -> tuple[int, int]:
 
 def encode_blob_row(row: BlobRow) -> bytes:
     """See the module."""
-    return _BLOB.pack(row.volume, row.record_offset, row.blob_offset, row.size, row.references)
+    return _BLOB_LAYOUT.pack(
+        row.volume, row.record_offset, row.blob_offset, row.size, row.references
+    )
 
 
 def decode_blob_row(content: bytes) -> BlobRow:
     """Raises CorruptedDataError."""
     try:
-        return BlobRow(*_BLOB.unpack(content))
+        return BlobRow(*_BLOB_LAYOUT.unpack(content))
     except struct.error as error:
         raise CorruptedDataError("blob row has a wrong length") from error
 
 
 def encode_volume_row(row: VolumeRow) -> bytes:
     """See the module."""
-    return _VOLUME.pack(
+    return _VOLUME_LAYOUT.pack(
         row.indexed_to,
         row.live_bytes,
         row.sequence_lowest,
@@ -220,20 +224,20 @@ def encode_volume_row(row: VolumeRow) -> bytes:
 def decode_volume_row(content: bytes) -> VolumeRow:
     """Raises CorruptedDataError."""
     try:
-        return VolumeRow(*_VOLUME.unpack(content))
+        return VolumeRow(*_VOLUME_LAYOUT.unpack(content))
     except struct.error as error:
         raise CorruptedDataError("volume row has a wrong length") from error
 
 
 def encode_sequence(sequence: int) -> bytes:
     """Eight bytes."""
-    return _SEQUENCE.pack(sequence)
+    return _SEQUENCE_LAYOUT.pack(sequence)
 
 
 def decode_sequence(content: bytes) -> int:
     """Raises CorruptedDataError."""
     try:
-        sequence: int = _SEQUENCE.unpack(content)[0]
+        sequence: int = _SEQUENCE_LAYOUT.unpack(content)[0]
     except struct.error as error:
         raise CorruptedDataError("a number of the index has a wrong length") from error
     return sequence
@@ -241,22 +245,24 @@ def decode_sequence(content: bytes) -> int:
 
 def encode_staged_row(sequence: int, row: ObjectRow | None) -> bytes:
     """See the module; None for a tombstone."""
-    return _SEQUENCE.pack(sequence) + (b"" if row is None else encode_object_row(row))
+    return _SEQUENCE_LAYOUT.pack(sequence) + (b"" if row is None else encode_object_row(row))
 
 
 def decode_staged_row(content: bytes) -> tuple[int, ObjectRow | None]:
     """Raises CorruptedDataError."""
-    sequence = decode_sequence(content[: _SEQUENCE.size])
-    rest = content[_SEQUENCE.size :]
+    sequence = decode_sequence(content[: _SEQUENCE_LAYOUT.size])
+    rest = content[_SEQUENCE_LAYOUT.size :]
     return sequence, decode_object_row(rest) if rest else None
 
 
-_VERSIONS_MAX = 1 << 30
-_SEQUENCE_BYTES = 8
-
-
 class IndexChanges:
-    """An overlay over the database, for one batch."""
+    """The index as it will be after the batch under way: what is stored, with the batch's changes laid over it.
+
+    Invariants:
+
+    - Nothing reaches the database before `take`, whose rows are applied as one batch.
+    - What was changed since the last `accept` can be dropped as a whole: a mutation has all of its effects or none.
+    """
 
     def __init__(self, index: IndexDatabase) -> None:
         self._index = index
@@ -324,7 +330,7 @@ class IndexChanges:
         return None if content is None else (row_key, decode_object_row(content))
 
     def earlier_versions(
-        self, key: bytes, limit: int = _VERSIONS_MAX
+        self, key: bytes, limit: int = _VERSIONS_READ_MAX
     ) -> list[tuple[bytes, ObjectRow]]:
         """Newest first, at most `limit`."""
         first, end = versions_first(key), versions_end(key)

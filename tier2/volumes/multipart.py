@@ -1,42 +1,33 @@
 """Uploads in parts, until they are completed into one object, given up, or too old.
 
-Invariants:
+# Files
 
-- What was acknowledged, an upload or a part, outlives the process (upload_files), for `multipart_seconds_max`.
+    DIR/temp/UPLOAD/upload.json    what is known of the upload from its beginning on: the upload record
+    DIR/temp/UPLOAD/part-...       its parts
+    DIR/temp/UPLOAD/*.new          a file that is being written
+
+# The upload record, a JSON object of format 1
+
+    format, key (hexadecimal), begun_ms, content_type, metadata, retention ([mode, until_ms] or null), legal_hold, notes
+
+# The name of a part, which says all about it
+
+    part-NUMBER-LENGTH-MD5-CRC32-MILLISECONDS[-ALGORITHM-CHECKSUM]       numbers decimal, the rest hexadecimal
+
+# Invariants
+
+- A file has its name only when it is synced, and is told to callers only when its name is: what was acknowledged, an
+  upload or a part, outlives the process, and power cuts, for `multipart_seconds_max`. The length and CRC32 of a part
+  are checked whenever it is read.
+- A removal takes the record first: one that was cut short is finished at the next start.
 - A part that is sent again replaces the former one; a completion joins the parts that were there when it began.
 - A completion that its caller gives up goes on to its end, and the caller waits for that if it has a volume of its own.
 - One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up. One whose
   object is stored, but that was cut off before it left, leaves at the next start: it never becomes a second object.
-- What an upload became is known as long as it is there under its key, by the id in its index record (upload_record).
+- What an upload became is known as long as it is there under its key: metadata[UPLOAD_ID] of its index record says
+  which upload it was, and is durable by the same sync as the object is.
 - Memory: an upload up to `multipart_memory_bytes_max` is put like other objects, a few at a time; a larger one is read
   slice by slice, for its digest and again into a volume of its own, and checked there by what was digested.
-
-An upload in parts: what is known of it from its beginning on, and the bytes of that, a JSON object of format 1.
-
-format, key (hexadecimal), begun_ms, content_type, metadata, retention ([mode, until_ms] or null), legal_hold, notes
-
-The object that it becomes says which upload it was: metadata[UPLOAD_ID] of its index record is durable by the same sync
-as the object is.
-
-Uploads on the disk.
-
-    DIR/temp/UPLOAD/upload.json    upload_record
-    DIR/temp/UPLOAD/part-...       part_files
-    DIR/temp/UPLOAD/*.new          a file that is being written
-
-Invariants:
-
-- A file has its name only when it is synced, and is told to nobody before its name is: what was acknowledged outlives
-  the process, and power cuts.
-- A removal takes the record first: one that was cut short is finished at the next start.
-
-Blocking; made for an executor, by several of its threads at once.
-
-Parts of uploads as files: their names say all about them.
-
-    part-NUMBER-LENGTH-MD5-CRC32-MILLISECONDS[-ALGORITHM-CHECKSUM]       numbers decimal, the rest hexadecimal
-
-Invariant: a file of that name was synced before it got it; its length and CRC32 are checked whenever it is read.
 """
 
 import asyncio
@@ -87,9 +78,21 @@ _LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
+UPLOAD_ID = "upload_id"
+"""In the metadata of the object: for the engine's callers to know it again, not for their clients."""
 PARTS_MAX = 10_000
 _JOINED_IN_MEMORY_MAX = 4
 """Uploads that are put like other objects at the same time."""
+
+_UPLOAD_RECORD_FORMAT = 1
+_UPLOAD_RECORD_NAME = "upload.json"
+_NEW_FILE_SUFFIX = ".new"
+_UPLOAD_ID_PATTERN = re.compile(r"[0-9a-f]{32}")
+_UPLOAD_RECORD_BYTES_MAX = 32 << 20
+_PART_NAME_PATTERN = re.compile(
+    r"part-(\d{5})-(\d+)-([0-9a-f]{32})-([0-9a-f]{8})-(\d+)(?:-([a-z0-9]+)-([0-9a-f]+))?"
+)
+_PART_SLICE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,10 @@ class Upload:
 
 
 class UploadFiles:
-    """The directory of uploads. All calls raise OSError, FileNotFoundError of it if the upload is gone."""
+    """The directory of uploads. All calls raise OSError, FileNotFoundError of it if the upload is gone.
+
+    Blocking; made for an executor, by several of its threads at once.
+    """
 
     def __init__(self, directory: str, *, files: FileSystem) -> None:
         self._directory = directory
@@ -150,14 +156,16 @@ class UploadFiles:
         uploads: list[Upload] = []
         for name in files.list(self._directory):
             path = f"{self._directory}/{name}"
-            if not _ID.fullmatch(name) or not files.is_directory(path):
+            if not _UPLOAD_ID_PATTERN.fullmatch(name) or not files.is_directory(path):
                 continue
             names = files.list(path)
-            if _RECORD not in names:
+            if _UPLOAD_RECORD_NAME not in names:
                 self.remove(name)
                 continue
             try:
-                upload = Upload(name, decode_upload_record(self._read(f"{path}/{_RECORD}")))
+                upload = Upload(
+                    name, decode_upload_record(self._read(f"{path}/{_UPLOAD_RECORD_NAME}"))
+                )
             except CorruptedDataError as error:
                 _LOGGER.error("an upload cannot go on, its files stay: %s path=%s", error, path)
                 continue
@@ -170,17 +178,19 @@ class UploadFiles:
         """The record is there, durably."""
         self._files.make_directories(self._path(upload.upload_id))
         content = encode_upload_record(upload.record)
-        self._write(upload.upload_id, _RECORD + _NEW, [content], _RECORD)
+        self._write(
+            upload.upload_id, _UPLOAD_RECORD_NAME + _NEW_FILE_SUFFIX, [content], _UPLOAD_RECORD_NAME
+        )
 
     def write_part(
         self, upload_id: str, part: Part, content: Sequence[BufferView], *, temporary: str
     ) -> None:
         """The part is there, durably; `temporary` is a name that nobody else uses."""
         try:
-            self._write(upload_id, temporary + _NEW, content, part.file_name())
+            self._write(upload_id, temporary + _NEW_FILE_SUFFIX, content, part.file_name())
         except BaseException:
             with contextlib.suppress(OSError):
-                self._files.remove(f"{self._path(upload_id)}/{temporary}{_NEW}")
+                self._files.remove(f"{self._path(upload_id)}/{temporary}{_NEW_FILE_SUFFIX}")
             raise
 
     def remove_part(self, upload_id: str, part: Part) -> None:
@@ -192,10 +202,10 @@ class UploadFiles:
         """It is completed, or given up."""
         path = self._path(upload_id)
         names = self._files.list(path)
-        for name in sorted(names, key=lambda name: name != _RECORD):
+        for name in sorted(names, key=lambda name: name != _UPLOAD_RECORD_NAME):
             with contextlib.suppress(FileNotFoundError):  # a part that just got its name
                 self._files.remove(f"{path}/{name}")
-            if name == _RECORD:
+            if name == _UPLOAD_RECORD_NAME:
                 self._files.sync_directory(path)
         try:
             self._files.remove_directory(path)
@@ -210,7 +220,7 @@ class UploadFiles:
             yield from part_slices(self._path(upload_id), part, self._files)
 
     def _load_file(self, upload: Upload, file_name: str) -> None:
-        if file_name.endswith(_NEW):
+        if file_name.endswith(_NEW_FILE_SUFFIX):
             self._files.remove(f"{self._path(upload.upload_id)}/{file_name}")
             return
         part = part_of_file_name(file_name)
@@ -227,7 +237,7 @@ class UploadFiles:
     def _read(self, path: str) -> bytes:
         file = self._files.open(path)
         try:
-            return file.read_at(0, _RECORD_BYTES_MAX)
+            return file.read_at(0, _UPLOAD_RECORD_BYTES_MAX)
         finally:
             file.close()
 
@@ -319,20 +329,20 @@ class MultipartUploads:
         if not 1 <= number <= PARTS_MAX:
             raise InvalidRequestError(f"part numbers are 1 to {PARTS_MAX} {number=}")
         if upload.upload_id not in self._uploads:
-            raise _gone(upload.upload_id)
+            raise _upload_not_found(upload.upload_id)
         former = upload.parts.get(number)
         # The next start may find both: the later one has to be told by its time, whatever the clock does.
         stored_ms = max(self._wall_clock.now_ms(), former.stored_ms + 1 if former else 0)
         temporary = self._random.randbytes(8).hex()
 
         def write() -> Part:
-            part = _part_of(number, content, md5, stored_ms, checksum)
+            part = _measured_part(number, content, md5, stored_ms, checksum)
             self._files.write_part(upload.upload_id, part, content, temporary=temporary)
             return part
 
         part = await self._run(write)
         if upload.upload_id not in self._uploads:
-            raise _gone(upload.upload_id)
+            raise _upload_not_found(upload.upload_id)
         former = upload.parts.get(number)
         upload.parts[number] = part
         # A completion that has begun may be joining the former one.
@@ -346,7 +356,7 @@ class MultipartUploads:
         """Raises UploadNotFoundError."""
         upload = self._uploads.get(upload_id)
         if upload is None:
-            raise _gone(upload_id)
+            raise _upload_not_found(upload_id)
         return upload
 
     def with_prefix(self, prefix: bytes) -> list[Upload]:
@@ -393,7 +403,7 @@ class MultipartUploads:
         what `VolumeEngine.put` raises.
         """
         if upload.upload_id not in self._uploads:
-            raise _gone(upload.upload_id)
+            raise _upload_not_found(upload.upload_id)
         if upload.completing:
             raise InvalidRequestError(f"an upload is being completed id={upload.upload_id}")
         if description.version_id not in {None, upload.upload_id}:
@@ -546,7 +556,7 @@ class MultipartUploads:
             raise kind(f"an upload failed: {error}") from error
 
 
-def _part_of(
+def _measured_part(
     number: int,
     content: Sequence[BufferView],
     md5: str | None,
@@ -563,13 +573,8 @@ def _part_of(
     return Part(number, length, md5 or whole.hexdigest(), crc32, stored_ms, checksum)
 
 
-def _gone(upload_id: str) -> UploadNotFoundError:
+def _upload_not_found(upload_id: str) -> UploadNotFoundError:
     return UploadNotFoundError(f"no such upload {upload_id=}")
-
-
-UPLOAD_ID = "upload_id"
-"""In the metadata of the object: for the engine's callers to know it again, not for their clients."""
-_FORMAT = 1
 
 
 def encode_upload_record(record: UploadRecord) -> bytes:
@@ -580,7 +585,7 @@ def encode_upload_record(record: UploadRecord) -> bytes:
         mode, until_ms = description.retention
         retention = [mode.value, until_ms]
     fields = {
-        "format": _FORMAT,
+        "format": _UPLOAD_RECORD_FORMAT,
         "key": record.key.hex(),
         "begun_ms": record.begun_ms,
         "content_type": description.content_type,
@@ -596,7 +601,7 @@ def decode_upload_record(content: bytes) -> UploadRecord:
     """Raises CorruptedDataError."""
     try:
         fields = json.loads(content)
-        if fields["format"] != _FORMAT:
+        if fields["format"] != _UPLOAD_RECORD_FORMAT:
             raise ValueError("another format")
         retention = fields["retention"]
         if retention is not None:
@@ -614,21 +619,9 @@ def decode_upload_record(content: bytes) -> UploadRecord:
         raise CorruptedDataError(f"not the record of an upload: {content[:200]!r}") from error
 
 
-_RECORD = "upload.json"
-_NEW = ".new"
-_ID = re.compile(r"[0-9a-f]{32}")
-_RECORD_BYTES_MAX = 32 << 20
-
-
-_NAME = re.compile(
-    r"part-(\d{5})-(\d+)-([0-9a-f]{32})-([0-9a-f]{8})-(\d+)(?:-([a-z0-9]+)-([0-9a-f]+))?"
-)
-_SLICE_BYTES = 4 << 20
-
-
 def part_of_file_name(name: str) -> Part | None:
     """None for other files."""
-    found = _NAME.fullmatch(name)
+    found = _PART_NAME_PATTERN.fullmatch(name)
     if found is None:
         return None
     number, length, md5, crc32, stored_ms, algorithm, checksum = found.groups()
@@ -651,7 +644,7 @@ def part_slices(directory: str, part: Part, files: FileSystem) -> Iterator[bytes
     file = files.open(path)
     try:
         offset = crc32 = 0
-        while piece := file.read_at(offset, _SLICE_BYTES):
+        while piece := file.read_at(offset, _PART_SLICE_BYTES):
             crc32 = crc32_of(piece, crc32)
             offset += len(piece)
             yield piece

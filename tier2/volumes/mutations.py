@@ -1,9 +1,7 @@
-"""What callers ask to be changed, as it waits for its batch, and the conditions under which it may be.
+"""What callers ask to be changed, as it waits for its batch, with conditions; and the limits of keys, texts and dates.
 
-A mutation is judged in the writer's turn, against the index and the mutations before it in its batch; nobody else
-changes the index in between, so a condition that holds when it is judged holds when it is applied.
-
-What callers say of an object besides its bytes; and the limits of keys, texts and dates.
+A mutation is judged by the thread that commits its batch, against the index and the mutations before it in the batch;
+nobody else changes the index in between, so a condition that holds when it is judged holds when it is applied.
 """
 
 from collections.abc import Sequence
@@ -24,19 +22,23 @@ from tier2.volumes.objects import (
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_format import INDEX_RECORD_BYTES_MAX, KEY_BYTES_MAX, encode_index_record
 
-
-@dataclass(frozen=True, slots=True)
-class DuplicateFound:
-    """The outcome of a put that is not made yet: the index has its bytes there, and nobody has looked."""
-
-    place: BlobRow
-
+_VERSION_ID_BYTES_MAX = 1024
+_TEXTS_UNCHECKED_MAX = 4096
+"""Characters that always fit."""
+_RETENTION_DATE_MS_MAX = (1 << 63) - 1
 
 NewObject: TypeAlias = tuple[
     bytes, str, str, bytes, int, int, int, bytes | None, Sequence[BufferView]
 ]
 """Key, content type, etag, hash of the content, its CRC32, its size, Unix milliseconds; its bytes, if they stand in the
 index as well; and its buffers. All of it is measured before it is written: none of it may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateFound:
+    """The outcome of a put that is not made yet: the index has its bytes there, and nobody has looked."""
+
+    place: BlobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,9 @@ class Put:
     unique: bool = False
     """Of somebody who keeps the newest bytes in memory too."""
     new: NewObject | None = None
-    """What its batch needs of it if nothing is known of its key and bytes; None: it has to be judged (new_objects)."""
+    """What its batch needs of it if nothing is known of its key and bytes; None: it has to be judged."""
     checked: CheckedDuplicate | None = None
-    """Its bytes are there already, and somebody has looked (found_bytes)."""
+    """Its bytes are there already, and somebody has looked (deduplication.py)."""
 
     @property
     def size(self) -> int:
@@ -148,7 +150,7 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class PlainRelocation:
-    """The same of many plain records (plain_copy) of one volume: each is judged for itself."""
+    """The same of many plain records (volume_format.py) of one volume: each is judged for itself."""
 
     source: int
     target: int
@@ -199,12 +201,6 @@ FREES_SPACE = (Delete, Relocation, PlainRelocation, VolumeWritten, VolumeRemoved
 OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, SyncIndex)
 
 
-_VERSION_ID_BYTES_MAX = 1024
-_TEXTS_UNCHECKED = 4096
-"""Characters that always fit."""
-_DATE_MS_MAX = (1 << 63) - 1
-
-
 def draft_of(
     found: ContentDigest, description: Description, *, now_ms: int, settings: VolumeSettings
 ) -> IndexRecord:
@@ -239,21 +235,21 @@ def draft_of(
     texts = draft.etag + draft.content_type
     if draft.metadata:
         texts += "".join(draft.metadata) + "".join(draft.metadata.values())
-    if not texts.isascii() or len(texts) > _TEXTS_UNCHECKED:
-        _check_length(draft)
+    if not texts.isascii() or len(texts) > _TEXTS_UNCHECKED_MAX:
+        _check_draft_length(draft)
     return draft
 
 
 def is_plain(content_type: str, etag: str) -> bool:
     """Whether there is nothing that `draft_of` could refuse in these."""
     return (
-        len(content_type) + len(etag) <= _TEXTS_UNCHECKED
+        len(content_type) + len(etag) <= _TEXTS_UNCHECKED_MAX
         and content_type.isascii()
         and etag.isascii()
     )
 
 
-def _check_length(draft: IndexRecord) -> None:
+def _check_draft_length(draft: IndexRecord) -> None:
     try:
         length = len(encode_index_record(draft))
     except UnicodeEncodeError as error:
@@ -279,5 +275,5 @@ def check_texts(*version_ids: str) -> None:
 
 def check_date(until_ms: int) -> None:
     """Raises InvalidRequestError."""
-    if not 0 <= until_ms <= _DATE_MS_MAX:
+    if not 0 <= until_ms <= _RETENTION_DATE_MS_MAX:
         raise InvalidRequestError(f"a bad date until_ms={until_ms}")

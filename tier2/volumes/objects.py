@@ -1,4 +1,7 @@
-"""What has to be known of an object's bytes before they are written: hash, etag, checksums of the pieces."""
+"""Objects as the engine's callers name them: records, descriptions, conditions; and digests of bytes: hash, checksums.
+
+Digests are made before bytes are written, and pieces are checked by them whenever bytes are read.
+"""
 
 import hashlib
 import struct
@@ -11,6 +14,11 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
+
+_NATIVE_DIGESTS = native_module("segmentstore.runtime.native.digests")
+_HASH_BY_NAME_PERSON = b"named object"
+_DigestParts: TypeAlias = tuple[int, bytes, tuple[int, ...]]
+"""Size, SHA-256 (nothing if it was not asked for), checksums of the pieces."""
 
 
 class RetentionMode(Enum):
@@ -120,25 +128,6 @@ class Condition:
 ALWAYS = Condition()
 
 
-def cannot_change(content: Sequence[BufferView]) -> bool:
-    """What was hashed is what will be written, whatever its owner does meanwhile.
-
-    Of all else the record's checksum is made anew: a record that is not whole would take its group along after a power
-    cut, and so others' objects; bytes that differ from their hash are the trouble of one object.
-    """
-    for buffer in content:
-        owner = buffer.obj if type(buffer) is memoryview else buffer
-        if type(owner) is not bytes:
-            return False
-    return True
-
-
-_NATIVE = native_module("segmentstore.runtime.native.digests")
-_NAMED = b"named object"
-_Read: TypeAlias = tuple[int, bytes, tuple[int, ...]]
-"""Size, SHA-256 (nothing if it was not asked for), checksums of the pieces."""
-
-
 @dataclass(slots=True)
 class ContentDigest:
     """Of one object's bytes."""
@@ -155,14 +144,14 @@ def digest(content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
 
     Blocking: large ones belong in an executor (hashing lets other threads run).
     """
-    return ContentDigest(*_read(content, piece_bytes, hashed=True))
+    return ContentDigest(*_digest_parts(content, piece_bytes, hashed=True))
 
 
 def digest_all(contents: Sequence[Sequence[BufferView]], piece_bytes: int) -> list[ContentDigest]:
     """As `digest`, of each; where there is the native piece, other threads are in nobody's way between two of them."""
     return [
         ContentDigest(size, content_hash, pieces)
-        for size, content_hash, pieces in _read_all(contents, piece_bytes, hashed=True)
+        for size, content_hash, pieces in _digest_parts_of_all(contents, piece_bytes, hashed=True)
     ]
 
 
@@ -172,22 +161,22 @@ def digest_by_name(key: bytes, content: Sequence[BufferView], piece_bytes: int) 
     In the place of their hash stands that of key, size and checksums, by another function than `digest` has: so no
     content that anybody can make is ever taken for these bytes.
     """
-    ((size, _, pieces),) = _read_all([content], piece_bytes, hashed=False)
-    name = hashlib.blake2b(key, digest_size=32, person=_NAMED)
+    ((size, _, pieces),) = _digest_parts_of_all([content], piece_bytes, hashed=False)
+    name = hashlib.blake2b(key, digest_size=32, person=_HASH_BY_NAME_PERSON)
     name.update(struct.pack(f">Q{len(pieces)}I", size, *pieces))
     return ContentDigest(size=size, content_hash=name.digest(), pieces=pieces)
 
 
-def _read_all(
+def _digest_parts_of_all(
     contents: Sequence[Sequence[BufferView]], piece_bytes: int, *, hashed: bool
-) -> list[_Read]:
-    if _NATIVE is None or (hashed and not _NATIVE.HASHES):
-        return [_read(content, piece_bytes, hashed=hashed) for content in contents]
-    found: list[_Read] = _NATIVE.digest_all(contents, piece_bytes, hashed)
+) -> list[_DigestParts]:
+    if _NATIVE_DIGESTS is None or (hashed and not _NATIVE_DIGESTS.HASHES):
+        return [_digest_parts(content, piece_bytes, hashed=hashed) for content in contents]
+    found: list[_DigestParts] = _NATIVE_DIGESTS.digest_all(contents, piece_bytes, hashed)
     return found
 
 
-def _read(content: Iterable[BufferView], piece_bytes: int, *, hashed: bool) -> _Read:
+def _digest_parts(content: Iterable[BufferView], piece_bytes: int, *, hashed: bool) -> _DigestParts:
     """Size, SHA-256, and the checksums of the pieces: as the native piece has them."""
     sha = hashlib.sha256()
     pieces: list[int] = []
@@ -215,6 +204,19 @@ def digest_piece(content: bytes) -> ContentDigest:
     """As `digest`, of bytes that are one piece."""
     pieces = (crc32_of(content),) if content else ()
     return ContentDigest(len(content), hashlib.sha256(content).digest(), pieces)
+
+
+def cannot_change(content: Sequence[BufferView]) -> bool:
+    """What was hashed is what will be written, whatever its owner does meanwhile.
+
+    Of all else the record's checksum is made anew: a record that is not whole would take its group along after a power
+    cut, and so others' objects; bytes that differ from their hash are the trouble of one object.
+    """
+    for buffer in content:
+        owner = buffer.obj if type(buffer) is memoryview else buffer
+        if type(owner) is not bytes:
+            return False
+    return True
 
 
 def check_pieces(

@@ -1,22 +1,20 @@
 """Opens an engine on a directory: one process at a time, index and volumes brought together.
 
     lock -> directories -> identity -> index -> tail replay, or rebuild if the index is missing or damaged
-    -> reserve -> commit queue -> compactor -> sync of an index that was made anew
+    -> reserve -> write queue -> compactor -> sync of an index that was made anew
+
+A file beside the index says that it is being made anew, until what was made is synced:
+
+    DIR/index.incomplete    there: the index counts for nothing, and the next start makes it anew
 
 Invariants:
 
 - What is opened first is closed last; an error half-way closes what was opened.
 - Uploads of earlier processes go on; what was half-written of them is removed.
 - A damaged index is moved aside, never overwritten; an index whose rebuild was cut off is made again from nothing.
-
-Says that an index is being made anew, by a file beside its directory, until what was made is synced.
-
-    DIR/index.incomplete    there: the index counts for nothing, and the next start makes it anew
-
-An index that is loaded is not synced batch by batch, so after a power cut it may say anything: what tells that it
-counts for nothing cannot stand in it. It serves before it is synced, since the volumes say everything that it says.
-
-Invariants: the mark is durable before the first row is loaded, and goes only after the database was synced whole.
+- The mark `index.incomplete` is durable before the first row is loaded, and goes only after the database was synced
+  whole. It cannot stand in the index: one that is loaded is not synced batch by batch, so after a power cut it may say
+  anything. The index serves before it is synced, since the volumes say everything that it says.
 """
 
 import asyncio
@@ -50,7 +48,8 @@ from tier2.volumes.volume_files import (
 from tier2.volumes.write_queue import WriteQueue
 
 _LOGGER = logging.getLogger(__name__)
-_PAGE_ROWS = 2000
+_CLEARED_PAGE_ROWS = 2000
+_INCOMPLETE_MARK_SUFFIX = ".incomplete"
 _Opened: TypeAlias = tuple[File, IndexDatabase, VolumeFiles, ReplaySummary]
 
 
@@ -58,7 +57,7 @@ class IncompleteIndexMark:
     """Of one index; put and taken away by the process that writes it."""
 
     def __init__(self, index_directory: str, *, files: FileSystem) -> None:
-        self._path = index_directory + _SUFFIX
+        self._path = index_directory + _INCOMPLETE_MARK_SUFFIX
         self._parent = index_directory.rsplit("/", 1)[0]
         self._files = files
 
@@ -163,10 +162,12 @@ async def open_engine(
     without it they share the executor.
     """
     loop = asyncio.get_running_loop()
-    opening = partial(_open, directory, files=files, open_index=open_index, random=random)
-    lock, database, volumes, replay = await _awaited(loop.run_in_executor(executor, opening))
+    opening = partial(_open_directory, directory, files=files, open_index=open_index, random=random)
+    lock, database, volumes, replay = await _opened_or_closed(
+        loop.run_in_executor(executor, opening)
+    )
     replay.log(directory)
-    index = _buffered(database, settings)
+    index = _buffered_index(database, settings)
     reserve = DiskReserve(f"{directory}/reserve", files=files, size=settings.reserve_bytes)
     compaction_reserve = DiskReserve(
         f"{directory}/compaction_reserve", files=files, size=settings.compaction_reserve_bytes
@@ -270,7 +271,7 @@ async def open_engine_for_reading(
         return database, volumes
 
     database, volumes = await asyncio.get_running_loop().run_in_executor(executor, opening)
-    index = _buffered(database, settings)
+    index = _buffered_index(database, settings)
     unused = DiskReserve(f"{directory}/reserve", files=files, size=0)
     never = GroupCommit(
         index=index,
@@ -301,7 +302,7 @@ async def open_engine_for_reading(
     return OpenEngine(engine=engine, uploads=None, lock=None, replay=ReplaySummary())
 
 
-async def _awaited(opening: "asyncio.Future[_Opened]") -> "_Opened":
+async def _opened_or_closed(opening: "asyncio.Future[_Opened]") -> "_Opened":
     """Who is cancelled meanwhile leaves no lock behind: what is opened then is closed again."""
     try:
         return await asyncio.shield(opening)
@@ -322,7 +323,7 @@ def _close_opened(opening: "asyncio.Future[_Opened]") -> None:
     lock.close()
 
 
-def _open(
+def _open_directory(
     directory: str,
     *,
     files: FileSystem,
@@ -364,8 +365,8 @@ def _open_index(
     mark = IncompleteIndexMark(directory, files=files)
     if mark.is_there:
         # Nothing of it counts, and a power cut may have made anything of it.
-        _empty(directory, files)
-        return _make_anew(directory, mark, open_index, volumes, "its rebuild was cut off")
+        _empty_directory(directory, files)
+        return _make_index_anew(directory, mark, open_index, volumes, "its rebuild was cut off")
     try:
         index = open_index(directory)
         if index.get(NEXT_SEQUENCE) is not None or not numbers:
@@ -373,21 +374,21 @@ def _open_index(
         why = "it was not there"
         is_new = not index.scan(b"", b"\xff", 1)
     except ForeignVolumeError:
-        _close(index)
+        _close_index(index)
         raise
     except CorruptedDataError as error:
         why, is_new = f"it is damaged: {error}", False
     except BaseException:
-        _close(index)
+        _close_index(index)
         raise
-    _close(index)
+    _close_index(index)
     if not is_new:
-        aside = _move_aside(directory, files)
+        aside = _move_index_aside(directory, files)
         _LOGGER.error("the index of the volumes is made anew, %s: moved to %s", why, aside)
-    return _make_anew(directory, mark, open_index, volumes, why)
+    return _make_index_anew(directory, mark, open_index, volumes, why)
 
 
-def _make_anew(
+def _make_index_anew(
     directory: str,
     mark: IncompleteIndexMark,
     open_index: Callable[[str], IndexDatabase],
@@ -397,31 +398,31 @@ def _make_anew(
     mark.put()
     index = open_index(directory)
     try:
-        _clear(index)
+        _clear_index(index)
         return index, Rebuild(index=index, volumes=volumes, why=why).run()
     except BaseException:
         index.close()
         raise
 
 
-def _buffered(database: IndexDatabase, settings: VolumeSettings) -> BufferedIndex:
+def _buffered_index(database: IndexDatabase, settings: VolumeSettings) -> BufferedIndex:
     return BufferedIndex(
         database, rows_max=settings.index_buffer_rows, bytes_max=settings.index_buffer_bytes
     )
 
 
-def _close(index: IndexDatabase | None) -> None:
+def _close_index(index: IndexDatabase | None) -> None:
     if index is not None:
         index.close()
 
 
-def _clear(index: IndexDatabase) -> None:
+def _clear_index(index: IndexDatabase) -> None:
     """For an index that is not in its directory."""
-    while rows := index.scan(b"", b"\xff", _PAGE_ROWS):
+    while rows := index.scan(b"", b"\xff", _CLEARED_PAGE_ROWS):
         index.apply([(key, None) for key, _ in rows])
 
 
-def _move_aside(directory: str, files: FileSystem) -> str:
+def _move_index_aside(directory: str, files: FileSystem) -> str:
     number = 1
     while files.exists(f"{directory}.damaged-{number}"):
         number += 1
@@ -432,15 +433,12 @@ def _move_aside(directory: str, files: FileSystem) -> str:
     return aside
 
 
-def _empty(directory: str, files: FileSystem) -> None:
+def _empty_directory(directory: str, files: FileSystem) -> None:
     """Remove everything in a directory of temporary files."""
     for name in files.list(directory):
         path = f"{directory}/{name}"
         if files.is_directory(path):
-            _empty(path, files)
+            _empty_directory(path, files)
             files.remove_directory(path)
         else:
             files.remove(path)
-
-
-_SUFFIX = ".incomplete"

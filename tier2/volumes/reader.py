@@ -1,32 +1,17 @@
-"""What the index and the volumes say of an object, from any thread: synchronous, and nothing is changed.
+"""Look-ups, reads and listings: what index and volumes say of objects; and the queue that batches gets and heads.
 
-Invariants:
-
-- Many look-ups at once fail one by one: what one of them meets is its own answer.
-- A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
-  agree are taken again if it changed between them.
-- Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
+`ReadQueue` makes one call of the executor for many gets and heads, since a call costs several times as much as a
+look-up. `ObjectReader` does the work of these calls, from any thread: synchronous, and nothing is changed.
 
 Small objects come out of the rows of a batch by one call where it was built (`native/row_reading.c`): what it does not
 answer, and everything where there is none, is judged here, row by row.
 
-What waits to be looked up, by the batch: a call of the executor costs several times as much as a look-up.
-
-    get, head -> (end of this turn of the loop) what the index still has in memory is answered at once
-       all others -> queue -> a batch, in one call: one look into the database for all of it
-          small objects stand in the index: answered by this call
-          blobs: each is read in a call of its own, side by side, unless its batch has nobody else
-
 Invariants:
 
-- A look-up begins after it was asked for: it sees every change whose verb had returned by then.
-- What is missing or damaged fails who asked for it, and nobody else. A caller that goes away takes nothing from others.
-- Nothing waits for company: what one turn of the loop brings begins with its end, unless all calls are under way.
-- `_CALLS_MAX` batches at most are under way, and there is one entry for each caller that waits.
-- Whoever asks lets the loop go on before it has its answer, and one turn answers `_BATCH_MAX` from memory at most.
-- The loop touches no page of the database: one that is not in memory would stop everything until the disk has it.
-- After a batch that had to wait for the disk the next ones are shared out over all free calls, until one had not.
-- Nothing is under way after close(): what was read from may be closed then.
+- Many look-ups at once fail one by one: what one of them meets is its own answer, and fails no other caller.
+- A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
+  agree are taken again if it changed between them.
+- Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
 """
 
 import asyncio
@@ -58,7 +43,15 @@ from tier2.volumes.volume_format import KEY_BYTES_MAX
 _LOOKUPS_MAX = 4
 _LISTED_ROWS_MAX = 1000
 """Read at once behind delete markers, though fewer are asked for."""
-_NATIVE = native_module("tier2.volumes.native.row_reading")
+_NATIVE_ROW_READING = native_module("tier2.volumes.native.row_reading")
+
+_READ_CALLS_MAX = 4
+"""Batches under way at a time: one that waits for the disk holds up only its own."""
+_READ_BATCH_MAX = 64
+"""Look-ups of one call, some 0.4 ms of a thread that computes."""
+_THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
@@ -70,6 +63,9 @@ class ReadRequest:
     start: int = 0
     length: int | None = None
     checked: bool = True
+
+
+_QueuedRead = tuple[ReadRequest, "Future[StoredObject]"]
 
 
 class ObjectReader:
@@ -95,7 +91,7 @@ class ObjectReader:
         if recent is None:
             return None
         row = self._row(wanted, recent[0])
-        answer = _at_hand(row, wanted)
+        answer = _answer_at_hand(row, wanted)
         return row if answer is None else answer
 
     def look_up(self, many: Sequence[ReadRequest]) -> list[StoredObject | ObjectRow | Exception]:
@@ -113,11 +109,11 @@ class ObjectReader:
         small = _small_objects(contents)
         for wanted, content, stored in zip(many, contents, small, strict=True):
             if stored is not None and wanted.version_id is None:
-                found.append(_part(stored, wanted))
+                found.append(_wanted_part(stored, wanted))
                 continue
             try:
                 row = self._row(wanted, content)
-                answer = _at_hand(row, wanted)
+                answer = _answer_at_hand(row, wanted)
             except Exception as error:  # noqa: BLE001 - as above
                 found.append(error)
             else:
@@ -133,7 +129,7 @@ class ObjectReader:
                 if wanted.version_id is None:
                     content = self._index.get(current_key(wanted.key))
                 row = self._row(wanted, content)
-            answer = _at_hand(row, wanted)
+            answer = _answer_at_hand(row, wanted)
             if answer is not None:
                 return answer
             record, row = row.record, None
@@ -248,13 +244,15 @@ def _small_objects(
     contents: Sequence[bytes | Exception | None],
 ) -> Sequence[StoredObject | None]:
     """Those whose rows have all their bytes, checked; None for all others, which are no worse for it."""
-    if _NATIVE is None:
+    if _NATIVE_ROW_READING is None:
         return [None] * len(contents)
-    found: list[StoredObject | None] = _NATIVE.small_objects(contents, IndexRecord, StoredObject)
+    found: list[StoredObject | None] = _NATIVE_ROW_READING.small_objects(
+        contents, IndexRecord, StoredObject
+    )
     return found
 
 
-def _part(stored: StoredObject, wanted: ReadRequest) -> StoredObject:
+def _wanted_part(stored: StoredObject, wanted: ReadRequest) -> StoredObject:
     """Of the whole object, what is wanted."""
     if wanted.length is None and not wanted.start:
         return stored
@@ -262,7 +260,7 @@ def _part(stored: StoredObject, wanted: ReadRequest) -> StoredObject:
     return StoredObject(stored.record, stored.content[wanted.start : end])
 
 
-def _at_hand(row: ObjectRow, wanted: ReadRequest) -> StoredObject | None:
+def _answer_at_hand(row: ObjectRow, wanted: ReadRequest) -> StoredObject | None:
     """The answer, unless bytes have to be read from a volume. Raises CorruptedDataError."""
     record, inline = row.record, row.inline
     start, end = wanted.start, record.size
@@ -276,25 +274,32 @@ def _at_hand(row: ObjectRow, wanted: ReadRequest) -> StoredObject | None:
     return StoredObject(record, inline[start:end])
 
 
-_Result = TypeVar("_Result")
-_Waiting = tuple[ReadRequest, "Future[StoredObject]"]
-
-_CALLS_MAX = 4
-"""Batches under way at a time: one that waits for the disk holds up only its own."""
-_BATCH_MAX = 64
-"""Look-ups of one call, some 0.4 ms of a thread that computes."""
-_THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
-
-
 class ReadQueue:
-    """Close it before what it reads from."""
+    """What waits to be looked up, by the batch. Close it before what it reads from.
+
+        get, head -> (end of this turn of the loop) what the index still has in memory is answered at once
+           all others -> queue -> a batch, in one call: one look into the database for all of it
+              small objects stand in the index: answered by this call
+              blobs: each is read in a call of its own, side by side, unless its batch has nobody else
+
+    Invariants:
+
+    - A look-up begins after it was asked for: it sees every change whose verb had returned by then.
+    - A caller that goes away takes nothing from others.
+    - Nothing waits for company: what one turn of the loop brings begins with its end, unless all calls are under way.
+    - `_READ_CALLS_MAX` batches at most are under way, and there is one entry for each caller that waits.
+    - A caller lets the loop go on before it has its answer, and one turn answers `_READ_BATCH_MAX` from memory at most.
+    - The loop touches no page of the database: one that is not in memory would stop everything until the disk has it.
+    - After a batch that had to wait for the disk the next ones are shared out over all free calls, until one had not.
+    - Nothing is under way after close(): what was read from may be closed then.
+    """
 
     def __init__(self, *, lookups: ObjectReader, executor: Executor | None) -> None:
         self._lookups = lookups
         self._executor = executor
-        self._asked: list[_Waiting] = []
+        self._asked: list[_QueuedRead] = []
         """In this turn of the loop."""
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedRead] = deque()
         self._under_way = 0
         """Batches."""
         self._shared_out = False
@@ -319,7 +324,7 @@ class ReadQueue:
     def call(self, call: Callable[[], _Result]) -> "Future[_Result]":
         """A call of its own, for whatever else is read. Raises what it raises."""
         future: Future[_Result] = asyncio.get_running_loop().create_future()
-        self._start(call, partial(_settle, future), partial(_fail, future))
+        self._start(call, partial(_complete_future, future), partial(_fail_future, future))
         return future
 
     async def close(self) -> None:
@@ -334,14 +339,14 @@ class ReadQueue:
         answered = 0
         has_recent = self._lookups.has_recent
         for waiting in asked:
-            if has_recent and answered < _BATCH_MAX and self._is_answered(waiting):
+            if has_recent and answered < _READ_BATCH_MAX and self._is_answered(waiting):
                 answered += 1
             else:
                 self._queue.append(waiting)
         self._start_batches()
         self._rest()
 
-    def _is_answered(self, waiting: _Waiting) -> bool:
+    def _is_answered(self, waiting: _QueuedRead) -> bool:
         """Whether memory has all that is said of it. A blob is on its way then."""
         wanted, future = waiting
         if future.done():
@@ -349,7 +354,7 @@ class ReadQueue:
         try:
             found = self._lookups.recent(wanted)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
-            _fail(future, error)
+            _fail_future(future, error)
             return True
         if found is None:
             return False
@@ -360,22 +365,22 @@ class ReadQueue:
         return True
 
     def _start_batches(self) -> None:
-        while self._queue and self._under_way < _CALLS_MAX:
+        while self._queue and self._under_way < _READ_CALLS_MAX:
             batch = self._next_batch()
             if not batch:
                 return
             self._under_way += 1
             self._start(
-                partial(_look_up, self._lookups, [wanted for wanted, _ in batch]),
+                partial(_look_up_and_count_pages, self._lookups, [wanted for wanted, _ in batch]),
                 partial(self._end, batch),
                 partial(self._end_failed, batch),
             )
 
-    def _next_batch(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
-        size = _BATCH_MAX
+    def _next_batch(self) -> list[_QueuedRead]:
+        batch: list[_QueuedRead] = []
+        size = _READ_BATCH_MAX
         if self._shared_out:
-            size = min(size, -(-len(self._queue) // (_CALLS_MAX - self._under_way)))
+            size = min(size, -(-len(self._queue) // (_READ_CALLS_MAX - self._under_way)))
         while self._queue and len(batch) < size:
             waiting = self._queue.popleft()
             if not waiting[1].done():
@@ -384,7 +389,7 @@ class ReadQueue:
 
     def _end(
         self,
-        batch: list[_Waiting],
+        batch: list[_QueuedRead],
         found: tuple[list[StoredObject | ObjectRow | Exception], bool],
     ) -> None:
         self._under_way -= 1
@@ -400,21 +405,21 @@ class ReadQueue:
             elif isinstance(one, ObjectRow):
                 self._read_alone(waiting, one)
             else:
-                _fail(future, one)
+                _fail_future(future, one)
         self._start_batches()
 
-    def _end_failed(self, batch: list[_Waiting], error: BaseException) -> None:
+    def _end_failed(self, batch: list[_QueuedRead], error: BaseException) -> None:
         self._under_way -= 1
         for _, future in batch:
-            _fail(future, error)
+            _fail_future(future, error)
         self._start_batches()
 
-    def _read_alone(self, waiting: _Waiting, row: ObjectRow | None) -> None:
+    def _read_alone(self, waiting: _QueuedRead, row: ObjectRow | None) -> None:
         wanted, future = waiting
         self._start(
             partial(self._lookups.read, wanted, row),
-            partial(_settle, future),
-            partial(_fail, future),
+            partial(_complete_future, future),
+            partial(_fail_future, future),
         )
 
     def _start(
@@ -451,7 +456,7 @@ class ReadQueue:
             self._idle = None
 
 
-def _look_up(
+def _look_up_and_count_pages(
     lookups: ObjectReader, many: list[ReadRequest]
 ) -> tuple[list[StoredObject | ObjectRow | Exception], bool]:
     """In a thread: the answers, and whether a page of the database had to be read from the disk."""
@@ -464,12 +469,12 @@ def _pages_read() -> int:
     return 0 if _THIS_THREAD is None else resource.getrusage(_THIS_THREAD).ru_majflt
 
 
-def _settle(future: "Future[_Result]", found: _Result) -> None:
+def _complete_future(future: "Future[_Result]", found: _Result) -> None:
     if not future.done():
         future.set_result(found)
 
 
-def _fail(future: "Future[_Result]", error: BaseException) -> None:
+def _fail_future(future: "Future[_Result]", error: BaseException) -> None:
     if future.done():
         return
     if isinstance(error, OSError):

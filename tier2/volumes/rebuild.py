@@ -1,47 +1,25 @@
 """Makes a lost index anew from the volumes alone (H68), with bounded memory.
 
-    volumes, one after the other: plain records (record_block), the newest of each key so far -> `o` rows;
+    volumes, one after the other: plain records (volume_format.py), the newest of each key so far -> `o` rows;
                                   of all others, for each key and version id the newest so far -> `a` rows;
                                   where the bytes of each hash are -> `b` rows without references
     `a` rows in key order:        what is left of each key, with its `o` row -> `o`, `v`, `i` rows, references, sums
-    `b` rows:                     those that nobody names go, the others are live
+    `b` rows:                     those that nothing names go, the others are live
     volumes' rows, next number:   one batch
+
+Plain records are taken by the block (`RecordBlocks`): the row of one is the record's own bytes behind four numbers,
+which are written over what stands there before them in memory; nothing of it is taken apart, or copied. Their rows go
+into the index by the ten thousand, in key order (`PlainRows`). All other records are read by the scan, one by one.
 
 Invariants:
 
 - Numbers decide, never the order in which records are met (H69); of two copies of one record either may be taken.
 - A tombstone is a record like others: what is older than it stays away (H70).
-- The last group of all is there whole or not at all (group_tail).
-- Nothing is synced here. Until somebody has, a crash begins the rebuild again, from nothing (index_mark).
+- The last write batch of all is there whole or not at all (`BatchTail` in recovery.py).
+- Nothing is synced here. Until a sync has followed, a crash begins the rebuild again, from nothing (opening.py).
 - Memory: one batch of records, one of plain rows, and a row for each volume.
 
 A change of hold counts like a put: it carries the whole record.
-
-Many records at once, from a stretch of a volume that stands in memory: what makes a rebuild of small objects fast.
-
-A plain record is the put of an inline object without a version id. Its row is the record's own bytes behind four
-numbers, which are written over what stands there before them in memory: nothing of it is taken apart, or copied.
-All others are read by the scan, one by one. The walk over them is native where that was built (`native/record_walk.c`),
-and does the same.
-
-Invariants:
-
-- Whole groups only, from the start of one: what is taken cannot turn out to be torn later.
-- Every record that is taken has a good header and a good body, as in a scan. The first one that has not, or that the
-  stretch cuts off, ends the block in front of its group: the scan says what is wrong with it.
-
-The rows of plain records on their way into an index that is made anew: by the ten thousand, in key order.
-
-Invariants:
-
-- The row of the highest number of a key stays, in whatever order they come (H69); of two with one number either may.
-- Memory: `bytes_max` bytes that rows are made in (row_memory), and what Python needs for so many of them. Rows that
-  come in about the order of their keys use a part of it, again and again: memory that the system has to give first
-  costs as much as reading what it is filled with.
-
-Memory in which rows are made where they were read: a piece of a volume is read to here, and its rows are views.
-
-Invariant: nothing that lies here is a good row any more after `clear`; whoever keeps a row longer copies it.
 """
 
 import mmap
@@ -101,15 +79,47 @@ from tier2.volumes.volume_format import (
     seed_of,
 )
 
-_BATCH_RECORDS = 10_000
-_BATCH_BYTES = 32 << 20
-_PLAIN_BYTES = 128 << 20
+_STAGED_BATCH_RECORDS = 10_000
+_STAGED_BATCH_BYTES = 32 << 20
+_PLAIN_ROWS_BYTES = 128 << 20
 """Of volumes, put in order at once: what comes in key order anyway, and a store of this size, is written once."""
-_PAGE_ROWS = 2000
+_INDEX_PAGE_ROWS = 2000
+
+STRETCH_BYTES_MAX = 8 << 20
+"""What is read at once, at most."""
+_STRETCH_BYTES_MIN = 2 << 20
+"""And at first: so much stays near the processor until its rows are stored."""
+_STRETCH_CUT_OFF_SHARE = 4
+"""Where more than one in so many bytes is the front of a group that is cut off, a stretch is too short."""
+_BLOCK_RECORD_BYTES_MAX = 1 << 20
+"""A longer one is left to the scan, which reads it piece by piece."""
+_HEADER_CRC_FROM = 8
+_PLAIN_PUT_KIND = RecordKind.PUT.value
+
+_PLAIN_BATCH_ROWS = 2000
+"""The database uses the pages of so many for the next batch again."""
+_ORDER_STEP_BYTES_MAX = 2 << 20
+"""After so much more it is looked whether the rows follow those that are stored."""
+_ORDER_LOOKED_SHARE = 8
+"""At one row in so many."""
+_ORDER_STRAYS_SHARE = 10
+"""One of these in so many need not."""
+
+Walked: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""Whole groups, where the last of them ends in the volume; and of what is in them: rows, others, bytes of the records
+of the rows, and the lowest and the highest number of these."""
+Walk: TypeAlias = Callable[[memoryview, int, int, int, list[NewRow], Callable[[int], bool]], Walked]
+"""Of a stretch, where that begins in the volume, the number and the seed of the volume: rows of plain records are put
+into the list, and the places of others in the volume are called with; where that returns False it ends."""
+Order: TypeAlias = Callable[[list[NewRow]], bool]
+"""Sorts rows by their keys, those of one key as they came; whether any key is there twice."""
+
+_StagedRow: TypeAlias = tuple[int, ObjectRow | None]
+_NEVER_STAGED: _StagedRow = (-1, None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tail:
+class _TornTail:
     """The end of a volume whose last group is not there whole."""
 
     volume: int
@@ -118,11 +128,7 @@ class _Tail:
     items: list[ScannedRecord | DamagedStretch]
 
 
-_Staged: TypeAlias = tuple[int, ObjectRow | None]
-_NEVER: _Staged = (-1, None)
-
-
-class _Batch:
+class _StagedBatch:
     """Records that are staged together."""
 
     def __init__(self) -> None:
@@ -135,7 +141,7 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        return len(self.records) >= _BATCH_RECORDS or self._bytes >= _BATCH_BYTES
+        return len(self.records) >= _STAGED_BATCH_RECORDS or self._bytes >= _STAGED_BATCH_BYTES
 
 
 @dataclass(slots=True)
@@ -164,11 +170,11 @@ class Rebuild:
         self._volumes = volumes
         self._summary = ReplaySummary(rebuilt=why)
         self._rows: dict[int, VolumeRow] = {}
-        self._tails: list[_Tail] = []
+        self._tails: list[_TornTail] = []
         self._sequence_highest = 0
         self._plain = PlainRows(
             index=index,
-            bytes_max=_PLAIN_BYTES,
+            bytes_max=_PLAIN_ROWS_BYTES,
             superseded=lambda volume, length: self._add_live(volume, -length),
         )
 
@@ -213,7 +219,7 @@ class Rebuild:
 
     def _stage_records(self, number: int, size: int, scan: VolumeScan, secret: int) -> None:
         tail = BatchTail(scan.offset)
-        batch = _Batch()
+        batch = _StagedBatch()
         doubtful: list[ScannedRecord | DamagedStretch] = []
         items = iter(scan)
         blocks = RecordBlocks(scan, volume=number, secret=secret, memory_for=self._plain.memory_for)
@@ -240,10 +246,10 @@ class Rebuild:
                     batch.append(one)
             if batch.is_full:
                 self._stage(number, batch.records)
-                batch = _Batch()
+                batch = _StagedBatch()
         self._stage(number, batch.records)
         if tail.cut_at is not None:
-            self._tails.append(_Tail(number, tail.cut_at, size, doubtful))
+            self._tails.append(_TornTail(number, tail.cut_at, size, doubtful))
 
     def _take_plain(self, number: int, block: RecordBlock) -> None:
         if not block.plain:
@@ -253,7 +259,7 @@ class Rebuild:
         self._add_live(number, block.plain_bytes)
         self._plain.take(block.plain, block.end - block.start)
 
-    def _settle(self, tail: _Tail) -> None:
+    def _settle(self, tail: _TornTail) -> None:
         """Cut off what nobody was answered: the last group of all, if it is not there whole.
 
         Damage in the last group of an older volume is no torn write: its good records count.
@@ -335,15 +341,15 @@ class Rebuild:
 
     def _make_objects(self) -> None:
         pending_key: bytes | None = None
-        staged: dict[bytes, _Staged] = {}
+        staged: dict[bytes, _StagedRow] = {}
         changes: dict[bytes, bytes | None] = {}
-        for row_key, content in _rows_of(self._index, STAGED):
+        for row_key, content in _rows_of_kind(self._index, STAGED):
             key, version_id = row_key[len(STAGED) :].split(b"\0", 1)
             if key != pending_key:
                 self._make_object(pending_key, staged, changes)
                 pending_key, staged = key, {}
                 # Only between two keys: a crash begins everything again, but a page may end anywhere.
-                if len(changes) >= _PAGE_ROWS:
+                if len(changes) >= _INDEX_PAGE_ROWS:
                     self._index.apply(sorted(changes.items()))
                     changes.clear()
             changes[row_key] = None
@@ -352,7 +358,7 @@ class Rebuild:
         self._index.apply(sorted(changes.items()))
 
     def _make_object(
-        self, key: bytes | None, staged: dict[bytes, _Staged], changes: dict[bytes, bytes | None]
+        self, key: bytes | None, staged: dict[bytes, _StagedRow], changes: dict[bytes, bytes | None]
     ) -> None:
         """The rows of one key: its newest version, and those before it."""
         if key is None:
@@ -363,7 +369,7 @@ class Rebuild:
             row = decode_object_row(plain)
             self._add_live(row.volume, -row.record_length)
             changes[current_key(key)] = None
-            if row.record.sequence > staged.get(b"", _NEVER)[0]:
+            if row.record.sequence > staged.get(b"", _NEVER_STAGED)[0]:
                 staged[b""] = row.record.sequence, row
         versions = [row for _, row in staged.values() if row is not None]
         kept = [row for row in versions if self._refer(row, changes)]
@@ -393,13 +399,13 @@ class Rebuild:
 
     def _count_blobs(self) -> None:
         unnamed: list[tuple[bytes, bytes | None]] = []
-        for row_key, content in _rows_of(self._index, BLOB):
+        for row_key, content in _rows_of_kind(self._index, BLOB):
             blob: BlobRow = decode_blob_row(content)
             if blob.references:
                 self._add_live(blob.volume, blob.size)
                 continue
             unnamed.append((row_key, None))
-            if len(unnamed) >= _PAGE_ROWS:
+            if len(unnamed) >= _INDEX_PAGE_ROWS:
                 self._index.apply(unnamed)
                 unnamed = []
         self._index.apply(unnamed)
@@ -409,39 +415,28 @@ class Rebuild:
         self._rows[number] = replace(row, live_bytes=row.live_bytes + by)
 
 
-def _rows_of(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:
+def _rows_of_kind(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:
     """All rows of one kind, in key order, while those that were passed may change."""
     first, end = first_byte, bytes([first_byte[0] + 1])
     while True:
-        rows = index.scan(first, end, _PAGE_ROWS)
+        rows = index.scan(first, end, _INDEX_PAGE_ROWS)
         yield from rows
-        if len(rows) < _PAGE_ROWS:
+        if len(rows) < _INDEX_PAGE_ROWS:
             return
         first = rows[-1][0] + b"\0"
 
 
-STRETCH_BYTES_MAX = 8 << 20
-"""What is read at once, at most."""
-_STRETCH_BYTES_MIN = 2 << 20
-"""And at first: so much stays near the processor until its rows are stored."""
-_CUT_OFF_SHARE = 4
-"""Where more than one in so many bytes is the front of a group that is cut off, a stretch is too short."""
-_RECORD_BYTES_MAX = 1 << 20
-"""A longer one is left to the scan, which reads it piece by piece."""
-_HEADER_CRC_FROM = 8
-_PLAIN_PUT = RecordKind.PUT.value
-
-
-Walked: TypeAlias = tuple[int, int, int, int, int, int, int]
-"""Whole groups, where the last of them ends in the volume; and of what is in them: rows, others, bytes of the records
-of the rows, and the lowest and the highest number of these."""
-Walk: TypeAlias = Callable[[memoryview, int, int, int, list[NewRow], Callable[[int], bool]], Walked]
-"""Of a stretch, where that begins in the volume, the number and the seed of the volume: rows of plain records are put
-into the list, and the places of others in the volume are called with; where that returns False it ends."""
-
-
 class RecordBlocks:
-    """Takes them from the front of a scan."""
+    """Takes blocks of records from the front of a scan: from a stretch of a volume that stands in memory.
+
+    The walk over them is native where that was built (`native/record_walk.c`), and does the same.
+
+    Invariants:
+
+    - Whole write batches only, from the start of one: what is taken cannot turn out to be torn later.
+    - Every record that is taken has a good header and a good body, as in a scan. The first one that has not, or that
+      the stretch cuts off, ends the block in front of its batch: the scan says what is wrong with it.
+    """
 
     def __init__(
         self,
@@ -464,13 +459,13 @@ class RecordBlocks:
 
         To be called where a group begins. Raises OSError.
         """
-        if self._scan.next_length() > _RECORD_BYTES_MAX:
+        if self._scan.next_length() > _BLOCK_RECORD_BYTES_MAX:
             return None
         while True:
             block = self._next()
             is_all = self._stretch >= min(STRETCH_BYTES_MAX, self._scan.bytes_left)
             cut_off = self._stretch - (block.end - block.start)
-            if not is_all and cut_off * _CUT_OFF_SHARE > self._stretch:
+            if not is_all and cut_off * _STRETCH_CUT_OFF_SHARE > self._stretch:
                 self._stretch *= 2
             if block.groups or is_all:
                 self._scan.pass_to(block.end)
@@ -531,7 +526,7 @@ def walk_in_python(
         if following > size:
             break
         plain = False
-        if kind == _PLAIN_PUT and length >= front_bytes:
+        if kind == _PLAIN_PUT_KIND and length >= front_bytes:
             flags, object_bytes, its_sequence, id_length = front_of(content, front)
             plain = (
                 flags == INLINE_ONLY
@@ -572,37 +567,17 @@ def native_walk() -> Walk | None:
 FASTEST_WALK = native_walk() or walk_in_python
 
 
-_BATCH_ROWS = 2000
-"""The database uses the pages of so many for the next batch again."""
-_STEP_BYTES_MAX = 2 << 20
-"""After so much more it is looked whether the rows follow those that are stored."""
-_LOOKED_SHARE = 8
-"""At one row in so many."""
-_STRAYS_SHARE = 10
-"""One of these in so many need not."""
-
-Order: TypeAlias = Callable[[list[NewRow]], bool]
-"""Sorts rows by their keys, those of one key as they came; whether any key is there twice."""
-
-
-def native_order() -> Order | None:
-    """None where it was not built, or is switched off."""
-    module = native_module("tier2.volumes.native.row_order")
-    found: Order | None = None if module is None else module.order
-    return found
-
-
-def order_in_python(rows: list[NewRow]) -> bool:
-    """See Order."""
-    rows.sort(key=itemgetter(0))
-    return len({key for key, _ in rows}) < len(rows)
-
-
-_ORDER = native_order() or order_in_python
-
-
 class PlainRows:
-    """Collects, sorts, stores."""
+    """Collects, sorts and stores the rows of plain records, by the ten thousand, in key order.
+
+    Invariants:
+
+    - The row of the highest number of a key stays, in whatever order they come (H69); of two with one number either
+      may.
+    - Memory: `bytes_max` bytes that rows are made in (`RowMemory`), and what Python needs for so many of them. Rows
+      that come in about the order of their keys use a part of it, again and again: memory that the system has to give
+      first costs as much as reading what it is filled with.
+    """
 
     def __init__(
         self, *, index: IndexDatabase, bytes_max: int, superseded: Callable[[int, int], None]
@@ -615,7 +590,7 @@ class PlainRows:
         self._highest_stored = b""
         self._highest_looked_at = b""
         """Of those that are not stored."""
-        self._step = min(_STEP_BYTES_MAX, bytes_max // 8)
+        self._step = min(_ORDER_STEP_BYTES_MAX, bytes_max // 8)
         self._look_at = self._step
         self._seen = self._looked = self._strays = 0
         """Rows that were seen, those of them that were looked at, and those of these that do not follow."""
@@ -638,13 +613,13 @@ class PlainRows:
     def store(self) -> None:
         """Everything that was taken is in the index. Raises OSError."""
         rows, self._rows = self._rows, []
-        repeated = _ORDER(rows)
+        repeated = _FASTEST_ORDER(rows)
         if rows:
             self._highest_stored = max(self._highest_stored, rows[-1][0])
         if repeated:
             rows = self._newest_of_each(rows)
-        for first in range(0, len(rows), _BATCH_ROWS):
-            self._store(rows[first : first + _BATCH_ROWS])
+        for first in range(0, len(rows), _PLAIN_BATCH_ROWS):
+            self._store(rows[first : first + _PLAIN_BATCH_ROWS])
         self._memory.clear()
         self._highest_looked_at = b""
         self._look_at = self._step
@@ -657,7 +632,7 @@ class PlainRows:
         before the first of them are stored: an index that is filled in order takes half as long.
         """
         self._look_at += self._step
-        newest = [key for key, _ in self._rows[self._seen :: _LOOKED_SHARE]]
+        newest = [key for key, _ in self._rows[self._seen :: _ORDER_LOOKED_SHARE]]
         self._seen = len(self._rows)
         highest = self._highest_stored or self._highest_looked_at
         self._highest_looked_at = max([self._highest_looked_at, *newest])
@@ -665,7 +640,7 @@ class PlainRows:
             return False
         self._looked += len(newest)
         self._strays += sum(key <= highest for key in newest)
-        return self._strays * _STRAYS_SHARE <= self._looked
+        return self._strays * _ORDER_STRAYS_SHARE <= self._looked
 
     def _store(self, rows: list[NewRow]) -> None:
         newer: list[tuple[bytes, bytes | None]] = []
@@ -693,8 +668,27 @@ class PlainRows:
         return list(newest.values())
 
 
+def native_order() -> Order | None:
+    """None where it was not built, or is switched off."""
+    module = native_module("tier2.volumes.native.row_order")
+    found: Order | None = None if module is None else module.order
+    return found
+
+
+def order_in_python(rows: list[NewRow]) -> bool:
+    """See Order."""
+    rows.sort(key=itemgetter(0))
+    return len({key for key, _ in rows}) < len(rows)
+
+
+_FASTEST_ORDER = native_order() or order_in_python
+
+
 class RowMemory:
-    """`size` bytes; the system gives them when they are written for the first time."""
+    """`size` bytes in which rows are made where they were read; the system gives them when they are first written.
+
+    Invariant: nothing that lies here is a good row any more after `clear`; a caller that keeps a row longer copies it.
+    """
 
     def __init__(self, size: int) -> None:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

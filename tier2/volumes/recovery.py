@@ -1,26 +1,18 @@
 """Brings the index up to what the volumes say, when it lags behind by some records: after a kill or a power cut.
 
-Every group is indexed after it was synced, in order; so what the index lacks are exactly the records with numbers at or
-above its own next number. A record below it that stands in an unindexed tail is a copy that compaction had not yet
-published (the original still counts), or belongs to a group that failed.
+Every write batch is indexed after it was synced, in order; so what the index lacks are exactly the records with numbers
+at or above its own next number. A record below it that stands in an unindexed tail is a copy that compaction had not
+yet published (the original still counts), or belongs to a batch that failed.
 
 Invariants:
 
 - Nothing is indexed before it is certain: the tails are synced first, since a kill leaves bytes that only the page
   cache holds (H39).
-- A group that is not there whole is cut off before anything is indexed (group_tail): no later rebuild may find it.
+- A batch that is not there whole is cut off before anything is indexed (`BatchTail`): no later rebuild may find it.
 - Records are applied in the order of their numbers, whatever volume they stand in, and each number once.
 
-Memory is proportional to what the index lacks: one group after a kill, a few after a power cut. An index that is gone
-is the business of rebuild.
-
-Where the last whole group of a volume ends: what a cut left of the one behind it was never answered.
-
-A group is one write. A power cut keeps any part of it, so records behind a hole may be whole; yet none of them was
-acknowledged, and one may refer to another that is lost. So the group is there whole or not at all.
-
-Invariant: damage that another group follows is no torn write, since that group was written after a sync: nothing is
-cut then, and the damage is reported.
+Memory is proportional to what the index lacks: one batch after a kill, a few after a power cut. An index that is gone
+is the business of rebuild.py.
 """
 
 import logging
@@ -48,7 +40,7 @@ from tier2.volumes.volume_files import (
 from tier2.volumes.volume_format import RecordKind
 
 _LOGGER = logging.getLogger(__name__)
-_VOLUMES_MAX = 1 << 30
+_VOLUME_ROWS_MAX = 1 << 30
 
 
 @dataclass(slots=True)
@@ -99,7 +91,7 @@ class ReplaySummary:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _TailRecord:
     volume: int
     scanned: ScannedRecord
 
@@ -121,7 +113,7 @@ class TailReplay:
         stored = self._index.get(NEXT_SEQUENCE)
         summary.sequence_next = indexed = 1 if stored is None else decode_sequence(stored)
         numbers = self._volumes.numbers()
-        found: list[_Found] = []
+        found: list[_TailRecord] = []
         for number in numbers:
             found += self._read_tail(number, indexed)
         found.sort(key=lambda one: (one.scanned.header.sequence, one.volume))
@@ -139,7 +131,7 @@ class TailReplay:
             self._index.apply(sorted(changes.items()))
         return summary
 
-    def _read_tail(self, number: int, indexed: int) -> list[_Found]:
+    def _read_tail(self, number: int, indexed: int) -> list[_TailRecord]:
         summary = self._summary
         row = self._changes.volume(number)
         start = 0 if row is None else row.indexed_to
@@ -165,7 +157,7 @@ class TailReplay:
         finally:
             file.close()
         end = size
-        cut_at = _torn_copies(items, indexed)
+        cut_at = _torn_copies_offset(items, indexed)
         if cut_at is None:
             cut_at = tail.cut_at
         if cut_at is not None:
@@ -176,9 +168,9 @@ class TailReplay:
 
     def _sort_out(
         self, number: int, end: int, items: list[ScannedRecord | DamagedStretch], indexed: int
-    ) -> list[_Found]:
+    ) -> list[_TailRecord]:
         summary = self._summary
-        found: list[_Found] = []
+        found: list[_TailRecord] = []
         for one in items:
             if isinstance(one, DamagedStretch):
                 if one.offset < end:
@@ -195,7 +187,7 @@ class TailReplay:
                 summary.copies += 1
             else:
                 summary.records += 1
-                found.append(_Found(number, one))
+                found.append(_TailRecord(number, one))
             self._changes.note_written(number, end=0, lowest=sequence, highest=sequence)
             if one.header.is_deleted:
                 self._changes.note_tombstones(
@@ -205,7 +197,7 @@ class TailReplay:
         return found
 
     def _forget_missing(self, present: set[int]) -> None:
-        for row_key, content in self._index.scan(VOLUME, VOLUME + b"\xff" * 5, _VOLUMES_MAX):
+        for row_key, content in self._index.scan(VOLUME, VOLUME + b"\xff" * 5, _VOLUME_ROWS_MAX):
             number = int.from_bytes(row_key[len(VOLUME) :], "big")
             if number in present:
                 continue
@@ -216,7 +208,7 @@ class TailReplay:
             else:
                 self._changes.forget_volume(number)
 
-    def _apply(self, found: _Found) -> None:
+    def _apply(self, found: _TailRecord) -> None:
         changes, key, record = self._changes, found.scanned.key, found.scanned.record
         present = changes.version(key, record.version_id)
         match found.scanned.header.kind:
@@ -236,7 +228,7 @@ class TailReplay:
             case RecordKind.BLOB:
                 raise AssertionError("bytes without an object are not applied")
 
-    def _has_blob(self, found: _Found) -> bool:
+    def _has_blob(self, found: _TailRecord) -> bool:
         """The blob of the record has a row now: its own bytes, or those of another record.
 
         Whoever brought bytes that were there already had found those damaged: all are led to the new ones, as then.
@@ -256,7 +248,7 @@ class TailReplay:
         return True
 
 
-def _torn_copies(items: list[ScannedRecord | DamagedStretch], indexed: int) -> int | None:
+def _torn_copies_offset(items: list[ScannedRecord | DamagedStretch], indexed: int) -> int | None:
     """Where a tail of copies that nobody names has its first hole: what was not yet synced is in no order."""
     holes = [one.offset for one in items if isinstance(one, DamagedStretch)]
     only_copies = all(
@@ -278,7 +270,14 @@ def object_row_of(volume: int, scanned: ScannedRecord) -> ObjectRow:
 
 
 class BatchTail:
-    """Follows one scan."""
+    """Follows one scan, and says where the last whole write batch of the volume ends.
+
+    A batch is one write. A power cut keeps any part of it, so records behind a hole may be whole; yet none of them was
+    acknowledged, and one may refer to another that is lost. So the batch is there whole or not at all.
+
+    Invariant: damage that another batch follows is no torn write, since that batch was written after a sync: nothing is
+    cut then, and the damage is reported.
+    """
 
     def __init__(self, start: int) -> None:
         """`start`: where the scan begins, at the end of a group."""

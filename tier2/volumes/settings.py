@@ -47,7 +47,7 @@ class VolumeSettings:
     compaction_batch_bytes: int = 64 << 20
     """So much is copied before it is synced, verified and published."""
     multipart_memory_bytes_max: int = 32 << 20
-    """A completed upload up to this size joins the queue like a put; a larger one is streamed to a volume of its own."""
+    """A completed upload up to this size joins the queue like a put; a larger one is streamed to its own volume."""
     multipart_uploads_max: int = 10_000
     """Uploads that are begun and not completed."""
     multipart_seconds_max: float = 7 * 24 * 3600.0

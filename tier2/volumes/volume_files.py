@@ -1,17 +1,6 @@
-"""The volume files of one engine: made, written by their maker, read by anybody, removed.
+"""The volumes of one engine on the disk: its identity, and files that are made, written, read, scanned, cut, removed.
 
-Invariants:
-
-- A volume that is written was made by this object: header written and synced, then its directory, before any record.
-- A volume that is being written is in `written_now` until its writer releases it: nobody compacts or removes it.
-- Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and whoever
-  does not find it asks the index again (H8).
-- Of what an open volume has synced the system need not keep more than `cached_bytes_max` in memory: a stream of writes
-  then goes on through the same pages, and pushes nobody else's out.
-
-Blocking; made for an executor, by several of its threads at once.
-
-The directory of an engine, and the id that its volumes carry.
+The identity of an engine is in its directory, and every volume carries the id in its header:
 
     DIR/identity    b"S4ENGINE", u8 version 1, 7 zero bytes, 16 bytes engine id, u32 CRC32; written once
 
@@ -19,15 +8,15 @@ Invariants:
 
 - The identity is durable before the first volume; a directory with volumes and without an identity is refused, never
   given a new one.
+- A volume that is written was made by this `VolumeFiles`: header written and synced, then its directory, before any
+  record.
+- A volume that is being written is in `written_now` until its writer releases it: nobody compacts or removes it.
+- Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and a reader
+  that does not find it asks the index again (H8).
+- Of what an open volume has synced the system need not keep more than `cached_bytes_max` in memory: a stream of writes
+  then goes on through the same pages, and does not push out the pages of others.
 
-Reads a volume record by record, from front to back, past whatever is damaged.
-
-Invariants:
-
-- Every record that is yielded has a good header and a good body; the blob is checked piece by piece, never held whole.
-- A good header with a bad body is skipped by its length and reported; a bad header is reported once, and the search for
-  the next good one goes on at multiples of 8 (H71).
-- What cannot be read is reported with its extent; nothing is passed over in silence.
+Blocking; made for an executor, by several of its threads at once.
 """
 
 import errno
@@ -59,13 +48,73 @@ from tier2.volumes.volume_format import (
 )
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
 SLICE_BYTES = 4 << 20
-
-
 CACHED_BYTES_MAX = 256 << 20
 """As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
+PAST_CACHE_BYTES_MIN = 1 << 20
+"""So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
+EARLY_BYTES_MIN = 1 << 20
+"""Longer groups are written in pieces, and each begins to go to the disk at once."""
+_EARLY_PIECE_BYTES_MIN = 512 << 10
+_EARLY_PIECES_MAX = 8
+_FORGOTTEN_BYTES_MIN = 8 << 20
+"""What is asked of the system at once."""
+
+_VOLUME_NAME_PREFIX, _VOLUME_NAME_SUFFIX = "volume_", ".dat"
+_NUMBER_ATTEMPTS_MAX = 100
+
+_IDENTITY_MAGIC = b"S4ENGINE\x01" + bytes(7)
+_IDENTITY_BYTES = 36
+
+_SCAN_STEP_BYTES = 4 << 20
+
+
+class ForeignVolumeError(CorruptedDataError):
+    """A good volume, of another store: nothing here is touched before a person has looked."""
+
+
+class DamagedHeaderError(CorruptedDataError):
+    """A volume that cannot be read from end to end: what the index knows of it still can."""
+
+
+def is_engine_directory(directory: str, files: FileSystem) -> bool:
+    """Whether volumes were opened here before."""
+    return files.exists(f"{directory}/identity") and files.is_directory(f"{directory}/volumes")
+
+
+def engine_identity(directory: str, files: FileSystem, random: Random) -> bytes:
+    """The engine's id; made and made durable if there is none yet. Raises CorruptedDataError."""
+    path = f"{directory}/identity"
+    if not files.exists(path):
+        if files.list(f"{directory}/volumes"):
+            raise CorruptedDataError(f"volumes without an identity directory={directory}")
+        _write_identity(directory, path, files, random)
+    file = files.open(path)
+    try:
+        content = file.read_at(0, _IDENTITY_BYTES + 1)
+    finally:
+        file.close()
+    body = content[:-4]
+    if (
+        len(content) != _IDENTITY_BYTES
+        or not body.startswith(_IDENTITY_MAGIC)
+        or crc32_of(body) != int.from_bytes(content[-4:], "big")
+    ):
+        raise CorruptedDataError(f"the identity of the volumes is damaged path={path}")
+    return body[len(_IDENTITY_MAGIC) :]
+
+
+def _write_identity(directory: str, path: str, files: FileSystem, random: Random) -> None:
+    temporary = f"{directory}/identity.new"
+    body = _IDENTITY_MAGIC + random.randbytes(16)
+    file = files.open(temporary, create=True)
+    try:
+        file.write_at(0, [body + crc32_of(body).to_bytes(4, "big")])
+        file.sync_data()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.sync_directory(directory)
 
 
 class OpenVolume:
@@ -96,7 +145,7 @@ class OpenVolume:
         elif length < EARLY_BYTES_MIN:
             self.file.write_synced(self.end, buffers)
         else:
-            self._write_early(buffers, max(_PIECE_BYTES_MIN, -(-length // _PIECES_MAX)))
+            self._write_early(buffers, max(_EARLY_PIECE_BYTES_MIN, -(-length // _EARLY_PIECES_MAX)))
             self.file.sync_data()
         self.end += length
         self._forget_until(self.end - self._cached_bytes_max)
@@ -104,7 +153,7 @@ class OpenVolume:
     def _write_early(self, buffers: Sequence[BufferView], piece_bytes: int) -> None:
         """The disk is busy with the first pieces while the next ones are copied."""
         offset = self.end
-        for piece, length in _pieces(buffers, piece_bytes):
+        for piece, length in _buffers_by_piece(buffers, piece_bytes):
             self.file.write_at(offset, piece)
             # Advice: the sync behind it is what counts.
             with suppress(OSError):
@@ -133,46 +182,7 @@ class OpenVolume:
         self.file.close()
 
 
-def write_record(
-    target: OpenVolume, header: RecordHeader, front: bytes, blob: list[bytes] | Iterator[bytes]
-) -> None:
-    """Append a record whose checksum is known already, unsynced; small ones in one write. Raises OSError."""
-    buffers: list[BufferView] = [encode_record_header(header, target.secret) + front]
-    waiting = len(buffers[0])
-    for piece in blob:
-        buffers.append(piece)
-        waiting += len(piece)
-        if waiting >= SLICE_BYTES:
-            target.write_unsynced(buffers, waiting)
-            buffers, waiting = [], 0
-    padding = header.total_length - RECORD_HEADER_BYTES - header.body_length
-    buffers.append(bytes(padding))
-    target.write_unsynced(buffers, waiting + padding)
-
-
-_PREFIX, _SUFFIX = "volume_", ".dat"
-_NUMBER_ATTEMPTS_MAX = 100
-
-
-PAST_CACHE_BYTES_MIN = 1 << 20
-"""So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
-EARLY_BYTES_MIN = 1 << 20
-"""Longer groups are written in pieces, and each begins to go to the disk at once."""
-_PIECE_BYTES_MIN = 512 << 10
-_PIECES_MAX = 8
-_FORGOTTEN_BYTES_MIN = 8 << 20
-"""What is asked of the system at once."""
-
-
-class ForeignVolumeError(CorruptedDataError):
-    """A good volume, of another store: nothing here is touched before a person has looked."""
-
-
-class DamagedHeaderError(CorruptedDataError):
-    """A volume that cannot be read from end to end: what the index knows of it still can."""
-
-
-def _pieces(
+def _buffers_by_piece(
     buffers: Sequence[BufferView], piece_bytes: int
 ) -> Iterator[tuple[list[BufferView], int]]:
     """The same bytes in lists of buffers of `piece_bytes` together, each with its length; the last may be shorter."""
@@ -190,6 +200,23 @@ def _pieces(
             length += len(view)
     if piece:
         yield piece, length
+
+
+def write_record(
+    target: OpenVolume, header: RecordHeader, front: bytes, blob: list[bytes] | Iterator[bytes]
+) -> None:
+    """Append a record whose checksum is known already, unsynced; small ones in one write. Raises OSError."""
+    buffers: list[BufferView] = [encode_record_header(header, target.secret) + front]
+    waiting = len(buffers[0])
+    for piece in blob:
+        buffers.append(piece)
+        waiting += len(piece)
+        if waiting >= SLICE_BYTES:
+            target.write_unsynced(buffers, waiting)
+            buffers, waiting = [], 0
+    padding = header.total_length - RECORD_HEADER_BYTES - header.body_length
+    buffers.append(bytes(padding))
+    target.write_unsynced(buffers, waiting + padding)
 
 
 class VolumeFiles:
@@ -215,9 +242,9 @@ class VolumeFiles:
     def numbers(self) -> list[int]:
         """Of the volumes that exist, in order; new ones are numbered above the highest."""
         found = sorted(
-            int(name[len(_PREFIX) : -len(_SUFFIX)])
+            int(name[len(_VOLUME_NAME_PREFIX) : -len(_VOLUME_NAME_SUFFIX)])
             for name in self._files.list(self.directory)
-            if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+            if name.startswith(_VOLUME_NAME_PREFIX) and name.endswith(_VOLUME_NAME_SUFFIX)
         )
         if found:
             self._number_highest = max(self._number_highest, found[-1])
@@ -348,54 +375,7 @@ class VolumeFiles:
         self._files.sync_directory(self.directory)
 
     def path(self, number: int) -> str:
-        return f"{self.directory}/{_PREFIX}{number:06d}{_SUFFIX}"
-
-
-_MAGIC = b"S4ENGINE\x01" + bytes(7)
-_IDENTITY_BYTES = 36
-
-
-def is_engine_directory(directory: str, files: FileSystem) -> bool:
-    """Whether volumes were opened here before."""
-    return files.exists(f"{directory}/identity") and files.is_directory(f"{directory}/volumes")
-
-
-def engine_identity(directory: str, files: FileSystem, random: Random) -> bytes:
-    """The engine's id; made and made durable if there is none yet. Raises CorruptedDataError."""
-    path = f"{directory}/identity"
-    if not files.exists(path):
-        if files.list(f"{directory}/volumes"):
-            raise CorruptedDataError(f"volumes without an identity directory={directory}")
-        _write_identity(directory, path, files, random)
-    file = files.open(path)
-    try:
-        content = file.read_at(0, _IDENTITY_BYTES + 1)
-    finally:
-        file.close()
-    body = content[:-4]
-    if (
-        len(content) != _IDENTITY_BYTES
-        or not body.startswith(_MAGIC)
-        or crc32_of(body) != int.from_bytes(content[-4:], "big")
-    ):
-        raise CorruptedDataError(f"the identity of the volumes is damaged path={path}")
-    return body[len(_MAGIC) :]
-
-
-def _write_identity(directory: str, path: str, files: FileSystem, random: Random) -> None:
-    temporary = f"{directory}/identity.new"
-    body = _MAGIC + random.randbytes(16)
-    file = files.open(temporary, create=True)
-    try:
-        file.write_at(0, [body + crc32_of(body).to_bytes(4, "big")])
-        file.sync_data()
-    finally:
-        file.close()
-    files.rename(temporary, path)
-    files.sync_directory(directory)
-
-
-_STEP_BYTES = 4 << 20
+        return f"{self.directory}/{_VOLUME_NAME_PREFIX}{number:06d}{_VOLUME_NAME_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +403,16 @@ class DamagedStretch:
 
 
 class VolumeScan:
-    """One pass over a volume of `size` bytes from `offset`; blocking, made for an executor."""
+    """One pass over a volume of `size` bytes from `offset`, record by record and past whatever is damaged.
+
+    Invariants:
+
+    - Every record that is yielded has a good header and a good body; the blob is checked piece by piece, never held
+      whole.
+    - A good header with a bad body is skipped by its length and reported; a bad header is reported once, and the search
+      for the next good one goes on at multiples of 8 (H71).
+    - What cannot be read is reported with its extent; nothing is passed over in silence.
+    """
 
     def __init__(self, file: File, *, secret: int, size: int, offset: int) -> None:
         self._file = file
@@ -501,7 +490,7 @@ class VolumeScan:
         inline = b""
         position, end = start + header.blob_offset, start + RECORD_HEADER_BYTES + header.body_length
         while position < end:
-            piece = self._read(position, min(_STEP_BYTES, end - position))
+            piece = self._read(position, min(_SCAN_STEP_BYTES, end - position))
             if not piece:
                 raise CorruptedDataError("the volume became shorter while it was read")
             crc = crc32_of(piece, crc)
@@ -522,7 +511,7 @@ class VolumeScan:
     def _next_header(self, offset: int) -> int:
         """Where the next good header begins, or the end."""
         while offset < self._size:
-            window = self._read(offset, _STEP_BYTES)
+            window = self._read(offset, _SCAN_STEP_BYTES)
             if not window:
                 break
             found = window.find(MARK)
@@ -531,7 +520,7 @@ class VolumeScan:
                 if candidate % ALIGNMENT == 0 and self._is_header(candidate):
                     return candidate
                 found = window.find(MARK, found + 1)
-            if len(window) < _STEP_BYTES:
+            if len(window) < _SCAN_STEP_BYTES:
                 break
             offset += len(window) - len(MARK) + 1
         return self._size
@@ -549,7 +538,7 @@ class VolumeScan:
         start = offset - self._buffer_offset
         if start < 0 or start + length > len(self._buffer):
             self._buffer = self._file.read_at(
-                offset, min(max(length, _STEP_BYTES), self._size - offset)
+                offset, min(max(length, _SCAN_STEP_BYTES), self._size - offset)
             )
             self._buffer_offset, start = offset, 0
         return bytes(self._buffer[start : start + length])

@@ -1,4 +1,8 @@
-"""The first 64 bytes of a volume.
+"""Every byte of a volume: its header, then records; a record is a header, a key, an index record and a blob.
+
+All numbers are big-endian. Three formats stand here, from the outside in.
+
+# The volume header: the first 64 bytes of a volume
 
      0  8  magic b"S4VOLUME"
      8  2  format version, 1
@@ -12,9 +16,9 @@
     56  4  reserved, zero
     60  4  CRC32 of the 60 bytes before
 
-Big-endian. Invariant: written and synced, with its directory, before the first record.
+Invariant: written and synced, with its directory, before the first record.
 
-One record of a volume: a blob's header with what a rebuild needs besides, then key, index record, blob.
+# A record: a header with what a rebuild needs, then key, index record and blob
 
      0  4  mark b"S4rc"
      4  4  header CRC32, of bytes 8 to 48, seeded with the volume's secret
@@ -24,17 +28,16 @@ One record of a volume: a blob's header with what a rebuild needs besides, then 
     24  8  blob_len    0 for everything but a put that brings its own bytes
     32  1  is_deleted  1: a tombstone: the key (and version) is gone
     33  1  kind        see RecordKind
-    34  2  records of the same group that stand behind this one; 0 for the last of a group (and for every copy)
+    34  2  records of the same write batch that stand behind this one; 0 for the last of a batch (and for every copy)
     36  4  index record length
     40  8  sequence number of this change; the highest of a key and version wins (H69)
     48     key, index record, blob; then zeros up to a multiple of 8
 
-Big-endian. The five fields named crc to is_deleted describe the blob; the rest is what lets a volume alone
-rebuild the index (H68), keep its order (H69), know whether its last group is whole, and be read past damage (H71): a
-bad body is skipped by the length in its good header, and only a bad header makes the scan search for the next mark, at
-multiples of 8.
+The five fields named crc to is_deleted describe the blob; the rest is what lets a volume alone rebuild the index (H68),
+keep its order (H69), know whether its last batch is whole, and be read past damage (H71): a bad body is skipped by the
+length in its good header, and only a bad header makes the scan search for the next mark, at multiples of 8.
 
-What is known of one version of one object; and its bytes.
+# An index record: what is known of one version of one object
 
     version         u8   1
     flags           u8   bit 0 delete marker, bit 1 governance, bit 2 compliance, bit 3 legal hold,
@@ -48,13 +51,13 @@ What is known of one version of one object; and its bytes.
     retain_until_ms u64  0: no retention
     piece_bytes     u32  stretch of the blob under one checksum
     content_hash    32 bytes  SHA-256 of the object; of one whose key says which bytes it has, a hash of its key, size
-                         and pieces, by another function (content.digest_by_name)
+                         and pieces, by another function (`digest_by_name` in objects.py)
     version_id, etag, content_type     each u16 length + UTF-8
     metadata        u16 count, then each: u16 length + name, u32 length + value (UTF-8)
     pieces          u32 count, then each: u32 CRC32 of a piece, in order
 
-All numbers are big-endian. Where the blob lies is not part of it: a record's place in its volume says that, or the
-blob table of the index for deduplicated content.
+Where the blob lies is not part of it: a record's place in its volume says that, or the blob table of the index for
+deduplicated content. A plain record is the put of an inline object without a version id, retention and legal hold.
 
 Invariants: `pieces` covers the whole blob; a delete marker has size 0 and no pieces; both retention modes at once and
 unknown flags are refused.
@@ -74,9 +77,54 @@ from segmentstore.runtime.native import native_module
 from tier2.volumes.objects import IndexRecord, RetentionMode
 
 VOLUME_HEADER_BYTES = 64
-_LAYOUT = struct.Struct(">8sHHIQQ16sQ4s")
-_MAGIC = b"S4VOLUME"
-_VERSION = 1
+_VOLUME_MAGIC = b"S4VOLUME"
+_VOLUME_FORMAT_VERSION = 1
+_VOLUME_HEADER_LAYOUT = struct.Struct(">8sHHIQQ16sQ4s")
+
+MARK = b"S4rc"
+RECORD_HEADER_BYTES = 48
+ALIGNMENT = 8
+KEY_BYTES_MAX = 4096
+INDEX_RECORD_BYTES_MAX = 16 << 20
+_RECORD_HEADER_CHECKED_LAYOUT = struct.Struct(">IQIQBBHIQ")
+_RECORD_HEADER_FRONT_LAYOUT = struct.Struct(">4sI")
+RECORD_LAYOUT = struct.Struct(">4sII8xIQHHIQ")
+"""The whole fixed part without its timestamp, `is_deleted` and `kind` as one number."""
+_RECORD_PADDINGS = [bytes(length) for length in range(ALIGNMENT)]
+_COPIED_BLOB_BYTES_MAX = 16 << 10
+"""Shorter blobs are copied: fewer buffers to write cost less than the bytes do."""
+_NATIVE_DIGESTS = native_module("segmentstore.runtime.native.digests")
+
+_INDEX_RECORD_VERSION = 1
+_INDEX_RECORD_FIXED_FORMAT = ">BBHQQQQQI32s"
+_INDEX_RECORD_FIXED_LAYOUT = struct.Struct(_INDEX_RECORD_FIXED_FORMAT)
+RECORD_FRONT = struct.Struct(">IQQ60xH")
+"""Version with flags and reserved bytes as one number, size, sequence, length of the version id."""
+RECORD_OLDEST = struct.Struct(">20xQ")
+"""What stands behind the sequence."""
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+_METADATA_EMPTY = _U16.pack(0)
+_TEXT_BYTES_MAX = 0xFFFF
+(
+    _FLAG_DELETE_MARKER,
+    _FLAG_GOVERNANCE,
+    _FLAG_COMPLIANCE,
+    _FLAG_LEGAL_HOLD,
+    _FLAG_VERSIONED,
+    _FLAG_INLINE,
+) = (1 << bit for bit in range(6))
+_FLAGS_KNOWN = (1 << 6) - 1
+INLINE_ONLY = _INDEX_RECORD_VERSION << 24 | _FLAG_INLINE << 16
+"""The first number of RECORD_FRONT of an inline object that has no version id, no retention and no hold."""
+
+_USUAL_ETAG_BYTES = 32
+"""Sixteen bytes of a hash, in hexadecimal."""
+_USUAL_TYPE_BYTES_MAX = 100
+_USUAL_INDEX_RECORD_BYTES = (
+    _INDEX_RECORD_FIXED_LAYOUT.size + 4 * _U16.size + 2 * _U32.size + _USUAL_ETAG_BYTES
+)
+"""What `_decode_usual_index_record` reads, without the type: four lengths, the count of pieces, a piece, the etag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +140,9 @@ class VolumeHeader:
 
 def encode_volume_header(header: VolumeHeader) -> bytes:
     """The 64 bytes."""
-    body = _LAYOUT.pack(
-        _MAGIC,
-        _VERSION,
+    body = _VOLUME_HEADER_LAYOUT.pack(
+        _VOLUME_MAGIC,
+        _VOLUME_FORMAT_VERSION,
         0,
         header.number,
         header.secret,
@@ -113,28 +161,12 @@ def decode_volume_header(content: BufferView) -> VolumeHeader:
     body = memoryview(content)[:60]
     if crc32_of(body) != int.from_bytes(content[60:64], "big"):
         raise CorruptedDataError("volume header fails its checksum")
-    magic, version, reserved, number, secret, created_ms, engine_id, first, rest = _LAYOUT.unpack(
-        body
+    magic, version, reserved, number, secret, created_ms, engine_id, first, rest = (
+        _VOLUME_HEADER_LAYOUT.unpack(body)
     )
-    if magic != _MAGIC or version != _VERSION or reserved or rest != bytes(4):
+    if magic != _VOLUME_MAGIC or version != _VOLUME_FORMAT_VERSION or reserved or rest != bytes(4):
         raise CorruptedDataError(f"not a volume {magic=} {version=}")
     return VolumeHeader(number, secret, created_ms, engine_id, first)
-
-
-_NATIVE = native_module("segmentstore.runtime.native.digests")
-
-MARK = b"S4rc"
-RECORD_HEADER_BYTES = 48
-ALIGNMENT = 8
-KEY_BYTES_MAX = 4096
-INDEX_RECORD_BYTES_MAX = 16 << 20
-_CHECKED = struct.Struct(">IQIQBBHIQ")
-_FRONT = struct.Struct(">4sI")
-RECORD_LAYOUT = struct.Struct(">4sII8xIQHHIQ")
-"""The whole fixed part without its timestamp, `is_deleted` and `kind` as one number."""
-_PADDINGS = [bytes(length) for length in range(ALIGNMENT)]
-_COPIED_BYTES_MAX = 16 << 10
-"""Shorter blobs are copied: fewer buffers to write cost less than the bytes do."""
 
 
 class RecordKind(IntEnum):
@@ -150,8 +182,8 @@ class RecordKind(IntEnum):
     """Bytes alone, for references elsewhere: has no key, and changes no object."""
 
 
-_TOMBSTONE = RecordKind.TOMBSTONE
-_KINDS = {kind.value: kind for kind in RecordKind}
+_TOMBSTONE_KIND = RecordKind.TOMBSTONE
+_RECORD_KINDS = {kind.value: kind for kind in RecordKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,32 +220,14 @@ class RecordHeader:
         return RECORD_HEADER_BYTES + self.key_length + self.index_record_length
 
 
-@lru_cache(maxsize=64)
-def seed_of(secret: int) -> int:
-    """What every checksum of a volume starts from."""
-    return crc32_of(secret.to_bytes(8, "big"))
-
-
 BatchRecord: TypeAlias = tuple[RecordKind, int, bytes, bytes, Sequence[BufferView]]
 """Kind, sequence number, key, index record and blob. A tuple: each change makes one."""
 
 
-def crc32_all(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
-    """Of each, as if its buffers were one, behind what `value` is the checksum of."""
-    if _NATIVE is None:
-        return _crc32_all(contents, value)
-    found: list[int] = _NATIVE.crc32_all(contents, value)
-    return found
-
-
-def _crc32_all(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
-    found: list[int] = []
-    for content in contents:
-        crc = value
-        for buffer in content:
-            crc = crc32_of(buffer, crc)
-        found.append(crc)
-    return found
+@lru_cache(maxsize=64)
+def seed_of(secret: int) -> int:
+    """What every checksum of a volume starts from."""
+    return crc32_of(secret.to_bytes(8, "big"))
 
 
 def encode_records(
@@ -225,7 +239,7 @@ def encode_records(
     for header, (_, _, key, indexed, blob) in zip(headers, records, strict=True):
         blob_length = sum(map(len, blob))
         padding = padding_of(len(key) + len(indexed) + blob_length)
-        if blob_length <= _COPIED_BYTES_MAX:
+        if blob_length <= _COPIED_BLOB_BYTES_MAX:
             buffers.append(b"".join((header, key, indexed, *blob, padding)))
         else:
             buffers += (header + key + indexed, *blob, padding)
@@ -241,29 +255,24 @@ def encode_batch_headers(
     batch_left = len(records)
     for (kind, sequence, key, indexed, blob), crc in zip(records, crcs, strict=True):
         batch_left -= 1
-        checked = _CHECKED.pack(
+        checked = _RECORD_HEADER_CHECKED_LAYOUT.pack(
             crc,
             timestamp_ms,
             len(key),
             sum(map(len, blob)),
-            kind is _TOMBSTONE,
+            kind is _TOMBSTONE_KIND,
             kind,
             batch_left,
             len(indexed),
             sequence,
         )
-        headers.append(_FRONT.pack(MARK, crc32_of(checked, seed)) + checked)
+        headers.append(_RECORD_HEADER_FRONT_LAYOUT.pack(MARK, crc32_of(checked, seed)) + checked)
     return headers
-
-
-def padding_of(length: int) -> bytes:
-    """What stands behind a record, or a body, of so many bytes."""
-    return _PADDINGS[-length % ALIGNMENT]
 
 
 def encode_record_header(header: RecordHeader, secret: int) -> bytes:
     """The fixed part alone, for a body that is written piece by piece."""
-    checked = _CHECKED.pack(
+    checked = _RECORD_HEADER_CHECKED_LAYOUT.pack(
         header.crc,
         header.timestamp_ms,
         header.key_length,
@@ -274,15 +283,38 @@ def encode_record_header(header: RecordHeader, secret: int) -> bytes:
         header.index_record_length,
         header.sequence,
     )
-    return _FRONT.pack(MARK, crc32_of(checked, seed_of(secret))) + checked
+    return _RECORD_HEADER_FRONT_LAYOUT.pack(MARK, crc32_of(checked, seed_of(secret))) + checked
+
+
+def padding_of(length: int) -> bytes:
+    """What stands behind a record, or a body, of so many bytes."""
+    return _RECORD_PADDINGS[-length % ALIGNMENT]
+
+
+def crc32_all(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
+    """Of each, as if its buffers were one, behind what `value` is the checksum of."""
+    if _NATIVE_DIGESTS is None:
+        return _crc32_all_in_python(contents, value)
+    found: list[int] = _NATIVE_DIGESTS.crc32_all(contents, value)
+    return found
+
+
+def _crc32_all_in_python(contents: Sequence[Sequence[BufferView]], value: int) -> list[int]:
+    found: list[int] = []
+    for content in contents:
+        crc = value
+        for buffer in content:
+            crc = crc32_of(buffer, crc)
+        found.append(crc)
+    return found
 
 
 def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
     """Raises CorruptedDataError unless the first 48 bytes are a record header of this volume."""
     if len(content) < RECORD_HEADER_BYTES:
         raise CorruptedDataError(f"record header is cut off bytes={len(content)}")
-    mark, header_crc = _FRONT.unpack_from(content)
-    checked = memoryview(content)[_FRONT.size : RECORD_HEADER_BYTES]
+    mark, header_crc = _RECORD_HEADER_FRONT_LAYOUT.unpack_from(content)
+    checked = memoryview(content)[_RECORD_HEADER_FRONT_LAYOUT.size : RECORD_HEADER_BYTES]
     if mark != MARK or header_crc != crc32_of(checked, seed_of(secret)):
         raise CorruptedDataError("not a record of this volume")
     (
@@ -295,8 +327,8 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
         batch_left,
         index_record_length,
         sequence,
-    ) = _CHECKED.unpack(checked)
-    known = _KINDS.get(kind)
+    ) = _RECORD_HEADER_CHECKED_LAYOUT.unpack(checked)
+    known = _RECORD_KINDS.get(kind)
     if known is None or bool(is_deleted) != (known is RecordKind.TOMBSTONE):
         raise CorruptedDataError(f"record header contradicts itself {kind=} {is_deleted=}")
     if key_length > KEY_BYTES_MAX or index_record_length > INDEX_RECORD_BYTES_MAX:
@@ -315,31 +347,6 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
     )
 
 
-_FIXED_FORMAT = ">BBHQQQQQI32s"
-_FIXED = struct.Struct(_FIXED_FORMAT)
-RECORD_FRONT = struct.Struct(">IQQ60xH")
-"""Version with flags and reserved bytes as one number, size, sequence, length of the version id."""
-RECORD_OLDEST = struct.Struct(">20xQ")
-"""What stands behind the sequence."""
-_SHORT = struct.Struct(">H")
-_LONG = struct.Struct(">I")
-_NO_METADATA = _SHORT.pack(0)
-_FORMAT_VERSION = 1
-
-_DELETE_MARKER, _GOVERNANCE, _COMPLIANCE, _LEGAL_HOLD, _VERSIONED, _INLINE = (
-    1 << bit for bit in range(6)
-)
-_KNOWN_FLAGS = (1 << 6) - 1
-INLINE_ONLY = _FORMAT_VERSION << 24 | _INLINE << 16
-"""The first number of RECORD_FRONT of an inline object that has no version id, no retention and no hold."""
-_TEXT_BYTES_MAX = 0xFFFF
-_USUAL_ETAG_BYTES = 32
-"""Sixteen bytes of a hash, in hexadecimal."""
-_USUAL_TYPE_BYTES_MAX = 100
-_USUAL_BYTES = _FIXED.size + 4 * _SHORT.size + 2 * _LONG.size + _USUAL_ETAG_BYTES
-"""What `_usual` reads, without the type: four lengths, the count of pieces, a piece, the etag."""
-
-
 def encode_index_record(record: IndexRecord) -> bytes:
     """Raises InvalidRequestError for text that is too long."""
     if (
@@ -351,11 +358,11 @@ def encode_index_record(record: IndexRecord) -> bytes:
         or record.legal_hold
         or record.delete_marker
     ):
-        return _encode(record)
-    etag, content_type = _encoded(record.etag), _encoded(record.content_type)
-    return _usual_writer(len(etag), len(content_type)).pack(
-        _FORMAT_VERSION,
-        _INLINE if record.inline else 0,
+        return _encode_any_index_record(record)
+    etag, content_type = _encode_text(record.etag), _encode_text(record.content_type)
+    return _usual_layout_to_write(len(etag), len(content_type)).pack(
+        _INDEX_RECORD_VERSION,
+        _FLAG_INLINE if record.inline else 0,
         0,
         record.size,
         record.sequence,
@@ -375,20 +382,26 @@ def encode_index_record(record: IndexRecord) -> bytes:
     )
 
 
-def _encode(record: IndexRecord) -> bytes:
+@lru_cache(maxsize=256)
+def _usual_layout_to_write(etag: int, content_type: int) -> struct.Struct:
+    """All of a record of one piece, without a version id and metadata."""
+    return struct.Struct(f"{_INDEX_RECORD_FIXED_FORMAT}HH{etag}sH{content_type}sHII")
+
+
+def _encode_any_index_record(record: IndexRecord) -> bytes:
     """Of any shape."""
     flags = (
-        _DELETE_MARKER * record.delete_marker
-        | _GOVERNANCE * (record.retention_mode is RetentionMode.GOVERNANCE)
-        | _COMPLIANCE * (record.retention_mode is RetentionMode.COMPLIANCE)
-        | _LEGAL_HOLD * record.legal_hold
-        | _VERSIONED * record.versioned
-        | _INLINE * record.inline
+        _FLAG_DELETE_MARKER * record.delete_marker
+        | _FLAG_GOVERNANCE * (record.retention_mode is RetentionMode.GOVERNANCE)
+        | _FLAG_COMPLIANCE * (record.retention_mode is RetentionMode.COMPLIANCE)
+        | _FLAG_LEGAL_HOLD * record.legal_hold
+        | _FLAG_VERSIONED * record.versioned
+        | _FLAG_INLINE * record.inline
     )
-    version_id, etag = _encoded(record.version_id), _encoded(record.etag)
-    content_type = _encoded(record.content_type)
-    front = _front(len(version_id), len(etag), len(content_type)).pack(
-        _FORMAT_VERSION,
+    version_id, etag = _encode_text(record.version_id), _encode_text(record.etag)
+    content_type = _encode_text(record.content_type)
+    front = _index_record_front_layout(len(version_id), len(etag), len(content_type)).pack(
+        _INDEX_RECORD_VERSION,
         flags,
         0,
         record.size,
@@ -407,39 +420,87 @@ def _encode(record: IndexRecord) -> bytes:
     )
     pieces = record.pieces
     end = struct.pack(f">I{len(pieces)}I", len(pieces), *pieces)
-    return front + (_metadata(record.metadata) if record.metadata else _NO_METADATA) + end
+    return front + (_encode_metadata(record.metadata) if record.metadata else _METADATA_EMPTY) + end
 
 
 @lru_cache(maxsize=256)
-def _front(version_id: int, etag: int, content_type: int) -> struct.Struct:
+def _index_record_front_layout(version_id: int, etag: int, content_type: int) -> struct.Struct:
     """The fixed part and the three texts, by the bytes that they have: most objects have the same."""
-    return struct.Struct(f"{_FIXED_FORMAT}H{version_id}sH{etag}sH{content_type}s")
+    return struct.Struct(f"{_INDEX_RECORD_FIXED_FORMAT}H{version_id}sH{etag}sH{content_type}s")
 
 
-@lru_cache(maxsize=256)
-def _usual_writer(etag: int, content_type: int) -> struct.Struct:
-    """All of a record of one piece, without a version id and metadata."""
-    return struct.Struct(f"{_FIXED_FORMAT}HH{etag}sH{content_type}sHII")
-
-
-def _metadata(metadata: Mapping[str, str]) -> bytes:
+def _encode_metadata(metadata: Mapping[str, str]) -> bytes:
     if len(metadata) > _TEXT_BYTES_MAX:
         raise InvalidRequestError(f"too many metadata entries count={len(metadata)}")
-    parts = [_SHORT.pack(len(metadata))]
+    parts = [_U16.pack(len(metadata))]
     for name, value in metadata.items():
-        encoded_name, encoded = _encoded(name), value.encode()
-        parts += (_SHORT.pack(len(encoded_name)), encoded_name, _LONG.pack(len(encoded)), encoded)
+        encoded_name, encoded = _encode_text(name), value.encode()
+        parts += (_U16.pack(len(encoded_name)), encoded_name, _U32.pack(len(encoded)), encoded)
     return b"".join(parts)
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     encoded = text.encode()
     if len(encoded) > _TEXT_BYTES_MAX:
         raise InvalidRequestError(f"text of an object is too long bytes={len(encoded)}")
     return encoded
 
 
-def _text_at(content: bytes, position: int, layout: struct.Struct = _SHORT) -> tuple[str, int]:
+def decode_index_record(content: BufferView) -> IndexRecord:
+    """Raises CorruptedDataError."""
+    whole = bytes(content)
+    try:
+        return _decode_usual_index_record(whole) or _decode_any_index_record(whole)
+    except struct.error as error:
+        raise CorruptedDataError(f"index record is cut off bytes={len(whole)}") from error
+    except UnicodeDecodeError as error:
+        raise CorruptedDataError("text of an index record is not UTF-8") from error
+
+
+def _decode_usual_index_record(content: bytes) -> IndexRecord | None:
+    """By one look, if it is what most records are: of one piece, with an etag of the usual length, and a short type."""
+    type_length = len(content) - _USUAL_INDEX_RECORD_BYTES
+    if not 0 <= type_length <= _USUAL_TYPE_BYTES_MAX:
+        return None
+    parts = _usual_layout_to_read(type_length).unpack(content)
+    id_length, etag_length, etag, its_type_length, content_type, count, pieces = parts[10:17]
+    if (id_length, etag_length, its_type_length, count, pieces) != (
+        0,
+        _USUAL_ETAG_BYTES,
+        type_length,
+        0,
+        1,
+    ):
+        return None
+    return _index_record_of(parts[:10], "", etag.decode(), content_type.decode(), {}, parts[17:])
+
+
+@lru_cache(maxsize=_USUAL_TYPE_BYTES_MAX + 1)
+def _usual_layout_to_read(content_type: int) -> struct.Struct:
+    return struct.Struct(f"{_INDEX_RECORD_FIXED_FORMAT}HH{_USUAL_ETAG_BYTES}sH{content_type}sHII")
+
+
+def _decode_any_index_record(content: bytes) -> IndexRecord:
+    metadata: dict[str, str] = {}
+    fixed = _INDEX_RECORD_FIXED_LAYOUT.unpack_from(content)
+    version_id, position = _decode_text_at(content, _INDEX_RECORD_FIXED_LAYOUT.size)
+    etag, position = _decode_text_at(content, position)
+    content_type, position = _decode_text_at(content, position)
+    (count,) = _U16.unpack_from(content, position)
+    position += _U16.size
+    for _ in range(count):
+        name, position = _decode_text_at(content, position)
+        metadata[name], position = _decode_text_at(content, position, _U32)
+    (count,) = _U32.unpack_from(content, position)
+    position += _U32.size
+    pieces: tuple[int, ...] = struct.unpack_from(f">{count}I", content, position)
+    position += _U32.size * count
+    if position < len(content):
+        raise CorruptedDataError(f"bytes behind an index record bytes={len(content) - position}")
+    return _index_record_of(fixed, version_id, etag, content_type, metadata, pieces)
+
+
+def _decode_text_at(content: bytes, position: int, layout: struct.Struct = _U16) -> tuple[str, int]:
     """A text, and where it ends. Raises struct.error, UnicodeDecodeError, CorruptedDataError."""
     (length,) = layout.unpack_from(content, position)
     position += layout.size
@@ -451,61 +512,7 @@ def _text_at(content: bytes, position: int, layout: struct.Struct = _SHORT) -> t
     return content[position:end].decode(), end
 
 
-def decode_index_record(content: BufferView) -> IndexRecord:
-    """Raises CorruptedDataError."""
-    whole = bytes(content)
-    try:
-        return _usual(whole) or _decoded(whole)
-    except struct.error as error:
-        raise CorruptedDataError(f"index record is cut off bytes={len(whole)}") from error
-    except UnicodeDecodeError as error:
-        raise CorruptedDataError("text of an index record is not UTF-8") from error
-
-
-def _usual(content: bytes) -> IndexRecord | None:
-    """By one look, if it is what most records are: of one piece, with an etag of the usual length, and a short type."""
-    type_length = len(content) - _USUAL_BYTES
-    if not 0 <= type_length <= _USUAL_TYPE_BYTES_MAX:
-        return None
-    parts = _usual_layout(type_length).unpack(content)
-    id_length, etag_length, etag, its_type_length, content_type, count, pieces = parts[10:17]
-    if (id_length, etag_length, its_type_length, count, pieces) != (
-        0,
-        _USUAL_ETAG_BYTES,
-        type_length,
-        0,
-        1,
-    ):
-        return None
-    return _record(parts[:10], "", etag.decode(), content_type.decode(), {}, parts[17:])
-
-
-@lru_cache(maxsize=_USUAL_TYPE_BYTES_MAX + 1)
-def _usual_layout(content_type: int) -> struct.Struct:
-    return struct.Struct(f"{_FIXED_FORMAT}HH{_USUAL_ETAG_BYTES}sH{content_type}sHII")
-
-
-def _decoded(content: bytes) -> IndexRecord:
-    metadata: dict[str, str] = {}
-    fixed = _FIXED.unpack_from(content)
-    version_id, position = _text_at(content, _FIXED.size)
-    etag, position = _text_at(content, position)
-    content_type, position = _text_at(content, position)
-    (count,) = _SHORT.unpack_from(content, position)
-    position += _SHORT.size
-    for _ in range(count):
-        name, position = _text_at(content, position)
-        metadata[name], position = _text_at(content, position, _LONG)
-    (count,) = _LONG.unpack_from(content, position)
-    position += _LONG.size
-    pieces: tuple[int, ...] = struct.unpack_from(f">{count}I", content, position)
-    position += _LONG.size * count
-    if position < len(content):
-        raise CorruptedDataError(f"bytes behind an index record bytes={len(content) - position}")
-    return _record(fixed, version_id, etag, content_type, metadata, pieces)
-
-
-def _record(
+def _index_record_of(
     fixed: tuple[Any, ...],
     version_id: str,
     etag: str,
@@ -525,13 +532,13 @@ def _record(
         piece_bytes,
         content_hash,
     ) = fixed
-    if version != _FORMAT_VERSION or reserved or flags & ~_KNOWN_FLAGS:
+    if version != _INDEX_RECORD_VERSION or reserved or flags & ~_FLAGS_KNOWN:
         raise CorruptedDataError(f"not an index record {version=} {flags=:#x} {reserved=}")
     mode = None
-    if flags & (_GOVERNANCE | _COMPLIANCE):
-        if flags & _GOVERNANCE and flags & _COMPLIANCE:
+    if flags & (_FLAG_GOVERNANCE | _FLAG_COMPLIANCE):
+        if flags & _FLAG_GOVERNANCE and flags & _FLAG_COMPLIANCE:
             raise CorruptedDataError("an index record has two retention modes")
-        mode = RetentionMode.GOVERNANCE if flags & _GOVERNANCE else RetentionMode.COMPLIANCE
+        mode = RetentionMode.GOVERNANCE if flags & _FLAG_GOVERNANCE else RetentionMode.COMPLIANCE
     # By position: names cost a third more.
     return IndexRecord(
         size,
@@ -546,9 +553,9 @@ def _record(
         version_id,
         mode,
         retain_until_ms,
-        flags & _LEGAL_HOLD != 0,
-        flags & _VERSIONED != 0,
-        flags & _DELETE_MARKER != 0,
-        flags & _INLINE != 0,
+        flags & _FLAG_LEGAL_HOLD != 0,
+        flags & _FLAG_VERSIONED != 0,
+        flags & _FLAG_DELETE_MARKER != 0,
+        flags & _FLAG_INLINE != 0,
         oldest,
     )

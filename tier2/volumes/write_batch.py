@@ -1,25 +1,21 @@
-"""One batch of changes while it is put together: each is judged, and becomes a record and changes of the index.
+"""One write batch: its mutations are judged, or sealed by one call, and become records and rows of the index.
+
+`WriteBatch` judges one mutation after the other: conditions, retention and legal hold. But most batches are puts of
+keys that nothing is known of, with bytes that are not stored yet, and without conditions, versions or locks. Of such a
+batch nothing can be refused, and all numbers and places are known before anything is written: `seal_batch` makes all of
+its records and rows by one call, which is native where that was built (`native/record_seal.c`); its twin in Python does
+the same.
 
 Invariants:
 
-- A mutation that is refused leaves nothing behind: no record, no change, no number.
+- A mutation that is refused leaves nothing behind: no record, no change, no number. The functions that refuse
+  (`require_...`) change nothing; what they let pass may be done.
 - A version of any id, also of the empty one, is there once: a put of an id that exists takes its place.
 - What is under retention or legal hold is neither removed nor replaced.
-- A put shares bytes only if this batch writes them, or if they were found sound where the index has them (found_bytes).
-  If they were not it brings its own, and all who name that hash are led to those. The record that brought the damaged
-  ones is written anew, without bytes, since no rebuild could read it: so the volumes say the same.
-
-What a mutation is refused for: its own condition, retention, legal hold.
-
-Invariant: nothing here changes anything; what is not refused may be done.
-
-A batch of new objects, sealed: their records and their rows, made by one call.
-
-Most groups are puts of keys that nothing is known of, with bytes that nobody has stored, and without conditions,
-versions or locks. Of such a batch nothing can be refused, and all numbers and places are known before anything is
-written. The call is native where that was built (`native/record_seal.c`); its twin in Python does the same.
-
-A change in the queue, from the call that asked for it until that is answered.
+- A put shares bytes only if this batch writes them, or if they were found sound where the index has them
+  (deduplication.py). If they were not, the put brings its own bytes, and all who name that hash are led to those. The
+  record that brought the damaged ones is written anew, without bytes, since no rebuild could read it: so the volumes
+  say the same.
 """
 
 from asyncio import Future
@@ -83,6 +79,67 @@ from tier2.volumes.volume_format import (
 
 Outcome: TypeAlias = IndexRecord | DuplicateFound | SegmentStoreError | None
 """DuplicateFound: nothing is done yet."""
+
+Sealed: TypeAlias = tuple[list[bytes], dict[bytes, bytes], int, int]
+"""What is written: the bytes before, between and behind the blobs of objects that are not inline. Then the rows of the
+index by their keys; the length of all, those blobs included; and how much of that is live."""
+Seal: TypeAlias = Callable[[Sequence[NewObject], int, int, int, int, int, int], Sealed]
+"""Of a batch, the number of its first record, the number of the volume, the batch's place in it, the volume's seed,
+the time, and the length of a piece (which is no shorter than any of the objects)."""
+
+
+class BatchPlace(NamedTuple):
+    """Where a batch begins."""
+
+    volume: int
+    offset: int
+    seed: int
+    """Of the volume (`seed_of`)."""
+    sequence: int
+
+
+@dataclass(slots=True)
+class SealedBatch:
+    """What is written for a batch of new objects, and what the index gets."""
+
+    place: BatchPlace
+    buffers: list[BufferView]
+    length: int
+    """Of all buffers."""
+    live: int
+    """Bytes of it that are live."""
+    unique_bytes: int
+    """Bytes of it that the system need not keep in memory."""
+    rows: dict[bytes, bytes | None]
+    records: list[IndexRecord]
+    """The outcomes, in the order of the puts."""
+
+
+@dataclass(slots=True)
+class PreparedBatch:
+    """What was made ready for some puts before their batch begins, beside the one before it."""
+
+    rows: PrefetchedRows
+    sealed: SealedBatch | None = None
+    """Of these puts, if nothing was known of any of them then."""
+
+
+class QueuedMutation:
+    """A change in the queue, from the call that asked for it until that is answered by its future."""
+
+    __slots__ = ("ahead", "error", "future", "mutation", "size")
+
+    def __init__(
+        self, mutation: Mutation | UnhashedPut | SmallPut, future: "Future[IndexRecord | None]"
+    ) -> None:
+        self.mutation = mutation
+        self.size: int = mutation.size
+        """Hashing does not change it."""
+        self.future = future
+        self.ahead: PreparedBatch | None = None
+        """What was made ready for it, and for its neighbours, while its batch waited for another one."""
+        self.error: BaseException | None = None
+        """Why its bytes could not be hashed, or what is wrong with its description: it joins no batch."""
 
 
 class WriteBatch:
@@ -192,7 +249,7 @@ class WriteBatch:
         shared = known if put.stored is None else None
         if shared is not None and not self._brings(shared):
             checked = put.checked
-            if checked is None or not _same_place(checked.place, shared):
+            if checked is None or not _have_same_place(checked.place, shared):
                 return DuplicateFound(shared)
             if not checked.are_sound:
                 shared = None
@@ -242,7 +299,7 @@ class WriteBatch:
         if not checked.key:
             return
         found = self.changes.version(checked.key, checked.version_id)
-        if found is not None and _same_place(found[1], checked.place):
+        if found is not None and _have_same_place(found[1], checked.place):
             self._change_record(checked.key, *found, found[1].record)
 
     def _note_stored(self, stored: BlobRow) -> None:
@@ -279,7 +336,7 @@ class WriteBatch:
         row_key, row = found
         require_unlocked(key, row.record, self._now_ms, bypass_governance=delete.bypass_governance)
         tombstone = replace(
-            _nothing(self._now_ms),
+            _index_record_without_bytes(self._now_ms),
             sequence=self.sequence,
             oldest=row.record.oldest,
             version_id=row.record.version_id,
@@ -295,7 +352,7 @@ class WriteBatch:
         key = delete.key
         replaced = self._replaceable(key, marker_id, bypass_governance=delete.bypass_governance)
         marker = replace(
-            _nothing(self._now_ms),
+            _index_record_without_bytes(self._now_ms),
             sequence=self.sequence,
             oldest=self.sequence if replaced is None else replaced.record.oldest,
             version_id=marker_id,
@@ -355,11 +412,11 @@ class WriteBatch:
     def _relocate(self, move: Relocation) -> None:
         if move.old is not None and move.new is not None:
             found = self.changes.version(move.key, move.old.record.version_id)
-            if found is not None and _same_place(found[1], move.old):
+            if found is not None and _have_same_place(found[1], move.old):
                 self.changes.replace_object(found[0], found[1], move.new)
         if move.old_blob is not None and move.new_blob is not None:
             blob = self.changes.blob(move.content_hash)
-            if blob is not None and _same_place(blob, move.old_blob):
+            if blob is not None and _have_same_place(blob, move.old_blob):
                 self.changes.move_blob(move.content_hash, blob, move.new_blob)
 
     # --- records ---------------------------------------------------------------------------------
@@ -383,11 +440,11 @@ class WriteBatch:
         return self._volume.number, offset, front
 
 
-def _same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:
+def _have_same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:
     return (one.volume, one.record_offset) == (other.volume, other.record_offset)
 
 
-def _nothing(now_ms: int) -> IndexRecord:
+def _index_record_without_bytes(now_ms: int) -> IndexRecord:
     return IndexRecord(
         size=0, sequence=0, content_hash=bytes(32), etag="", created_ms=now_ms, piece_bytes=0
     )
@@ -472,50 +529,6 @@ def new_object(put: Put) -> NewObject | None:
     )
 
 
-Sealed: TypeAlias = tuple[list[bytes], dict[bytes, bytes], int, int]
-"""What is written: the bytes before, between and behind the blobs of objects that are not inline. Then the rows of the
-index by their keys; the length of all, those blobs included; and how much of that is live."""
-Seal: TypeAlias = Callable[[Sequence[NewObject], int, int, int, int, int, int], Sealed]
-"""Of a batch, the number of its first record, the number of the volume, the batch's place in it, the volume's seed,
-the time, and the length of a piece (which is no shorter than any of the objects)."""
-
-
-class BatchPlace(NamedTuple):
-    """Where a batch begins."""
-
-    volume: int
-    offset: int
-    seed: int
-    """Of the volume (`seed_of`)."""
-    sequence: int
-
-
-@dataclass(slots=True)
-class SealedBatch:
-    """What is written for a batch of new objects, and what the index gets."""
-
-    place: BatchPlace
-    buffers: list[BufferView]
-    length: int
-    """Of all buffers."""
-    live: int
-    """Bytes of it that are live."""
-    unique_bytes: int
-    """Bytes of it that the system need not keep in memory."""
-    rows: dict[bytes, bytes | None]
-    records: list[IndexRecord]
-    """The outcomes, in the order of the puts."""
-
-
-@dataclass(slots=True)
-class PreparedBatch:
-    """What was made ready for some puts before their batch begins, beside the one before it."""
-
-    rows: PrefetchedRows
-    sealed: SealedBatch | None = None
-    """Of these puts, if nothing was known of any of them then."""
-
-
 def rows_asked_for(puts: Sequence[Put]) -> list[bytes]:
     """The rows of the index that say whether there are such objects, and such bytes."""
     wanted = [CURRENT + put.key for put in puts]
@@ -598,11 +611,11 @@ def seal_in_python(
         live += whole
         length += whole + len(padding_of(whole))
     headers = encode_batch_headers(records, seed=seed, timestamp_ms=timestamp_ms)
-    parts = _parts(records, headers, [one[7] for one in objects])
+    parts = _parts_to_write(records, headers, [one[7] for one in objects])
     return parts, rows, length, live
 
 
-def _parts(
+def _parts_to_write(
     records: Sequence[BatchRecord], headers: Sequence[bytes], inlines: Sequence[bytes | None]
 ) -> list[bytes]:
     parts: list[bytes] = []
@@ -622,21 +635,3 @@ def _parts(
 
 
 seal: Seal = native_seal() or seal_in_python
-
-
-class QueuedMutation:
-    """A mutation in the queue, with the future of whoever asked."""
-
-    __slots__ = ("ahead", "error", "future", "mutation", "size")
-
-    def __init__(
-        self, mutation: Mutation | UnhashedPut | SmallPut, future: "Future[IndexRecord | None]"
-    ) -> None:
-        self.mutation = mutation
-        self.size: int = mutation.size
-        """Hashing does not change it."""
-        self.future = future
-        self.ahead: PreparedBatch | None = None
-        """What was made ready for it, and for its neighbours, while its batch waited for another one."""
-        self.error: BaseException | None = None
-        """Why its bytes could not be hashed, or what is wrong with its description: it joins no batch."""

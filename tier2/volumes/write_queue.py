@@ -1,39 +1,27 @@
-"""Changes are made in batches: everything that is ready when the last batch ends is the next one.
+"""The queue of changes: their order, the hashing of contents, which thread commits the next batch, and the answers.
+
+Changes are made in batches: everything that is ready when the last batch ends is the next one. `HashingQueue` keeps the
+order and hashes contents beside the batch under way; `WriteQueue` bounds what waits, commits and answers.
 
 Invariants:
 
-- One batch is under way at a time, and the database is written by nobody beside it: whoever has the turn does either.
-  Whoever takes from the queue, or from the database, without the turn breaks this.
-- A change joins the queue synchronously, in the order of the calls, and leaves it in that order (group_line).
+- One batch is under way at a time, and nothing else writes the database beside it: the thread that holds the commit
+  turn (`WriteQueue._turn`) does either. Code that takes from the queue, or from the database, without the turn breaks
+  this.
+- A change joins the queue synchronously, in the order of the calls, and leaves it in that order.
 - The disk does not wait for the loop: the thread that has committed a batch goes on with the next by itself, if that is
-  ready; a thread that has hashed contents commits them, if nobody else commits. What is ready while a thread gives the
-  turn back is seen: it looks once more behind that.
+  ready; a thread that has hashed contents commits them, if no other thread commits. What is ready while a thread gives
+  the turn back is seen: it looks once more behind that.
 - No waiting window: a lone change is a batch of one.
 - The queue is bounded by bytes, those of contents that are being hashed included; more wait outside, in order.
 - A caller that goes away changes nothing: its change is made all the same, unless its bytes are being checked then.
-- A put that finds its bytes in the index leaves the queue until they are checked, then joins it again (check_line).
+- A put that finds its bytes in the index leaves the queue until they are checked, then joins it again
+  (deduplication.py).
 - When a batch fails, every change of it fails with one error, outcome unknown; the next batch has a new volume. A put
   whose bytes could not be hashed, or whose description is refused, fails alone, before its batch.
-- `changed` is called after every batch of somebody else than compaction: there may be something to compact; urgently,
-  if the disk is full.
+- `changed` is called after every batch that is not compaction's alone: there may be something to compact; urgently, if
+  the disk is full.
 - The database of the index gets what was committed after a delay, also when nothing follows.
-
-The queue in which changes wait for their batch, and in which the contents of puts are hashed meanwhile.
-
-    queue, in the order of the calls -> round: its contents are being hashed -> ready: batches are cut off its front
-
-Invariants:
-
-- Changes leave in the order in which they joined: what needs no hashing does not overtake what does.
-- Disk and hash work side by side: a round is hashed while a batch is under way. Callers that put again when their batch
-  has ended would else come all at once for ever, and nothing be hashed while the disk works. So of what comes at once
-  while the disk has nothing to do one half is hashed first, and becomes a batch of its own.
-- Nothing waits for company: a round is what has come by the turn of the loop in which it begins.
-- A round is bounded, so whoever joins behind it waits little longer than for a batch of that size.
-- A caller that goes away takes nothing from the others of its round.
-- One at a time takes from what is ready: whoever has the turn. One at a time adds to it: while there is a round, who
-  ends the last of its calls, which is a thread that need not wait for the loop to look; else the loop. Each does so by
-  single steps of a deque, which need no lock.
 """
 
 import asyncio
@@ -70,13 +58,18 @@ from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import NO_SPACE
 from tier2.volumes.write_batch import Outcome, PreparedBatch, QueuedMutation, new_object
 
+_LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_LOGGER = logging.getLogger(__name__)
-
 _BATCHES_IN_TURN_MAX = 16
 """Others use the executor, too."""
+_HASHING_CALLS_MAX = 2
+"""Of the executor, for a round that begins while the disk has nothing to do. Beside a batch it is one: the write takes
+as long, and each call needs the interpreter between two contents."""
+_HASHING_HALVED_BYTES_MIN = 1 << 20
+"""Less is written in about the time of one sync: two of them would take longer than one batch."""
+_HASHING_BYTES_MAX = 4 << 20
 
 
 class WriteQueue:
@@ -199,7 +192,7 @@ class WriteQueue:
         except RuntimeError as error:  # the executor is shut down
             if self._takes_turn():
                 batch = self._queue.take_batch()
-                self._answer(batch, [_translate(error) for _ in _made_of(batch)])
+                self._answer(batch, [_store_error_of(error) for _ in _mutations_of(batch)])
                 self._turn.append(None)
             self._queue.wake()
         else:
@@ -247,7 +240,7 @@ class WriteQueue:
         """Of those that could be hashed."""
         try:
             self._queue.hash_small(batch)
-            mutations = _made_of(batch)
+            mutations = _mutations_of(batch)
             if not mutations:
                 return []
             return self._commit.commit(
@@ -256,20 +249,20 @@ class WriteQueue:
                 ahead=[one.ahead for one in batch if one.error is None],
             )
         except (OSError, SegmentStoreError) as error:
-            failure = _translate(error)
+            failure = _store_error_of(error)
         except Exception as error:
             _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
-            failure = _translate(error)
+            failure = _store_error_of(error)
         return [failure for one in batch if one.error is None]
 
     def _answer(self, batch: list[QueuedMutation], outcomes: list[Outcome]) -> None:
         found = iter(outcomes)
         for waiting in batch:
-            outcome = next(found) if waiting.error is None else _translate(waiting.error)
+            outcome = next(found) if waiting.error is None else _store_error_of(waiting.error)
             if isinstance(outcome, DuplicateFound):
                 self._checks.join(waiting, outcome)
                 continue
-            _complete(waiting.future, outcome)
+            _complete_future(waiting.future, outcome)
             self._queued_bytes -= waiting.size
             self._unanswered -= 1
         if self._waiting_outside:
@@ -294,7 +287,7 @@ class WriteQueue:
             self._queue.join(waiting)
             return
         if outcome is not None:
-            _complete(waiting.future, _translate(outcome))
+            _complete_future(waiting.future, _store_error_of(outcome))
         self._queued_bytes -= waiting.size
         self._unanswered -= 1
         if self._waiting_outside:
@@ -316,7 +309,7 @@ class WriteQueue:
         return await loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
 
 
-def _made_of(batch: list[QueuedMutation]) -> list[Mutation]:
+def _mutations_of(batch: list[QueuedMutation]) -> list[Mutation]:
     """What is to be made of it: without the puts that came to nothing before their batch."""
     made: list[Mutation] = []
     for waiting in batch:
@@ -327,7 +320,7 @@ def _made_of(batch: list[QueuedMutation]) -> list[Mutation]:
     return made
 
 
-def _complete(
+def _complete_future(
     future: "Future[IndexRecord | None]", outcome: IndexRecord | SegmentStoreError | None
 ) -> None:
     if future.done():
@@ -339,7 +332,7 @@ def _complete(
         future.set_result(outcome)
 
 
-def _translate(error: BaseException) -> SegmentStoreError:
+def _store_error_of(error: BaseException) -> SegmentStoreError:
     if isinstance(error, SegmentStoreError):
         return error
     full = isinstance(error, OSError) and error.errno in NO_SPACE
@@ -349,16 +342,26 @@ def _translate(error: BaseException) -> SegmentStoreError:
     return failure
 
 
-_CALLS_MAX = 2
-"""Of the executor, for a round that begins while the disk has nothing to do. Beside a batch it is one: the write takes
-as long, and each call needs the interpreter between two contents."""
-_HALVED_BYTES_MIN = 1 << 20
-"""Less is written in about the time of one sync: two of them would take longer than one batch."""
-_HASHED_BYTES_MAX = 4 << 20
-
-
 class HashingQueue:
-    """join(); then changed() tells one worker to look, and take_batch() whoever has the turn."""
+    """Where changes wait for their batch, and where the contents of puts are hashed meanwhile.
+
+        queue, in the order of the calls -> round: its contents are being hashed -> ready: batches are cut off its front
+
+    join() first; then changed() tells one worker to look, and the thread that holds the commit turn calls take_batch().
+
+    Invariants:
+
+    - Changes leave in the order in which they joined: what needs no hashing does not overtake what does.
+    - Disk and hash work side by side: a round is hashed while a batch is under way. Callers that put again when their
+      batch has ended would else come all at once for ever, and nothing be hashed while the disk works. So of what comes
+      at once while the disk has nothing to do one half is hashed first, and becomes a batch of its own.
+    - Nothing waits for company: a round is what has come by the turn of the loop in which it begins.
+    - A round is bounded, so a change that joins behind it waits little longer than for a batch of that size.
+    - A caller that goes away takes nothing from the others of its round.
+    - Only the thread that holds the commit turn takes from what is ready. Only one thread adds to it: while there is a
+      round, the thread that ends the last of its calls, which need not wait for the loop to look; else the loop. Each
+      does so by single steps of a deque, which need no lock.
+    """
 
     def __init__(
         self,
@@ -426,7 +429,7 @@ class HashingQueue:
                 small.append(one)
                 wanted.append(one.mutation)
         if small:
-            _note(small, _digest_small(wanted, self._wall_clock.now_ms(), self._settings))
+            _note_hashed(small, _hash_small_puts(wanted, self._wall_clock.now_ms(), self._settings))
 
     def _pass_hashed(self) -> None:
         """Whatever is in front of the queue and needs no hashing is ready."""
@@ -462,8 +465,8 @@ class HashingQueue:
         if self._hashing or not self._queue:
             return
         is_idle = self._is_idle() and not self._ready
-        wanted = min(self._undigested_bytes, _HASHED_BYTES_MAX)
-        if is_idle and wanted >= _HALVED_BYTES_MIN:
+        wanted = min(self._undigested_bytes, _HASHING_BYTES_MAX)
+        if is_idle and wanted >= _HASHING_HALVED_BYTES_MIN:
             wanted //= 2
         contents: list[QueuedMutation] = []
         size = 0
@@ -474,7 +477,7 @@ class HashingQueue:
                 contents.append(waiting)
                 size += waiting.size
         self._undigested_bytes -= size
-        shares = _shares(contents, _CALLS_MAX if is_idle else 1)
+        shares = _hashing_shares(contents, _HASHING_CALLS_MAX if is_idle else 1)
         self._not_last = deque([None] * (len(shares) - 1))
         for share in shares:
             self._hash(share)
@@ -491,7 +494,7 @@ class HashingQueue:
     def _hash_in_thread(self, share: list[QueuedMutation], loop: AbstractEventLoop) -> None:
         wanted = [one.mutation for one in share if isinstance(one.mutation, UnhashedPut)]
         now_ms = self._wall_clock.now_ms()
-        outcomes = _digest_all(wanted, now_ms, self._settings)
+        outcomes = _hash_puts(wanted, now_ms, self._settings)
         puts = [one for one in outcomes if isinstance(one, Put)]
         # What fails here fails again in the batch, and is reported there.
         with suppress(OSError, SegmentStoreError):
@@ -507,7 +510,7 @@ class HashingQueue:
         self, share: list[QueuedMutation], outcomes: Sequence[Put | BaseException]
     ) -> bool:
         """Once for each call, in any thread; whether that was the last one, and all are ready."""
-        _note(share, outcomes)
+        _note_hashed(share, outcomes)
         try:
             self._not_last.pop()
         except IndexError:
@@ -533,7 +536,7 @@ class HashingQueue:
         self._changed.set()
 
 
-def _note(share: Sequence[QueuedMutation], outcomes: Sequence[Put | BaseException]) -> None:
+def _note_hashed(share: Sequence[QueuedMutation], outcomes: Sequence[Put | BaseException]) -> None:
     for waiting, outcome in zip(share, outcomes, strict=True):
         if isinstance(outcome, Put):
             waiting.mutation = outcome
@@ -541,7 +544,7 @@ def _note(share: Sequence[QueuedMutation], outcomes: Sequence[Put | BaseExceptio
             waiting.error = outcome
 
 
-def _shares(contents: list[QueuedMutation], count: int) -> list[list[QueuedMutation]]:
+def _hashing_shares(contents: list[QueuedMutation], count: int) -> list[list[QueuedMutation]]:
     """The same in the same order, in at most `count` lists of about as many bytes."""
     wanted = sum(one.size for one in contents) / count
     shares: list[list[QueuedMutation]] = []
@@ -555,13 +558,13 @@ def _shares(contents: list[QueuedMutation], count: int) -> list[list[QueuedMutat
     return shares
 
 
-def _digest_all(
+def _hash_puts(
     wanted: Sequence[UnhashedPut], now_ms: int, settings: VolumeSettings
 ) -> list[Put | SegmentStoreError]:
     hashed = [one.content for one in wanted if not one.unique]
     found = iter(digest_all(hashed, settings.piece_bytes))
     return [
-        _put_of(
+        _hashed_put(
             one,
             digest_by_name(one.key, one.content, settings.piece_bytes)
             if one.unique
@@ -573,8 +576,10 @@ def _digest_all(
     ]
 
 
-def _digest_small(wanted: Sequence[SmallPut], now_ms: int, settings: VolumeSettings) -> list[Put]:
-    """As `_digest_all`, of what has only what `draft_of` need not look at."""
+def _hash_small_puts(
+    wanted: Sequence[SmallPut], now_ms: int, settings: VolumeSettings
+) -> list[Put]:
+    """As `_hash_puts`, of what has only what `draft_of` need not look at."""
     piece_bytes, inline_bytes_max = settings.piece_bytes, settings.inline_bytes_max
     contents = [(one.content,) for one in wanted]
     puts: list[Put] = []
@@ -615,7 +620,7 @@ def _digest_small(wanted: Sequence[SmallPut], now_ms: int, settings: VolumeSetti
     return puts
 
 
-def _put_of(
+def _hashed_put(
     one: UnhashedPut, found: ContentDigest, now_ms: int, settings: VolumeSettings
 ) -> Put | SegmentStoreError:
     try:

@@ -15,7 +15,7 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes import rebuild as record_block
+from tier2.volumes import rebuild
 from tier2.volumes.index import BLOB, CURRENT
 from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.rebuild import Walk, native_walk, walk_in_python
@@ -81,7 +81,7 @@ async def test_a_damaged_index_is_moved_aside_and_made_anew(
 ) -> None:
     if walk is None:
         pytest.skip("it was not built, or is switched off")
-    monkeypatch.setattr(record_block, "FASTEST_WALK", walk)
+    monkeypatch.setattr(rebuild, "FASTEST_WALK", walk)
     await fill(tmp_path)
     data = tmp_path / "index" / "data.mdb"
     data.write_bytes(b"nonsense" * (data.stat().st_size // 8))

@@ -14,7 +14,7 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes import deduplication as check_line
+from tier2.volumes import deduplication
 from tier2.volumes.deduplication import DuplicateCheck
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import BlobRow, blob_key, decode_blob_row
@@ -315,7 +315,7 @@ async def damaged_engine(directory: Path) -> tuple[OpenEngine, Held]:
 @pytest.fixture
 def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long objects are checked."""
-    monkeypatch.setattr(check_line, "_CALL_BYTES_MAX", 1)
+    monkeypatch.setattr(deduplication, "_CHECK_CALL_BYTES_MAX", 1)
 
 
 @pytest.mark.usefixtures("_one_by_one")

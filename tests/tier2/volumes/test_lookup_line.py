@@ -12,7 +12,7 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes import reader as lookup_line
+from tier2.volumes import reader
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import current_key
 from tier2.volumes.index_database import BufferedIndex, LmdbIndex
@@ -299,13 +299,13 @@ async def test_after_a_wait_for_the_disk_batches_are_shared_out(
 ) -> None:
     await put_all(engine)
     pages = count()
-    monkeypatch.setattr(lookup_line, "_pages_read", lambda: next(pages))
+    monkeypatch.setattr(reader, "_pages_read", lambda: next(pages))
     before = threads.jobs
     for jobs in (1, 5):
         found = await asyncio.gather(*(engine.get(key) for key in KEYS))
         assert [one.content for one in found] == [content_of(key) for key in KEYS]
         assert threads.jobs == before + jobs
-    monkeypatch.setattr(lookup_line, "_pages_read", lambda: 0)
+    monkeypatch.setattr(reader, "_pages_read", lambda: 0)
     for jobs in (9, 10):
         await asyncio.gather(*(engine.get(key) for key in KEYS))
         assert threads.jobs == before + jobs

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from segmentstore.contracts.errors import ObjectExistsError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import SMALL, open_small
-from tier2.volumes import write_queue as group_line
+from tier2.volumes import write_queue
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index import decode_blob_row, decode_object_row
 from tier2.volumes.mutations import DuplicateFound, NewObject, Put, SmallPut
@@ -217,7 +217,7 @@ class Beside:
 
     def puts(self, *numbers: int) -> list[Put]:
         wanted = [SmallPut(b"%d" % one, content_of(one), "", "", 900) for one in numbers]
-        return group_line._digest_small(wanted, NOW_MS, SMALL)
+        return write_queue._hash_small_puts(wanted, NOW_MS, SMALL)
 
     def prepared(self, puts: list[Put]) -> PreparedBatch:
         return self.commit.prepare(puts, NOW_MS)
@@ -368,7 +368,7 @@ async def test_what_is_sealed_is_what_judging_makes(tmp_path: Path, seed: int) -
                 SmallPut(b"%d" % max(key, 0), BYTES[key % 50 :][:size], "", "", size)
                 for key, size in zip(keys, sizes, strict=True)
             ]
-            puts = group_line._digest_small(wanted, NOW_MS, SMALL)
+            puts = write_queue._hash_small_puts(wanted, NOW_MS, SMALL)
             for put in puts:
                 put.new = put.new if is_sealed else None
             commit.commit(puts, NOW_MS, [None] * len(puts))

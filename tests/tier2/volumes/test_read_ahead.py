@@ -9,7 +9,7 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes import write_queue as group_line
+from tier2.volumes import write_queue
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import BufferedIndex, MemoryIndex
 from tier2.volumes.mutations import Put, UnhashedPut
@@ -97,14 +97,14 @@ async def test_bytes_that_change_after_they_were_hashed_are_the_trouble_of_one_o
 ) -> None:
     """Its record is whole all the same, and so is its group when it is read back."""
     changed = bytearray(40_000)
-    real = group_line._digest_all
+    real = write_queue._hash_puts
 
     def digest_and_change(wanted: Sequence[UnhashedPut], *rest: object) -> object:
         found = real(wanted, *rest)  # type: ignore[arg-type]  # as it came
         changed[20_000] = 1
         return found
 
-    monkeypatch.setattr(group_line, "_digest_all", digest_and_change)
+    monkeypatch.setattr(write_queue, "_hash_puts", digest_and_change)
     opened = await open_small(str(tmp_path))
     for key, content in ((b"bad", memoryview(changed)), (b"good", b"g" * 40_000)):
         await opened.engine.put(key, [content])

@@ -14,7 +14,7 @@ from segmentstore.contracts.errors import StorageUnavailableError
 from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.engines import Model, SetClock, open_small, require
 from tests.tier2.volumes.index_database_suite import LONG
-from tier2.volumes import rebuild as record_block
+from tier2.volumes import rebuild
 from tier2.volumes.index import ObjectRow, decode_object_row, encode_object_row, plain_row_sequence
 from tier2.volumes.index_database import LmdbIndex, MemoryIndex, Row
 from tier2.volumes.objects import IndexRecord, RetentionMode
@@ -40,7 +40,7 @@ def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     found = native_walk() if request.param == "native" else walk_in_python
     if found is None:
         pytest.skip("it was not built, or is switched off")
-    monkeypatch.setattr(record_block, "FASTEST_WALK", found)
+    monkeypatch.setattr(rebuild, "FASTEST_WALK", found)
 
 
 async def live(opened: OpenEngine, model: Model, random: Random, steps: int) -> None:
@@ -186,7 +186,7 @@ async def test_a_stretch_grows_until_whole_groups_fit_into_it(
     content = await filled_volume(tmp_path / "engine")
     whole = by_blocks(tmp_path / "volume", content)
     assert whole[2] >= 50
-    monkeypatch.setattr(record_block, "_STRETCH_BYTES_MIN", 100)
+    monkeypatch.setattr(rebuild, "_STRETCH_BYTES_MIN", 100)
     assert by_blocks(tmp_path / "volume", content) == whole
 
 

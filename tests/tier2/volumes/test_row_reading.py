@@ -120,7 +120,7 @@ def looked_up(
     index = cast(BufferedIndex, Rows([*contents, None]))
     with pytest.MonkeyPatch.context() as patched:
         if not native:
-            patched.setattr(reader, "_NATIVE", None)
+            patched.setattr(reader, "_NATIVE_ROW_READING", None)
         looking = ObjectReader(index=index, volumes=cast(VolumeFiles, None))
         found = looking.look_up([wanted] * (len(contents) + 1))
     return found[:-1]

@@ -1,14 +1,14 @@
-/* The records and rows of new objects by one call (new_objects): what most groups of puts consist of.
+/* The records and rows of new objects by one call (write_batch.py): what most write batches consist of.
  *
- * seal(objects, sequence, volume, offset, seed, timestamp, piece_bytes) does what its twin `seal_in_python` of new_objects
- * does: all checksums, lengths and places of a group are written without making an object for each of them.
+ * seal(objects, sequence, volume, offset, seed, timestamp, piece_bytes) does what its twin `seal_in_python` of
+ * write_batch.py does: all checksums, lengths and places of a batch are written without making an object for each of them.
  *
  * Invariants:
  *
  * - Every length is added up before a byte is written, from objects that cannot change (bytes, str) and are held; what is
  *   written then is what was measured.
  * - What does not fit its field is refused (ValueError), before anything is made.
- * - The layouts are those of blob_record, index_record and index_rows; big-endian.
+ * - The layouts are those of volume_format.py and index.py; big-endian.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -322,7 +322,7 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    {"seal", seal, METH_VARARGS, "See new_objects."},
+    {"seal", seal, METH_VARARGS, "See write_batch.py."},
     {NULL, NULL, 0, NULL},
 };
 

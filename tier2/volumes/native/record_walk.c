@@ -1,6 +1,6 @@
-/* The walk over plain records of a stretch of a volume (record_block), with its checksums outside of the interpreter.
+/* The walk over plain records of a stretch of a volume (rebuild.py), with its checksums outside of the interpreter.
  *
- * walk(content, start, volume, seed, rows, take_other) does what its twin `walk_in_python` of record_block does. Records
+ * walk(content, start, volume, seed, rows, take_other) does what its twin `walk_in_python` of rebuild.py does. Records
  * are looked at a few at a time: their headers, checksums and places first, without the interpreter; then, while
  * the processor still has them at hand, their keys and rows, with it.
  *
@@ -9,7 +9,7 @@
  * - Nothing outside of `content` is read or written, whatever its bytes say: a place is used only after its end was
  *   found to lie in it, and is not read again.
  * - What is not plain is left to `take_other`, and what is bad, or cut off, ends the walk: the scan says what it is.
- * - The layouts are those of blob_record, index_record and index_rows; big-endian.
+ * - The layouts are those of volume_format.py and index.py; big-endian.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -36,7 +36,7 @@ typedef struct {
 
 typedef enum { GOES_ON, MEETS_OTHER, ENDS } State;
 
-/* What stands before a record that is no plain one: how far it reaches, and how many of its group follow. */
+/* What stands before a record that is no plain one: how far it reaches, and how many of its batch follow. */
 typedef struct {
     size_t following;
     uint32_t group_left;
@@ -274,7 +274,7 @@ static PyObject *walk(PyObject *module, PyObject *arguments) {
 }
 
 static PyMethodDef methods[] = {
-    {"walk", walk, METH_VARARGS, "See record_block."},
+    {"walk", walk, METH_VARARGS, "See rebuild.py."},
     {NULL, NULL, 0, NULL},
 };
 

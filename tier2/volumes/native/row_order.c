@@ -1,6 +1,6 @@
-/* Rows put in the order of their keys, tens of thousands at once (plain_rows).
+/* Rows put in the order of their keys, tens of thousands at once (rebuild.py).
  *
- * order(rows) does what its twin `order_in_python` of plain_rows does: the list is sorted by the first item of each of its
+ * order(rows) does what its twin `order_in_python` of rebuild.py does: the list is sorted by the first item of each of its
  * tuples, and what is said is whether two of them are the same. Keys are compared by eight bytes as one number, behind what
  * all of them begin with; the rest of a key is looked at only where these are the same.
  *
@@ -109,7 +109,7 @@ static PyObject *order(PyObject *Py_UNUSED(module), PyObject *rows) {
 }
 
 static PyMethodDef methods[] = {
-    {"order", order, METH_O, "See plain_rows."},
+    {"order", order, METH_O, "See rebuild.py."},
     {NULL, NULL, 0, NULL},
 };
 

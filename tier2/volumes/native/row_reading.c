@@ -1,15 +1,15 @@
-/* Small objects out of their rows, by one call for a batch (lookups): what most gets ask for.
+/* Small objects out of their rows, by one call for a batch (reader.py): what most gets ask for.
  *
  * small_objects(contents, record_type, stored_type) takes apart each content that is the row of an object whose bytes
  * stand in it: one piece, no lock, no delete marker. It is answered by a `stored_type` with its record and its bytes, which
  * were held against their checksum. All else is answered by None, and is for the twin to judge: what is no row, what is
- * damaged, what has its bytes in a volume. The twin is what look-ups do without this (`Lookups.look_up`): same answers.
+ * damaged, what has its bytes in a volume. The twin is what look-ups do without this (`ObjectReader.look_up`): same answers.
  *
  * Invariants:
  *
  * - A row is looked at from end to end before anything is made of it: nothing outside of its bytes is read.
  * - Bytes are handed out only if they are as many as the record says, and have its checksum.
- * - The layouts are those of index_rows and index_record; big-endian.
+ * - The layouts are those of index.py and volume_format.py; big-endian.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
