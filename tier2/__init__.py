@@ -1,1 +1,1 @@
-"""Storage: chunked segments under one root per container, over an object store."""
+"""Tier 2: the segments of a container as chunks and SSTs below one manifest, in an object store."""

@@ -1,24 +1,20 @@
-"""Names of a container's objects in the store.
+"""The objects of one container in the store: their keys and identities, puts, reads and deletes, and counters.
 
 - An identity (epoch, claim, serial) is given out once, ever: epochs grow, the claim is a random number of the process
   that claimed the epoch, serials count up within it. A second attempt at anything takes another serial (H2).
-- No key is a path prefix of another: `manifest` and the leaves below `runs/` and `chunks/` are never directories.
 - Identities sort by epoch first, in bytes, as values and as keys of the store alike.
-
-    containers/0003/manifest
-    containers/0003/runs/0000000000000005-9f3a01c2-0000000000000011
-    containers/0003/chunks/0000000000000005-9f3a01c2-0000000000000010
-    containers/0003/probe-<random>
-    containers/0003/lost-manifest-<random>
-
-Gives out the identities of one claim: each once, in growing order (H2).
-
-What a container's Tier 2 counted since the process started: written all over this room, read by statistics().
-
-The immutable objects of one container: writes them under names used once, reads them, and counts both.
-
+- No key is a path prefix of another: `root` and the leaves below `runs/` and `chunks/` are never directories.
 - A put is repeated under the same key only with the same bytes (H2). It is an immutable object, so an attempt that
   lands late changes nothing.
+
+An identity has 20 bytes: u64 epoch, u32 claim, u64 serial, all big-endian. The keys, some of whose words are older than
+those of the code:
+
+    containers/0003/root                                                the manifest
+    containers/0003/runs/0000000000000005-9f3a01c2-0000000000000011     a part of an SST
+    containers/0003/chunks/0000000000000005-9f3a01c2-0000000000000010   one chunk, or many small ones
+    containers/0003/probe-<random>                                      a race of conditional puts, of the first claim
+    containers/0003/lost-root-<random>                                  a damaged manifest that an empty one replaced
 """
 
 import re
@@ -36,10 +32,21 @@ from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
 from segmentstore.contracts.storage import StorageStatistics
 
+CONTAINERS_PREFIX = "containers/"
+_IDENTITY_LAYOUT = struct.Struct(">QIQ")
+IDENTITY_BYTES = _IDENTITY_LAYOUT.size
+_IDENTITY_TEXT = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})-([0-9a-f]{16})")
+_CONTAINER_KEY = re.compile(r"containers/([0-9]{4,})/.*")
 
-def list_objects(store: ObjectStore, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
-    """A listing as the generator that every store makes it, so that it can be closed."""
-    return store.list(prefix)
+
+class ObjectKind(IntEnum):
+    """What an immutable object holds. Persistent (in garbage records): never renumber."""
+
+    RUN = 1
+    CHUNKS = 2
+
+
+_KIND_FOLDERS = {ObjectKind.RUN: "runs", ObjectKind.CHUNKS: "chunks"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,24 +70,7 @@ class ObjectIdentity:
         return f"{self.epoch:016x}-{self.claim:08x}-{self.serial:016x}"
 
 
-class ObjectKind(IntEnum):
-    """What an immutable object holds. Persistent (in garbage records): never renumber."""
-
-    RUN = 1
-    CHUNKS = 2
-
-
 ObjectReference: TypeAlias = tuple[ObjectKind, ObjectIdentity]
-
-
-CONTAINERS_PREFIX = "containers/"
-_IDENTITY_LAYOUT = struct.Struct(">QIQ")
-IDENTITY_BYTES = _IDENTITY_LAYOUT.size
-_LEAF = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})-([0-9a-f]{16})")
-_CONTAINER_KEY = re.compile(r"containers/([0-9]{4,})/.*")
-
-
-_FOLDERS = {ObjectKind.RUN: "runs", ObjectKind.CHUNKS: "chunks"}
 
 
 class ObjectNames:
@@ -91,7 +81,7 @@ class ObjectNames:
         self.manifest = f"{self.prefix}root"
 
     def folder(self, kind: ObjectKind) -> str:
-        return f"{self.prefix}{_FOLDERS[kind]}/"
+        return f"{self.prefix}{_KIND_FOLDERS[kind]}/"
 
     def key(self, kind: ObjectKind, identity: ObjectIdentity) -> str:
         return f"{self.folder(kind)}{identity}"
@@ -99,7 +89,7 @@ class ObjectNames:
     def identity(self, kind: ObjectKind, key: str) -> ObjectIdentity | None:
         """The identity that a listed key spells; None for a stranger."""
         folder = self.folder(kind)
-        match = _LEAF.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
+        match = _IDENTITY_TEXT.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
         if match is None:
             return None
         return ObjectIdentity(*(int(part, 16) for part in match.groups()))
@@ -112,7 +102,7 @@ class ObjectNames:
         return f"{self.prefix}probe-{nonce.hex()}"
 
     def lost_root(self, nonce: bytes) -> str:
-        """Where a damaged manifest is kept whose container began anew."""
+        """Where a damaged manifest is kept when its container begins anew."""
         return f"{self.prefix}lost-root-{nonce.hex()}"
 
 
@@ -123,7 +113,7 @@ def container_of_key(key: str) -> ContainerId | None:
 
 
 class IdentitySource:
-    """Serials within (epoch, claim), from 1."""
+    """Gives out the identities of one claim: each once, in growing order, serials from 1 on (H2)."""
 
     def __init__(self, *, epoch: int, claim: int) -> None:
         self._epoch = epoch
@@ -137,7 +127,10 @@ class IdentitySource:
 
 @dataclass(slots=True)
 class StorageCounters:
-    """Only ever grow. For their units see StorageStatistics."""
+    """What one container's Tier 2 counted since the process started: written all over tier2, read by statistics().
+
+    Counters only ever grow. For their units see StorageStatistics.
+    """
 
     puts: int = 0
     gets: int = 0
@@ -167,7 +160,7 @@ class StorageCounters:
 
 
 class ContainerObjects:
-    """Objects of one container by kind and identity."""
+    """Writes the immutable objects of one container by kind and identity, reads them, and counts both."""
 
     def __init__(
         self,
@@ -213,3 +206,8 @@ class ContainerObjects:
 
     async def delete(self, kind: ObjectKind, identity: ObjectIdentity) -> None:
         await self._store.delete(self._names.key(kind, identity))
+
+
+def list_objects(store: ObjectStore, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+    """A listing as the generator that every store makes it, so that it can be closed."""
+    return store.list(prefix)

@@ -1,7 +1,8 @@
-"""Tier 2 of one container, in the hands of its owner: the door segmentstore/contracts/storage.py over an object store.
+"""Tier 2 of one container in the hands of its owner: segmentstore/contracts/storage.py over an object store.
 
-- Nothing is read or written before claim(); afterwards every manifest change goes through one OwnedManifest and its lock.
-- A merge of runs works beside publications and takes the lock for its commit only.
+- Nothing is read or written before claim(); afterwards every manifest change goes through one OwnedManifest and its
+  lock.
+- A merge of SSTs works beside publications and takes the lock for its commit only.
 - After StorageNotPrimaryError or ServiceHaltError nothing is ever published again by this object.
 """
 

@@ -1,4 +1,4 @@
-"""Reading a part of a chunk image: which bytes to fetch, and what they mean.
+"""Reads a part of a chunk image, and proves a whole one.
 
 A ranged read of an image takes at most three fetches, and later ones of the same image take one:
 
@@ -8,15 +8,13 @@ A ranged read of an image takes at most three fetches, and later ones of the sam
     4. decode_blocks(index, range, stored) -> their uncompressed bytes
 
 All positions count from the image's first byte: for an image inside a packed object the caller adds its place there.
-Pure; decode_blocks belongs in an executor.
+The functions are pure; decode_blocks and verify_chunk belong in an executor.
 
-H10: parse_tail compares size, file CRC32 and start offset with what the layout recorded, so another chunk with good
-checksums is not mistaken for this one.
-
-Proves a whole chunk image, for `tier2 verify`, repair and tests.
-
-Any change of a single bit of an image is found: everything before the file CRC32 is under it, the CRC32 is compared
-with the computed one, and the last eight bytes have only one right value.
+- parse_tail compares size, file CRC32 and start offset with what the layout recorded, so another chunk with good
+  checksums is not mistaken for this one (H10).
+- verify_chunk, for `tier2 verify`, repair and tests, finds any change of a single bit of an image: everything before
+  the file CRC32 is under it, the CRC32 is compared with the computed one, and the last eight bytes have only one right
+  value.
 """
 
 from collections.abc import Callable, Sequence
@@ -223,7 +221,7 @@ def verify_chunk(
     try:
         footer = parse_footer(image, source=source)
         record_topic = header is not None and header.is_record_topic
-        index = _read_index(image, footer, record_topic=record_topic, source=source)
+        index = _index_of_image(image, footer, record_topic=record_topic, source=source)
     except CorruptedDataError as error:
         damages.append(str(error))
     if index is not None:
@@ -237,7 +235,7 @@ def verify_chunk(
     return ChunkReport(size=len(image), header=header, index=index, damages=tuple(damages))
 
 
-def _read_index(
+def _index_of_image(
     image: BufferView, footer: ChunkFooter, *, record_topic: bool, source: str
 ) -> ChunkIndex:
     end = len(image) - FOOTER_BYTES

@@ -1,8 +1,9 @@
-"""The chunk: one immutable stretch of one segment, as it lies in an object.
+"""The format of a chunk, byte by byte; header, index and footer written and parsed.
 
-The bytes of one chunk are its *image*. An image may be a whole object, or one of many images packed one behind the
-other into an object; every position below counts from the first byte of the image. All numbers are big-endian, so
-that the two magic numbers read "SH" and "EN" in a dump.
+A chunk is one immutable stretch of one segment, as it lies in an object. The bytes of one chunk are its *image*. An
+image may be a whole object, or one of many images packed one behind the other into an object; every position below
+counts from the first byte of the image. All numbers are big-endian, so that the two magic numbers read "SH" and "EN" in
+a dump.
 
     image   := header block+ index footer
 
@@ -67,12 +68,6 @@ Event fields: NO_EVENT_INFORMATION set means that nobody said where events lie i
 are zero. Otherwise BEGINS_ON_EVENT says that the block's first byte starts an event; NO_EVENT_STARTS that the whole
 block is the inside of one, so position and number are zero while the times still count. The highest and lowest time
 bound all events of the block, whatever their order.
-
-The first 64 bytes of a chunk image: what it is and which offsets it holds. Layout: tier2/format/chunk_format.py.
-
-The sparse index of a chunk image: one entry for each block. Layout: tier2/format/chunk_format.py.
-
-The last 16 bytes of a chunk image: where the index is and the file CRC32. Layout: tier2/format/chunk_format.py.
 """
 
 import struct
@@ -119,6 +114,11 @@ SMALLEST_CHUNK_BYTES = (
     HEADER_BYTES + 1 + BLOCK_CHECKSUM_BYTES + BLOCK_ENTRY_BYTES + INDEX_END_BYTES + FOOTER_BYTES
 )
 
+assert HEADER_LAYOUT.size == HEADER_BYTES, f"header layout size={HEADER_LAYOUT.size}"
+assert BLOCK_ENTRY_LAYOUT.size == BLOCK_ENTRY_BYTES, f"entry layout size={BLOCK_ENTRY_LAYOUT.size}"
+assert INDEX_END_LAYOUT.size == INDEX_END_BYTES, f"index end size={INDEX_END_LAYOUT.size}"
+assert FOOTER_LAYOUT.size == FOOTER_BYTES, f"footer layout size={FOOTER_LAYOUT.size}"
+
 
 class Compression(IntEnum):
     """How block bytes are stored. Persistent: never renumber."""
@@ -146,11 +146,7 @@ class BlockFlag(IntFlag):
 # Plain numbers: the complement of an IntFlag holds only the flags it knows, and so would hide the others.
 CHUNK_FLAGS_KNOWN = sum(int(flag) for flag in ChunkFlag)
 BLOCK_FLAGS_KNOWN = sum(int(flag) for flag in BlockFlag)
-
-assert HEADER_LAYOUT.size == HEADER_BYTES, f"header layout size={HEADER_LAYOUT.size}"
-assert BLOCK_ENTRY_LAYOUT.size == BLOCK_ENTRY_BYTES, f"entry layout size={BLOCK_ENTRY_LAYOUT.size}"
-assert INDEX_END_LAYOUT.size == INDEX_END_BYTES, f"index end size={INDEX_END_LAYOUT.size}"
-assert FOOTER_LAYOUT.size == FOOTER_BYTES, f"footer layout size={FOOTER_LAYOUT.size}"
+_COMPRESSIONS = frozenset(int(compression) for compression in Compression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +209,11 @@ def parse_header(content: BufferView, *, source: str = "chunk") -> ChunkHeader:
         start_offset=start,
         end_offset=end,
     )
-    _check_counts(header, source)
+    _check_header_counts(header, source)
     return header
 
 
-_COMPRESSIONS = frozenset(int(compression) for compression in Compression)
-
-
-def _check_counts(header: ChunkHeader, source: str) -> None:
+def _check_header_counts(header: ChunkHeader, source: str) -> None:
     length = header.end_offset - header.start_offset
     agrees = (
         0 < header.record_count <= length
@@ -303,7 +296,7 @@ class ChunkIndex:
                 f"offset is outside the chunk offset={offset} start_offset={self.start_offset}"
                 f" end_offset={self.end_offset}"
             )
-        return bisect_right(self.entries, offset, key=_first_offset) - 1
+        return bisect_right(self.entries, offset, key=_first_offset_of) - 1
 
     def block_end_offset(self, block: int) -> int:
         """First offset behind the block."""
@@ -313,18 +306,18 @@ class ChunkIndex:
         return self.end_offset
 
 
-def _first_offset(entry: BlockEntry) -> int:
+def _first_offset_of(entry: BlockEntry) -> int:
     return entry.first_offset
 
 
 def encode_index(index: ChunkIndex) -> bytes:
     """The bytes of the index with its end and checksum."""
-    packed = b"".join(_encode_entry(entry) for entry in index.entries)
+    packed = b"".join(_encode_block_entry(entry) for entry in index.entries)
     crc32 = crc32_of(index.end_offset.to_bytes(8, "big"), crc32_of(packed))
     return packed + INDEX_END_LAYOUT.pack(index.end_offset, crc32)
 
 
-def _encode_entry(entry: BlockEntry) -> bytes:
+def _encode_block_entry(entry: BlockEntry) -> bytes:
     events = entry.events
     if events is None:
         flags, position, number, lowest, highest = BlockFlag.NO_EVENT_INFORMATION, 0, 0, 0, 0
@@ -371,18 +364,18 @@ def parse_index(
             f" stored={stored_crc32:#010x} computed={crc32:#010x}"
         )
     entries = [
-        _parse_entry(fields, f"{source} block={block}")
+        _parse_block_entry(fields, f"{source} block={block}")
         for block, fields in enumerate(
             BLOCK_ENTRY_LAYOUT.iter_unpack(memoryview(content)[:entry_bytes])
         )
     ]
     index = ChunkIndex(entries=entries, end_offset=end_offset)
-    _check_places(index, index_position, source)
-    _check_offsets(index, record_topic=record_topic, source=source)
+    _check_block_places(index, index_position, source)
+    _check_block_offsets(index, record_topic=record_topic, source=source)
     return index
 
 
-def _parse_entry(fields: tuple[int, ...], source: str) -> BlockEntry:
+def _parse_block_entry(fields: tuple[int, ...], source: str) -> BlockEntry:
     first_offset, position, stored, uncompressed, compression, flags, reserved = fields[:7]
     if compression not in _COMPRESSIONS or flags & ~BLOCK_FLAGS_KNOWN or reserved:
         raise CorruptedDataError(
@@ -402,11 +395,11 @@ def _parse_entry(fields: tuple[int, ...], source: str) -> BlockEntry:
         stored_length=stored,
         uncompressed_length=uncompressed,
         compression=kind,
-        events=_parse_events(BlockFlag(flags), fields[7:], uncompressed, source),
+        events=_parse_event_fields(BlockFlag(flags), fields[7:], uncompressed, source),
     )
 
 
-def _parse_events(
+def _parse_event_fields(
     flags: BlockFlag, fields: tuple[int, ...], uncompressed: int, source: str
 ) -> EventInformation | None:
     position, number, lowest, highest = fields
@@ -431,7 +424,7 @@ def _parse_events(
     )
 
 
-def _check_places(index: ChunkIndex, index_position: int, source: str) -> None:
+def _check_block_places(index: ChunkIndex, index_position: int, source: str) -> None:
     expected = HEADER_BYTES
     for block, entry in enumerate(index.entries):
         if entry.position != expected:
@@ -446,7 +439,7 @@ def _check_places(index: ChunkIndex, index_position: int, source: str) -> None:
         )
 
 
-def _check_offsets(index: ChunkIndex, *, record_topic: bool, source: str) -> None:
+def _check_block_offsets(index: ChunkIndex, *, record_topic: bool, source: str) -> None:
     ends = chain((entry.first_offset for entry in index.entries[1:]), (index.end_offset,))
     for block, (entry, end) in enumerate(zip(index.entries, ends, strict=True)):
         length = end - entry.first_offset

@@ -5,13 +5,13 @@
 - A replacement whose segment was truncated, merged, deleted or compacted meanwhile is left out; the rest goes on.
 - Objects that lose their last reference become garbage of the same version, and so do new ones that nobody names (H6).
 
-The door for compactors beside the owner (H9): they upload chunks under keys given out here, and propose a swap.
+Compactors beside the owner (H9) upload chunks under keys that the owner gives out, and propose a swap:
 
     keys = owner.reserve_object_keys(n)      of the owner's epoch, so that no sweep takes them while it lives (H5)
     the compactor reads, encodes, uploads
     owner.propose_swap(proposal)             checked in full, then published by the owner; or refused, with a reason
 
-Accepted only if, under the manifest as it is when it is published,
+A proposal is accepted only if, under the manifest as it is when the swap is published,
 
 - the range is exactly that of neighbouring entries of the segment, and they are still the proposed ones;
 - every new image is sound, the one described, lies wholly in a reserved object, and covers the range without a hole;
@@ -57,10 +57,11 @@ from tier2.sst.keyspace import (
     reference_key,
 )
 
-_SLICE = 32
+_REPLACEMENTS_PER_LOOK = 32
 """Replacements whose entries are looked up at once."""
 _ENTRIES_PER_TURN = 128
 """Handled between two turns of the loop."""
+_PROPOSED_IMAGES_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ async def swap_entries(
             if not swapped:
                 owned.publisher.abandon(uploader.uploaded)
                 return []
-            attempt = await _attempt(replacements, swapped, owned, uploader)
+            attempt = await _swap_update(replacements, swapped, owned, uploader)
             await segments.begin_change(attempt.records)
             committing = True
             await owned.commit(attempt)
@@ -113,8 +114,8 @@ async def swap_entries(
 async def _unchanged(replacements: Sequence[Replacement], view: ManifestView) -> list[Replacement]:
     """Those whose segment still exists and whose entries are still what was read."""
     unchanged: list[Replacement] = []
-    for first in range(0, len(replacements), _SLICE):
-        some = replacements[first : first + _SLICE]
+    for first in range(0, len(replacements), _REPLACEMENTS_PER_LOOK):
+        some = replacements[first : first + _REPLACEMENTS_PER_LOOK]
         wanted: list[bytes] = []
         for one in some:
             wanted.append(record_key(one.segment_id))
@@ -132,7 +133,7 @@ def _is_unchanged(one: Replacement, values: Mapping[bytes, bytes]) -> bool:
     )
 
 
-async def _attempt(
+async def _swap_update(
     replacements: Sequence[Replacement],
     swapped: Sequence[Replacement],
     owned: OwnedManifest,
@@ -151,13 +152,13 @@ async def _attempt(
         for entry in one.new:
             changes[layout_key(one.segment_id, entry.end_offset)] = entry.encode()
             changes[reference_key(entry.identity, one.segment_id, entry.end_offset)] = b""
-    named = _objects(swapped)
+    named = _new_objects(swapped)
     freed = await freed_objects(
         [(one.segment_id, entry) for one in swapped for entry in one.old], named, owned.view
     )
     owned.add_thinned(identity for identity in freed.thinned if identity not in named)
     unused: list[ObjectReference] = [
-        (ObjectKind.CHUNKS, identity) for identity in sorted(_objects(replacements) - named)
+        (ObjectKind.CHUNKS, identity) for identity in sorted(_new_objects(replacements) - named)
     ]
     garbage = owned.garbage_entries([*freed.unreferenced, *unused])
     changes.update(garbage)
@@ -169,11 +170,8 @@ async def _attempt(
     )
 
 
-def _objects(replacements: Sequence[Replacement]) -> set[ObjectIdentity]:
+def _new_objects(replacements: Sequence[Replacement]) -> set[ObjectIdentity]:
     return {entry.identity for one in replacements for entry in one.new}
-
-
-_IMAGES_MAX = 4_096
 
 
 class ExternalSwaps:
@@ -237,7 +235,7 @@ class ExternalSwaps:
         finally:
             self._owned.publisher.abandon(uploaded)
         if not swapped:
-            raise _refused(proposal, "the segment changed while the swap was checked")
+            raise _swap_refused(proposal, "the segment changed while the swap was checked")
 
     def _take_new(
         self, proposal: SwapProposal, uploaded: list[ObjectReference]
@@ -246,7 +244,7 @@ class ExternalSwaps:
         entries: list[LayoutEntry] = []
         stranger: str | None = None
         identities: dict[str, ObjectIdentity] = {}
-        for image in proposal.new[:_IMAGES_MAX]:
+        for image in proposal.new[:_PROPOSED_IMAGES_MAX]:
             identity = identities.get(image.object_key)
             if identity is None:
                 identity = self._reserved.pop(image.object_key, None)
@@ -267,13 +265,15 @@ class ExternalSwaps:
                 )
             )
         if stranger is not None:
-            raise _refused(proposal, f"the owner gave out no such object key key={stranger}")
-        if not entries or len(proposal.new) > _IMAGES_MAX:
-            raise _refused(proposal, f"it has {len(proposal.new)} images of 1 to {_IMAGES_MAX}")
+            raise _swap_refused(proposal, f"the owner gave out no such object key key={stranger}")
+        if not entries or len(proposal.new) > _PROPOSED_IMAGES_MAX:
+            raise _swap_refused(
+                proposal, f"it has {len(proposal.new)} images of 1 to {_PROPOSED_IMAGES_MAX}"
+            )
         if any(entry.start_offset >= entry.end_offset for entry in entries) or any(
             before.end_offset != after.start_offset for before, after in pairwise(entries)
         ):
-            raise _refused(proposal, "the new images do not cover one range without a hole")
+            raise _swap_refused(proposal, "the new images do not cover one range without a hole")
         return entries
 
     async def _current(self, proposal: SwapProposal) -> list[LayoutEntry]:
@@ -283,12 +283,12 @@ class ExternalSwaps:
             new[0].start_offset,
             new[-1].end_offset,
         ):
-            raise _refused(proposal, "old and new images cover other ranges")
+            raise _swap_refused(proposal, "old and new images cover other ranges")
         if new[-1].end_offset - new[0].start_offset > self._components.settings.proposal_bytes_max:
-            raise _refused(proposal, "the range is longer than one proposal may be")
+            raise _swap_refused(proposal, "the range is longer than one proposal may be")
         view, segment_id = self._owned.view, proposal.segment_id
         if segment_id not in await self._segments.values(view, (segment_id,)):
-            raise _refused(proposal, "there is no such segment")
+            raise _swap_refused(proposal, "there is no such segment")
         start, end = layout_range(segment_id, old[0].start_offset, old[-1].end_offset)
         found = await view.scan_all(start, end, group=record_key(segment_id)[:-1])
         current = [LayoutEntry.decode(end_offset_of(key), value) for key, value in found if value]
@@ -305,7 +305,7 @@ class ExternalSwaps:
             for entry in current
         ]
         if described != list(old):
-            raise _refused(proposal, "the segment has other chunks there by now")
+            raise _swap_refused(proposal, "the segment has other chunks there by now")
         return current
 
     async def _require_inside(self, proposal: SwapProposal, entries: Sequence[LayoutEntry]) -> None:
@@ -317,16 +317,16 @@ class ExternalSwaps:
                 size = await self._components.objects.size(ObjectKind.CHUNKS, entry.identity)
                 sizes[entry.identity] = size
             if entry.position + entry.size > size:
-                raise _refused(proposal, f"an image goes beyond its object of {size} bytes")
+                raise _swap_refused(proposal, f"an image goes beyond its object of {size} bytes")
 
     async def _compare(self, old: Sequence[LayoutEntry], new: Sequence[LayoutEntry]) -> None:
         """Same bytes, same knowledge of events. Raises SwapRefusedError. Memory: an image of each side."""
-        before = _Digest()
+        before = _RangeDigest()
         for entry in old:
             async with aclosing(self._blocks(entry)) as blocks:
                 async for block in blocks:
                     before.add(block)
-        after = _Digest()
+        after = _RangeDigest()
         for entry in new:
             async with aclosing(self._blocks(entry)) as blocks:
                 async for block in blocks:
@@ -346,7 +346,7 @@ class ExternalSwaps:
                         yield block
 
 
-class _Digest:
+class _RangeDigest:
     """Length, checksum and events of a range, block by block."""
 
     def __init__(self) -> None:
@@ -361,7 +361,7 @@ class _Digest:
         self.length += len(content)
         self._events.append((self.length, events))
 
-    def require_same_events(self, before: "_Digest") -> None:
+    def require_same_events(self, before: "_RangeDigest") -> None:
         """Every block here is a union of blocks of `before` and says what they said."""
         parts = iter(before._events)
         start = 0
@@ -376,14 +376,14 @@ class _Digest:
                 raise SwapRefusedError(
                     f"swap refused: a block ends inside one of the blocks that it replaces at={end}"
                 )
-            if events != _joined(known):
+            if events != _joined_events(known):
                 raise SwapRefusedError(
                     f"swap refused: a block says something else of its events than before at={start}"
                 )
             start = end
 
 
-def _joined(known: Sequence[tuple[int, EventInformation | None]]) -> EventInformation | None:
+def _joined_events(known: Sequence[tuple[int, EventInformation | None]]) -> EventInformation | None:
     """What a block knows that is made of these, each with its place in it."""
     described = [(at, events) for at, events in known if events is not None]
     if len(described) < len(known):
@@ -396,5 +396,5 @@ def _joined(known: Sequence[tuple[int, EventInformation | None]]) -> EventInform
     return EventInformation(position, number, *joined_times([events for _, events in described]))
 
 
-def _refused(proposal: SwapProposal, why: str) -> SwapRefusedError:
+def _swap_refused(proposal: SwapProposal, why: str) -> SwapRefusedError:
     return SwapRefusedError(f"swap refused: {why} segment_id={proposal.segment_id}")

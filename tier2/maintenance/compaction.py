@@ -3,23 +3,18 @@
     choose windows of neighbours, many segments in one step -> read and verify their images -> decode, join, encode
     -> decode what was encoded and compare checksums -> upload -> publish the new layouts in one version
 
+- Neighbours only, in offset order, and never more than `compaction_chunk_bytes` together.
+- While a segment grows, a joined chunk is several times as long as its longest part, so that a byte is copied a few
+  times in its life and not with every publication. A cold segment is joined as far as that is worth a copy.
+- What the indexes know of events is kept (H76): the blocks that are read become the runs that are encoded, each with
+  what the segment, not the image, says of it; a chunk never mixes blocks of known and unknown structure.
 - A step is bounded by bytes and segments, and the next one waits until the bytes of this one fit into the rate.
 - A step is done in one thread at a time, and rests between its pieces (tier2/background_pace.py) in the first quarter
   of the time that its bytes have at the rate.
-- Nothing is asked of the store when nothing grew: candidates are remembered, and one survey after the claim ends.
-- What changes meanwhile stays as it is (tier2/maintenance/chunk_swap.py). A damaged image is never copied: it is evidence.
-
-One look at every layout after a claim, a few pages at a time: what did earlier owners leave in small pieces?
-
-It remembers where it is and ends; what is published meanwhile is noticed by itself.
-
-Which neighbouring chunks of a segment become one, and the chunks that they become. Pure.
-
-- Neighbours only, in offset order, and never more than `compaction_chunk_bytes` together.
-- While a segment grows, a joined chunk is several times as long as its longest part, so that a byte is copied a few
-  times in its life and not with every round. A cold segment is joined as far as that is worth a copy.
-- What the indexes know of events is kept (H76): the blocks that are read become the runs that are encoded, each with
-  what the segment, not the image, says of it; a chunk never mixes blocks of known and unknown structure.
+- Nothing is asked of the store when nothing grew: candidates are remembered
+  (tier2/maintenance/compaction_candidates.py), and the one survey after the claim ends.
+- What changes meanwhile stays as it is (tier2/maintenance/chunk_swap.py). A damaged image is never copied: it is
+  evidence.
 """
 
 import logging
@@ -62,10 +57,15 @@ _STRETCHED_SHARE = 0.25
 """Of the time that its bytes have at the rate: so long a step may rest between its pieces."""
 _AHEAD_SECONDS = 1.0
 """Of bytes that may be joined before the rate is looked at: many tiny steps need no pauses."""
+_SURVEY_PAGE_ENTRIES = 2_048
+_SURVEY_PAGES_PER_STEP = 8
+_SURVEY_ENTRIES_PER_TURN = 64
+_COLD_CHUNKS_MIN = 2
+_COLD_GROWTH_MIN = 1.5
 
 
 @dataclass(slots=True)
-class _Job:
+class _JoinJob:
     """One window of one segment."""
 
     segment_id: SegmentId
@@ -97,7 +97,7 @@ class Compactor:
         )
         self._not_before = 0.0
         self._rests_until = 0.0
-        self._alone: list[_Job] = []
+        self._alone: list[_JoinJob] = []
         """Jobs of a step in which an image was damaged or gone: the others are done one by one."""
 
     async def step(self) -> bool:
@@ -131,8 +131,8 @@ class Compactor:
 
     # --- choosing -----------------------------------------------------------------------------
 
-    async def _choose(self, now: float) -> list[_Job]:
-        jobs: list[_Job] = []
+    async def _choose(self, now: float) -> list[_JoinJob]:
+        jobs: list[_JoinJob] = []
         budget = self._settings.compaction_step_bytes
         await self._survey.step(now)
         candidates = self._owned.candidates
@@ -150,7 +150,7 @@ class Compactor:
             await sleep(0)  # a look is a millisecond of work that may wait for nothing
             for number, job in enumerate(found):
                 if jobs and budget < job.length:
-                    rest = _from(candidate, found[number].entries[0].start_offset)
+                    rest = _candidate_from(candidate, found[number].entries[0].start_offset)
                     break
                 budget -= job.length
                 jobs.append(job)
@@ -162,7 +162,7 @@ class Compactor:
             candidates.look_at(candidate)
         return jobs
 
-    async def _look_at(self, candidate: Candidate) -> tuple[list[_Job], Candidate | None]:
+    async def _look_at(self, candidate: Candidate) -> tuple[list[_JoinJob], Candidate | None]:
         """Windows in a bounded part of the layout, and where to go on."""
         view, segment_id = self._owned.view, candidate.segment_id
         value = (await self._segments.values(view, (segment_id,))).get(segment_id)
@@ -181,8 +181,8 @@ class Compactor:
         windows = windows_to_join(entries, self._settings, cold=cold)
         if cold:
             windows += await self._to_recompress(entries, windows)
-        jobs = [_Job(segment_id, window, cold) for window in windows]
-        rest = None if following is None else _from(candidate, end_offset_of(following))
+        jobs = [_JoinJob(segment_id, window, cold) for window in windows]
+        rest = None if following is None else _candidate_from(candidate, end_offset_of(following))
         return sorted(jobs, key=lambda job: job.entries[0].start_offset), rest
 
     async def _to_recompress(
@@ -209,10 +209,10 @@ class Compactor:
 
     # --- joining ------------------------------------------------------------------------------
 
-    async def _join(self, jobs: Sequence[_Job]) -> bool:
+    async def _join(self, jobs: Sequence[_JoinJob]) -> bool:
         components = self._components
         await self._read(jobs)
-        worth: list[_Job] = []
+        worth: list[_JoinJob] = []
         for job in jobs:
             await components.offload(self._make_chunks, job)
             await self._rest()
@@ -227,7 +227,7 @@ class Compactor:
         except BaseException:
             self._owned.publisher.abandon(uploader.uploaded)
             raise
-        replacements = await components.offload(lambda: [_replacement(job) for job in worth])
+        replacements = await components.offload(lambda: [_replacement_of(job) for job in worth])
         swapped = await swap_entries(
             replacements, owned=self._owned, segments=self._segments, uploader=uploader
         )
@@ -236,8 +236,8 @@ class Compactor:
         counters.joined_bytes += sum(entry.length for one in swapped for entry in one.old)
         return bool(swapped)
 
-    async def _read(self, jobs: Sequence[_Job]) -> None:
-        by_place: dict[tuple[ObjectIdentity, int], _Job] = {
+    async def _read(self, jobs: Sequence[_JoinJob]) -> None:
+        by_place: dict[tuple[ObjectIdentity, int], _JoinJob] = {
             (entry.identity, entry.position): job for job in jobs for entry in job.entries
         }
         entries = [entry for job in jobs for entry in job.entries]
@@ -257,7 +257,7 @@ class Compactor:
         left = self._rests_until - get_running_loop().time()
         await self._pace.rest(at_most=max(left, 0.0))
 
-    def _make_chunks(self, job: _Job) -> None:
+    def _make_chunks(self, job: _JoinJob) -> None:
         settings = self._settings
         compression = settings.cold_compression if job.cold else settings.compression
         job.chunks = join_blocks(
@@ -269,22 +269,20 @@ class Compactor:
         job.parts = {}
 
 
-def _from(candidate: Candidate, offset: int) -> Candidate:
+def _candidate_from(candidate: Candidate, offset: int) -> Candidate:
     return Candidate(candidate.segment_id, cold=candidate.cold, from_offset=offset)
 
 
-def _replacement(job: _Job) -> Replacement:
+def _replacement_of(job: _JoinJob) -> Replacement:
     new = [PlacedChunk(chunk.offset, chunk.length, chunk).entry() for chunk in job.chunks]
     return Replacement(job.segment_id, job.entries, new)
 
 
-_PAGE = 2_048
-_PAGES_PER_STEP = 8
-_SLICE = 64
-
-
 class CompactionSurvey:
-    """The survey of one claim."""
+    """One look at every layout after a claim, a few pages at a time: what did earlier owners leave in small pieces?
+
+    It remembers where it is, and ends; what is published meanwhile is noticed without it.
+    """
 
     def __init__(self, *, owned: OwnedManifest, settings: StorageSettings) -> None:
         self._owned = owned
@@ -297,15 +295,15 @@ class CompactionSurvey:
 
     async def step(self, now: float) -> None:
         """Go on by some pages, if there are any left and candidates have room."""
-        for _ in range(_PAGES_PER_STEP):
+        for _ in range(_SURVEY_PAGES_PER_STEP):
             if self._following is None or not self._owned.candidates.has_room:
                 return
             page, self._following = await self._owned.view.scan(
-                self._following, self._end, limit=_PAGE
+                self._following, self._end, limit=_SURVEY_PAGE_ENTRIES
             )
             for number, entry in enumerate(page):
                 self._see(entry, now)
-                if number % _SLICE == _SLICE - 1:
+                if number % _SURVEY_ENTRIES_PER_TURN == _SURVEY_ENTRIES_PER_TURN - 1:
                     await sleep(0)
             if self._following is None:
                 self._finish_segment(now)
@@ -332,10 +330,6 @@ class CompactionSurvey:
         recompress = self._settings.cold_compression is not self._settings.compression
         if small > 1 or (recompress and chunks):
             candidates.grew(segment_id, 0, now)
-
-
-_COLD_CHUNKS_MIN = 2
-_COLD_GROWTH_MIN = 1.5
 
 
 def windows_to_join(

@@ -1,14 +1,18 @@
-"""Deletes objects whose grace is over (H6), and records orphans of earlier owners as garbage (H5).
+"""Deletes garbage, and copies what is alive out of packed objects that are mostly dead.
 
-    look for due records -> under the lock: read the manifest and prove that it is ours -> ask once more whether anything
-    names the object -> delete -> remove the records in one more version
+Garbage is deleted when its grace is over (H6); orphans of earlier owners are recorded as garbage (H5). Packed objects
+of which little is alive are repacked, so that the rest becomes garbage (H12).
 
-A crash between any two steps leaves records of objects that are gone; deleting those again changes nothing.
+Deleting:
 
-A manifest update that found no room is not waited for: it may need the room that these deletions make (H52). What is
-garbage under the manifest is named by no update of it either, whether that one lands or not.
+    look for due records -> under the lock: read the manifest and prove that it is ours -> ask once more whether
+    anything names the object -> delete -> remove the records in one more version
 
-Takes the living images out of packed objects that are mostly dead (H12): "unpacks" them into a fresh object.
+- A crash between any two steps leaves records of objects that are gone; deleting those again changes nothing.
+- A manifest update that found no room is not waited for: it may need the room that these deletions make (H52). What is
+  garbage under the manifest is named by no update of it either, whether that one lands or not.
+
+Repacking:
 
     an object lost references but not all -> ask who still refers to it -> if little of it is alive: copy those images,
     verified and byte for byte -> publish layout entries that name the copy -> the old object is garbage
@@ -66,16 +70,16 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
             await owned.settle()
         except StorageFullError:
             # The manifest has been read back: it is ours, and the update is not in it.
-            await _delete(due, owned, components)
+            await _delete_due(due, owned, components)
             raise
         if due:
             await owned.publisher.confirm()
-        deleted = await _delete(due, owned, components)
-        await _record(deleted, owned)
+        deleted = await _delete_due(due, owned, components)
+        await _record_collection(deleted, owned)
     return len(deleted)
 
 
-async def _delete(
+async def _delete_due(
     due: list[ObjectReference], owned: OwnedManifest, components: Components
 ) -> list[ObjectReference]:
     deleted: list[ObjectReference] = []
@@ -95,7 +99,7 @@ async def _delete(
     return sorted(deleted)
 
 
-async def _record(deleted: list[ObjectReference], owned: OwnedManifest) -> None:
+async def _record_collection(deleted: list[ObjectReference], owned: OwnedManifest) -> None:
     """Remove the records of what is gone, and add those of what was abandoned."""
     discards = owned.publisher.abandoned()
     changes: dict[bytes, bytes | None] = dict(owned.garbage_entries(discards))
@@ -117,22 +121,6 @@ async def _record(deleted: list[ObjectReference], owned: OwnedManifest) -> None:
     await owned.commit(attempt)
 
 
-@dataclass(frozen=True, slots=True)
-class _Living:
-    """A layout entry that names the object."""
-
-    segment_id: SegmentId
-    entry: LayoutEntry
-
-    @property
-    def key(self) -> bytes:
-        return layout_key(self.segment_id, self.entry.end_offset)
-
-    @property
-    def reference(self) -> bytes:
-        return reference_key(self.entry.identity, self.segment_id, self.entry.end_offset)
-
-
 async def repack_one(
     *, owned: OwnedManifest, segments: PublishedSegments, components: Components
 ) -> bool:
@@ -140,7 +128,7 @@ async def repack_one(
     while owned.thinned:
         identity = owned.take_thinned()
         try:
-            if await _repack(identity, owned, segments, components):
+            if await _repack_object(identity, owned, segments, components):
                 return True
         except CorruptedDataError as error:
             components.counters.checksum_failures += 1
@@ -150,13 +138,13 @@ async def repack_one(
     return False
 
 
-async def _repack(
+async def _repack_object(
     identity: ObjectIdentity,
     owned: OwnedManifest,
     segments: PublishedSegments,
     components: Components,
 ) -> bool:
-    living = await _living(owned.view, identity)
+    living = await _live_entries(owned.view, identity)
     living_bytes = sum(one.entry.size for one in living)
     size = await components.objects.size(ObjectKind.CHUNKS, identity)
     if not living or living_bytes > size * components.settings.repack_live_share_max:
@@ -171,8 +159,8 @@ async def _repack(
         copy = await uploader.upload_images(images)
         async with owned.lock:
             await owned.settle()
-            moving = await _unchanged(living, owned.view)
-            attempt = await _attempt(living, moving, copy, owned, uploader)
+            moving = await _unchanged_layout_keys(living, owned.view)
+            attempt = await _repack_update(living, moving, copy, owned, uploader)
             await segments.begin_change(attempt.records)
             committing = True
             await owned.commit(attempt)
@@ -183,19 +171,40 @@ async def _repack(
     return True
 
 
-async def _living(view: ManifestView, identity: ObjectIdentity) -> list[_Living]:
+@dataclass(frozen=True, slots=True)
+class _LiveEntry:
+    """A layout entry that names the object."""
+
+    segment_id: SegmentId
+    entry: LayoutEntry
+
+    @property
+    def key(self) -> bytes:
+        return layout_key(self.segment_id, self.entry.end_offset)
+
+    @property
+    def reference(self) -> bytes:
+        return reference_key(self.entry.identity, self.segment_id, self.entry.end_offset)
+
+
+async def _live_entries(view: ManifestView, identity: ObjectIdentity) -> list[_LiveEntry]:
     """Entries that name the object, in the order in which their images lie in it."""
-    references = [reference_of(key) for key, _ in await _references(view, identity)]
+    references = [reference_of(key) for key, _ in await _references_to(view, identity)]
     ends = {layout_key(segment, offset): (segment, offset) for _, segment, offset in references}
     values = await view.get_many(list(ends))
     living = [
-        _Living(ends[key][0], LayoutEntry.decode(ends[key][1], value))
+        _LiveEntry(ends[key][0], LayoutEntry.decode(ends[key][1], value))
         for key, value in values.items()
     ]
     return sorted(living, key=lambda one: one.entry.position)
 
 
-async def _unchanged(living: Sequence[_Living], view: ManifestView) -> set[bytes]:
+async def _references_to(view: ManifestView, identity: ObjectIdentity) -> list[Entry]:
+    start, end = reference_range(identity)
+    return await view.scan_all(start, end, group=start)
+
+
+async def _unchanged_layout_keys(living: Sequence[_LiveEntry], view: ManifestView) -> set[bytes]:
     """Layout keys that still have the value that was copied.
 
     The reference is asked as well: the entries of a segment that is gone lie on behind its removed record.
@@ -208,15 +217,15 @@ async def _unchanged(living: Sequence[_Living], view: ManifestView) -> set[bytes
     }
 
 
-async def _attempt(
-    living: Sequence[_Living],
+async def _repack_update(
+    living: Sequence[_LiveEntry],
     moving: set[bytes],
     copy: ObjectIdentity,
     owned: OwnedManifest,
     uploader: Uploader,
 ) -> ManifestUpdate:
     changes: dict[bytes, bytes | None] = {}
-    left = dict(await _references(owned.view, living[0].entry.identity))
+    left = dict(await _references_to(owned.view, living[0].entry.identity))
     position = 0
     for one in living:
         entry = replace(one.entry, identity=copy, position=position)
@@ -237,8 +246,3 @@ async def _attempt(
         garbage_count=len(garbage),
         records={one.segment_id: None for one in living if one.key in moving},
     )
-
-
-async def _references(view: ManifestView, identity: ObjectIdentity) -> list[Entry]:
-    start, end = reference_range(identity)
-    return await view.scan_all(start, end, group=start)

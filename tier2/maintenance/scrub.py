@@ -1,9 +1,9 @@
 """Reads every chunk again and again, slowly, so that damage is found while the bytes can still be had from elsewhere.
 
-    walk over the layouts under the newest manifest, then what backups alone name -> read the image -> verify every block
+    walk over the layouts of the newest manifest, then what snapshots alone name -> read the image -> verify every block
     damaged or missing -> its bytes are still cached by the container: encode them anew and publish; the old is garbage
                        -> otherwise it is reported: a log line, a counter; reads of that range stay CORRUPT
-    a hole in a layout, a run that cannot be read -> reported; the rest of that manifest is not walked if it was a run
+    a hole in a layout, an SST that cannot be read -> reported; of a manifest with such an SST the rest is not walked
 
 - Only the owner scrubs and repairs; others verify and report (tier2/offline/verify.py).
 - Cached bytes are believed only if they agree with every block of the image that is still sound.
@@ -11,15 +11,6 @@
   publications wait for its end. Rate 0, the default, is off.
 - A backup's chunks are only reported: what is mended belongs to the newest manifest.
 - A damage counts once in a pass. Where a pass is, is in memory only: after a restart one begins anew.
-
-Where a pass of the scrubber is: each layout entry of the newest manifest, then those of the roots that backups keep.
-
-- The owner goes on publishing between two pages, so a layout that does not join is only doubted here, once in a pass;
-  the caller looks again, under one manifest.
-- What is written while a pass goes on is left to the next one. Where more is written than may be read, a pass would
-  follow the newest segments for ever, and come to older ones and to backups never again.
-- What a backup shares with the newest manifest comes up again: whether it does costs a look-up, which is the caller's to
-  count.
 """
 
 import logging
@@ -65,7 +56,7 @@ from tier2.sst.keyspace import (
 from tier2.sst.sst_format import Entry
 
 _LOG = logging.getLogger(__name__)
-_PAGE = 256
+_WALK_PAGE_ENTRIES = 256
 _STEP_BYTES_MAX = 64 << 20
 _STEP_SECONDS_MAX = 1.0
 """Tiny chunks cost a request each, however few bytes they are."""
@@ -189,7 +180,7 @@ class Scrubber:
         """A doubted layout, whole, under one manifest."""
         view = self._walk.view
         try:
-            wrong = await _wrong_with(doubt.segment_id, view)
+            wrong = await _damage_of_layout(doubt.segment_id, view)
         except (CorruptedDataError, ObjectNotFoundError) as error:
             wrong = str(error)
         if wrong is not None:
@@ -199,7 +190,7 @@ class Scrubber:
         if not await self._is_kept(pin):
             return
         self._components.counters.scrub_damages += 1
-        _LOG.error("%s%s: %s", what, _named(pin), why)
+        _LOG.error("%s%s: %s", what, _backup_suffix(pin), why)
 
     async def _is_kept(self, pin: Snapshot | None) -> bool:
         """Whether its manifest still counts. Proves that the newest one is ours."""
@@ -227,7 +218,7 @@ class Scrubber:
                 segment_id,
                 entry.start_offset,
                 entry.end_offset,
-                _named(found.pin),
+                _backup_suffix(found.pin),
                 error,
             )
             return found.pin is None and await self._repair(segment_id, entry, image, kept)
@@ -268,7 +259,7 @@ class Scrubber:
             _LOG.error("its bytes are nowhere else: reads of that range stay CORRUPT")
             return False
         try:
-            chunk = await self._components.offload(_rebuilt, entry, image, content)
+            chunk = await self._components.offload(_rebuilt_chunk, entry, image, content)
         except CorruptedDataError as error:
             _LOG.error("not repaired: %s", error)
             return False
@@ -291,79 +282,16 @@ class Scrubber:
         return bool(swapped)
 
 
-def _named(pin: Snapshot | None) -> str:
-    return "" if pin is None else f" backup={pin.name!r}"
-
-
-async def _wrong_with(segment_id: SegmentId, view: ManifestView) -> str | None:
-    """What is wrong with a segment's layout; nothing if there is no such segment any more."""
-    value = await view.get(record_key(segment_id))
-    if value is None:
-        return None
-    layout = LayoutContinuity(decode_record(segment_id, value))
-    start, end = layout_range(segment_id, 0)
-    following: bytes | None = start
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_PAGE)
-        for key, content in page:
-            if content is None:
-                continue
-            wrong = layout.see(LayoutEntry.decode(end_offset_of(key), content))
-            if wrong is not None:
-                return wrong
-    return layout.finish()
-
-
-def _rebuilt(entry: LayoutEntry, image: bytes, content: bytes) -> NewChunk:
-    """The chunk with its bytes from elsewhere, and what its index still says of blocks and events (H76).
-
-    Raises CorruptedDataError if a sound block says that these are other bytes.
-    """
-    chunk = NewChunk(entry.start_offset, length=len(content), crc32=crc32_of(content))
-    view = memoryview(content)
-    index = _index_of(entry, image)
-    if index is None:
-        for start in range(0, len(view), BLOCK_BYTES_TARGET):
-            chunk.runs.append(view[start : start + BLOCK_BYTES_TARGET])
-            chunk.events.append(None)
-        return chunk
-    at = 0
-    for block in index:
-        expected = view[at : at + block.uncompressed_length]
-        try:
-            stored = memoryview(image)[block.position : block.end_position]
-            found = decode_block(block, stored, source=str(entry.identity))
-        except CorruptedDataError:
-            found = expected
-        if found != expected:
-            raise CorruptedDataError(
-                f"a sound block holds other bytes than the cache offset={entry.start_offset + at}"
-            )
-        chunk.runs.append(expected)
-        chunk.events.append(block_events(entry, block))
-        at += block.uncompressed_length
-    return chunk
-
-
-def _index_of(entry: LayoutEntry, image: bytes) -> Sequence[BlockEntry] | None:
-    """The blocks, if the end of the image can still be read and means this chunk."""
-    if len(image) != entry.size:
-        return None
-    wanted = tail_range(entry.size)
-    for _ in range(2):
-        try:
-            found = parse_tail(image[wanted.start :], identity=identity_of(entry))
-        except CorruptedDataError:
-            return None
-        if not isinstance(found, ByteRange):
-            whole = found.end_offset - found.start_offset == entry.length
-            return found.entries if whole else None
-        wanted = found
-    return None
-
-
 class ScrubWalk:
-    """One pass."""
+    """Where a pass is: it goes over the layout entries of the newest manifest, then over those that snapshots keep.
+
+    - The owner goes on publishing between two pages, so a layout that does not join is only doubted here, once in a
+      pass; the caller looks again, under one manifest.
+    - What is written while a pass goes on is left to the next one. Where more is written than may be read, a pass would
+      follow the newest segments for ever, and come to older ones and to backups never again.
+    - What a backup shares with the newest manifest comes up again: whether it does costs a look-up, which is the
+      caller's to count.
+    """
 
     def __init__(self, *, owned: OwnedManifest, components: Components) -> None:
         self._owned = owned
@@ -407,7 +335,7 @@ class ScrubWalk:
                     return found
             elif self._following is not None:
                 page, self._following = await self.view.scan(
-                    self._following, self._end, limit=_PAGE
+                    self._following, self._end, limit=_WALK_PAGE_ENTRIES
                 )
                 self._page = page[::-1]
                 return Walked.PAGE
@@ -465,3 +393,74 @@ class ScrubWalk:
         self._doubted = segment_id
         self._doubt = SuspectLayout(segment_id, self.pin)
         return False
+
+
+async def _damage_of_layout(segment_id: SegmentId, view: ManifestView) -> str | None:
+    """What is wrong with a segment's layout; nothing if there is no such segment any more."""
+    value = await view.get(record_key(segment_id))
+    if value is None:
+        return None
+    layout = LayoutContinuity(decode_record(segment_id, value))
+    start, end = layout_range(segment_id, 0)
+    following: bytes | None = start
+    while following is not None:
+        page, following = await view.scan(following, end, limit=_WALK_PAGE_ENTRIES)
+        for key, content in page:
+            if content is None:
+                continue
+            wrong = layout.see(LayoutEntry.decode(end_offset_of(key), content))
+            if wrong is not None:
+                return wrong
+    return layout.finish()
+
+
+def _rebuilt_chunk(entry: LayoutEntry, image: bytes, content: bytes) -> NewChunk:
+    """The chunk with its bytes from elsewhere, and what its index still says of blocks and events (H76).
+
+    Raises CorruptedDataError if a sound block says that these are other bytes.
+    """
+    chunk = NewChunk(entry.start_offset, length=len(content), crc32=crc32_of(content))
+    view = memoryview(content)
+    index = _blocks_of_damaged(entry, image)
+    if index is None:
+        for start in range(0, len(view), BLOCK_BYTES_TARGET):
+            chunk.runs.append(view[start : start + BLOCK_BYTES_TARGET])
+            chunk.events.append(None)
+        return chunk
+    at = 0
+    for block in index:
+        expected = view[at : at + block.uncompressed_length]
+        try:
+            stored = memoryview(image)[block.position : block.end_position]
+            found = decode_block(block, stored, source=str(entry.identity))
+        except CorruptedDataError:
+            found = expected
+        if found != expected:
+            raise CorruptedDataError(
+                f"a sound block holds other bytes than the cache offset={entry.start_offset + at}"
+            )
+        chunk.runs.append(expected)
+        chunk.events.append(block_events(entry, block))
+        at += block.uncompressed_length
+    return chunk
+
+
+def _blocks_of_damaged(entry: LayoutEntry, image: bytes) -> Sequence[BlockEntry] | None:
+    """The blocks, if the end of the image can still be read and means this chunk."""
+    if len(image) != entry.size:
+        return None
+    wanted = tail_range(entry.size)
+    for _ in range(2):
+        try:
+            found = parse_tail(image[wanted.start :], identity=identity_of(entry))
+        except CorruptedDataError:
+            return None
+        if not isinstance(found, ByteRange):
+            whole = found.end_offset - found.start_offset == entry.length
+            return found.entries if whole else None
+        wanted = found
+    return None
+
+
+def _backup_suffix(pin: Snapshot | None) -> str:
+    return "" if pin is None else f" backup={pin.name!r}"

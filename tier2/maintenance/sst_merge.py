@@ -1,19 +1,15 @@
-"""Keeps the runs of a manifest few: merges what is due, beside publications, and commits under the lock.
+"""Keeps the SSTs of a manifest few: chooses neighbours that are due and merges them, beside publications.
 
-Which runs to merge next. Pure.
+SSTs are grouped in tiers by size: each tier holds SSTs up to `sst_fanout` times as long as the one below. As soon as
+`sst_fanout` neighbours share a tier they become one SST of the next. So n publications leave O(fanout * log n) SSTs,
+and an entry is rewritten O(log n) times. The merge goes block by block; only its commit holds the lock.
 
-Runs are grouped in tiers by size: each tier holds runs up to `sst_fanout` times as long as the one below. As soon as
-`sst_fanout` neighbours share a tier they become one run of the next. So n publications leave O(fanout * log n) runs,
-and an entry is rewritten O(log n) times.
-
-Only neighbours in age are merged, since the newest of them decides; a run counts at least as much as any newer one.
-
-Merges neighbouring runs into one, block by block.
-
-- Memory is bounded: about `merge_read_bytes` of each input and one part of the output at a time.
-- For every key the newest input decides. A removal stays while an older run may still hold the key, and leaves only
-  when the oldest run is among the inputs; a removed segment record takes its whole range along (H67).
+- Only neighbours in age are merged, since the newest of them decides for every key; an SST counts at least as much as
+  any newer one.
+- A removal stays while an older SST may still hold the key, and leaves only when the oldest SST is among the inputs; a
+  removed segment record takes its whole range along (H67).
 - The records that make garbage of the inputs are in the output, so both appear in the same manifest version (H6).
+- Memory is bounded: about `merge_read_bytes` of each input and one part of the output at a time.
 """
 
 import logging
@@ -118,15 +114,6 @@ class MergeChoice:
         return tuple(runs[self.newest : self.oldest + 1])
 
 
-def tier_of(size: int, settings: StorageSettings) -> int:
-    """The tier of a run that has `size` bytes in the store. O(log size)."""
-    tier, limit = 0, settings.sst_tier_bytes
-    while size >= limit:
-        tier += 1
-        limit *= settings.sst_fanout
-    return tier
-
-
 def choose_merge(runs: Sequence[Sst], settings: StorageSettings) -> MergeChoice | None:
     """The lowest group that is due, None if there is none. Runs are listed newest first. O(runs)."""
     tier = start = 0
@@ -142,46 +129,13 @@ def choose_merge(runs: Sequence[Sst], settings: StorageSettings) -> MergeChoice 
     return None
 
 
-class _Cursor:
-    """Entries of one input that were read and not merged yet."""
-
-    def __init__(self, run: Sst) -> None:
-        self.entries: list[Entry] = []
-        self._parts = list(run)
-        self._index: SstPartIndex | None = None
-        self._block = 0
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is something behind `entries`."""
-        return bool(self._parts)
-
-    async def fill(self, files: SstReader, read_bytes: int, executor: Executor | None) -> None:
-        while self._parts and not self.entries:
-            part: SstPart = self._parts[0]
-            if self._index is None:
-                self._index = await files.index(part)
-            count = self._index.blocks_within(self._block, read_bytes)
-            blocks = await files.read_blocks(part, self._index, self._block, count)
-            self.entries = await get_running_loop().run_in_executor(executor, _entries_of, blocks)
-            self._block += count
-            if self._block == self._index.block_count:
-                self._parts.pop(0)
-                self._index, self._block = None, 0
-
-    def take(self, bound: bytes | None) -> list[Entry]:
-        """Entries up to `bound`; all for None."""
-        if bound is None:
-            taken, self.entries = self.entries, []
-            return taken
-        end = bisect_right(self.entries, bound, key=lambda entry: entry[0])
-        taken = self.entries[:end]
-        del self.entries[:end]
-        return taken
-
-
-def _entries_of(blocks: Sequence[SstBlock]) -> list[Entry]:
-    return [entry for block in blocks for entry in block.slice(0, block.count)]
+def tier_of(size: int, settings: StorageSettings) -> int:
+    """The tier of an SST that has `size` bytes in the store. O(log size)."""
+    tier, limit = 0, settings.sst_tier_bytes
+    while size >= limit:
+        tier += 1
+        limit *= settings.sst_fanout
+    return tier
 
 
 class SstMerge:
@@ -198,7 +152,7 @@ class SstMerge:
         settings: StorageSettings,
         executor: Executor | None,
     ) -> None:
-        self._cursors = [_Cursor(()), *map(_Cursor, runs)]
+        self._cursors = [_MergeInput(()), *map(_MergeInput, runs)]
         self._cursors[0].entries = sorted(additions)
         self._with_oldest = with_oldest
         self._files = files
@@ -247,3 +201,45 @@ class SstMerge:
                 kept.append(entry)
         self._removed_group = removed_group
         return kept
+
+
+class _MergeInput:
+    """Entries of one input that were read and not merged yet."""
+
+    def __init__(self, run: Sst) -> None:
+        self.entries: list[Entry] = []
+        self._parts = list(run)
+        self._index: SstPartIndex | None = None
+        self._block = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something behind `entries`."""
+        return bool(self._parts)
+
+    async def fill(self, files: SstReader, read_bytes: int, executor: Executor | None) -> None:
+        while self._parts and not self.entries:
+            part: SstPart = self._parts[0]
+            if self._index is None:
+                self._index = await files.index(part)
+            count = self._index.blocks_within(self._block, read_bytes)
+            blocks = await files.read_blocks(part, self._index, self._block, count)
+            self.entries = await get_running_loop().run_in_executor(executor, _entries_of, blocks)
+            self._block += count
+            if self._block == self._index.block_count:
+                self._parts.pop(0)
+                self._index, self._block = None, 0
+
+    def take(self, bound: bytes | None) -> list[Entry]:
+        """Entries up to `bound`; all for None."""
+        if bound is None:
+            taken, self.entries = self.entries, []
+            return taken
+        end = bisect_right(self.entries, bound, key=lambda entry: entry[0])
+        taken = self.entries[:end]
+        del self.entries[:end]
+        return taken
+
+
+def _entries_of(blocks: Sequence[SstBlock]) -> list[Entry]:
+    return [entry for block in blocks for entry in block.slice(0, block.count)]

@@ -1,11 +1,12 @@
 """Taking a container's manifest under a new epoch (H7), and finding out whether the store can be trusted with one (H4).
 
-- The manifest is created once, by put-if-absent, and only in a store that let exactly one of several racing writers win.
-- No manifest is created where objects of the container lie: that manifest is lost, not yet to come. An empty container would
-  sweep away what is left of the old one.
-- A manifest is taken over only if store id, log id, container id and container count match and our epoch is greater. A
-  log that was made to follow a lost one takes that one's manifest, which is its own from then on: should the lost one turn
-  up again it is refused, however high its epoch.
+- The manifest is created once, by put-if-absent, and only in a store that let exactly one of several racing writers
+  win.
+- No manifest is created where objects of the container lie: that manifest is lost, not yet to come. An empty container
+  would sweep away what is left of the old one.
+- A manifest is taken over only if store id, log id, container id and container count match and our epoch is greater.
+  A log that was made to follow a lost one takes that one's manifest, which is its own from then on: should the lost
+  one turn up again it is refused, however high its epoch.
 - Claiming may fail half-way and be called again with the same epoch (H41): our own nonces are remembered, so a
   claim that landed late is ours.
 """

@@ -8,14 +8,12 @@ shows our nonce. So
 - an attempt that lands late, after reading back showed the old version, is recognised by the next one who asks;
 - its objects are not garbage before a later version of ours is published (H4, H5).
 
-    answer to put_if_match      manifest read back                    what it means
+    answer to put_if_match      manifest read back                what it means
     yes                         -                                 published
     anything else               our nonce                         published, the answer was lost
     anything else               higher epoch                      fenced: StorageNotPrimaryError, for ever
     anything else               the version we started from       unknown; the attempt stays open; the error goes out
     anything else               anything else                     somebody else writes this manifest: ServiceHaltError
-
-A conditional put that was not answered as it should be, and is not known to have happened (H4).
 """
 
 import logging
@@ -202,7 +200,10 @@ class ManifestCommitter:
 
 
 def unknown_outcome(what: str, cause: SegmentStoreError) -> StorageError:
-    """Says what is not known and why, and keeps the word that the object store has for it."""
+    """The error for a conditional put that was not answered as it should be, and is not known to have happened (H4).
+
+    Says what is not known and why, and keeps the word that the object store has for it.
+    """
     message = f"outcome of {what} is unknown: {cause}"
     if isinstance(cause, StorageUnavailableError):
         return StorageUnavailableError(message, state=cause.state)

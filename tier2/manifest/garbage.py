@@ -1,16 +1,14 @@
-"""Objects that nothing refers to any more: when they may go, and which ones nobody recorded (H5, H6).
+"""Objects that nothing refers to any more: which a change sets free, when they may go, which nobody recorded (H5, H6).
 
-- Garbage is recorded under the manifest in the same version that drops the last reference.
+- References are derived from the layout entries that are live under one manifest, not counted (H12).
+- Garbage is recorded under the manifest in the same version that drops the last reference. An object that loses some
+  references and keeps others is thinned: its living part may be worth a copy
+  (tier2/maintenance/garbage_collection.py).
 - The grace runs on the loop's clock from when this process first saw the record; a restart begins it anew. No clock of
   the store is ever looked at.
-- What a pinned manifest version names stays while the pin does, and so does its garbage record (tier2/manifest/snapshots.py).
+- What a snapshot needs stays while the snapshot does, and so does its garbage record (tier2/manifest/snapshots.py).
 - An orphan is an object of an epoch below ours that neither the manifest nor a garbage record names. Objects of our own
   epoch are never orphans: somebody here may be about to publish them.
-
-Which objects a change of layouts sets free (H12): references are derived from what is live under one manifest.
-
-- An object that loses its last reference is garbage of the version that takes it.
-- One that loses some and keeps others is thinned: its living part may be worth a copy (tier2/maintenance/garbage_collection.py).
 """
 
 from asyncio import get_running_loop, sleep
@@ -41,6 +39,70 @@ from tier2.sst.keyspace import (
     reference_key,
     reference_range,
 )
+
+_SCANS_PER_TURN = 32
+_REFERENCE_PAGE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FreedObjects:
+    """What becomes of the objects that entries were dropped of, in the order of their identities."""
+
+    unreferenced: Sequence[ObjectReference]
+    thinned: Sequence[ObjectIdentity]
+
+
+async def freed_objects(
+    dropped: Iterable[tuple[SegmentId, LayoutEntry]],
+    still_named: AbstractSet[ObjectIdentity],
+    view: ManifestView,
+) -> FreedObjects:
+    """`still_named`: objects that the same change names anew. Raises ServiceHaltError if layouts and references
+    contradict each other."""
+    by_object: dict[ObjectIdentity, set[bytes]] = {}
+    for segment_id, entry in dropped:
+        key = reference_key(entry.identity, segment_id, entry.end_offset)
+        by_object.setdefault(entry.identity, set()).add(key)
+    unreferenced: list[ObjectReference] = []
+    thinned: list[ObjectIdentity] = []
+    for number, (identity, keys) in enumerate(sorted(by_object.items())):
+        if identity not in still_named and await _all_dropped(view, identity, keys):
+            unreferenced.append((ObjectKind.CHUNKS, identity))
+        else:
+            thinned.append(identity)
+        if number % _SCANS_PER_TURN == _SCANS_PER_TURN - 1:
+            await sleep(0)
+    return FreedObjects(unreferenced, thinned)
+
+
+async def _all_dropped(view: ManifestView, identity: ObjectIdentity, dropped: set[bytes]) -> bool:
+    start, end = reference_range(identity)
+    found = 0
+    following: bytes | None = start
+    while following is not None:
+        page, following = await view.scan(following, end, limit=_REFERENCE_PAGE, group=start)
+        if any(key not in dropped for key, _ in page):
+            return False
+        found += len(page)
+    if found != len(dropped):
+        raise ServiceHaltError(
+            f"layouts and references disagree object={identity} found={found} dropped={len(dropped)}"
+        )
+    return True
+
+
+async def is_named(view: ManifestView, reference: ObjectReference) -> bool:
+    """Whether anything under this manifest refers to the object."""
+    kind, identity = reference
+    if kind is ObjectKind.RUN:
+        return any(part.identity == identity for run in view.manifest.runs for part in run)
+    start, end = reference_range(identity)
+    return await view.first(start, end, group=start) is not None
+
+
+async def is_known(view: ManifestView, reference: ObjectReference) -> bool:
+    """Whether the object is referred to, or waits as garbage."""
+    return await is_named(view, reference) or await view.get(garbage_key(*reference)) is not None
 
 
 class GarbageWatch:
@@ -95,20 +157,6 @@ class GarbageWatch:
             self._seen_since.pop(reference, None)
 
 
-async def is_named(view: ManifestView, reference: ObjectReference) -> bool:
-    """Whether anything under this manifest refers to the object."""
-    kind, identity = reference
-    if kind is ObjectKind.RUN:
-        return any(part.identity == identity for run in view.manifest.runs for part in run)
-    start, end = reference_range(identity)
-    return await view.first(start, end, group=start) is not None
-
-
-async def is_known(view: ManifestView, reference: ObjectReference) -> bool:
-    """Whether the object is referred to, or waits as garbage."""
-    return await is_named(view, reference) or await view.get(garbage_key(*reference)) is not None
-
-
 class OrphanSweep:
     """Looks once in the life of a claim for what earlier owners left behind."""
 
@@ -139,54 +187,3 @@ class OrphanSweep:
                         found.append((kind, identity))
         self.done = True
         return found
-
-
-_SCANS_PER_TURN = 32
-_REFERENCE_PAGE = 256
-
-
-@dataclass(frozen=True, slots=True)
-class FreedObjects:
-    """What becomes of the objects that entries were dropped of, in the order of their identities."""
-
-    unreferenced: Sequence[ObjectReference]
-    thinned: Sequence[ObjectIdentity]
-
-
-async def freed_objects(
-    dropped: Iterable[tuple[SegmentId, LayoutEntry]],
-    still_named: AbstractSet[ObjectIdentity],
-    view: ManifestView,
-) -> FreedObjects:
-    """`still_named`: objects that the same change names anew. Raises ServiceHaltError if layouts and references
-    contradict each other."""
-    by_object: dict[ObjectIdentity, set[bytes]] = {}
-    for segment_id, entry in dropped:
-        key = reference_key(entry.identity, segment_id, entry.end_offset)
-        by_object.setdefault(entry.identity, set()).add(key)
-    unreferenced: list[ObjectReference] = []
-    thinned: list[ObjectIdentity] = []
-    for number, (identity, keys) in enumerate(sorted(by_object.items())):
-        if identity not in still_named and await _all_dropped(view, identity, keys):
-            unreferenced.append((ObjectKind.CHUNKS, identity))
-        else:
-            thinned.append(identity)
-        if number % _SCANS_PER_TURN == _SCANS_PER_TURN - 1:
-            await sleep(0)
-    return FreedObjects(unreferenced, thinned)
-
-
-async def _all_dropped(view: ManifestView, identity: ObjectIdentity, dropped: set[bytes]) -> bool:
-    start, end = reference_range(identity)
-    found = 0
-    following: bytes | None = start
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_REFERENCE_PAGE, group=start)
-        if any(key not in dropped for key, _ in page):
-            return False
-        found += len(page)
-    if found != len(dropped):
-        raise ServiceHaltError(
-            f"layouts and references disagree object={identity} found={found} dropped={len(dropped)}"
-        )
-    return True

@@ -1,12 +1,15 @@
 """The manifest: the one mutable object of a container, and the commit point of everything below it (H1).
 
 - Created once by put-if-absent, never deleted, replaced by compare-and-set only. Versions grow by one.
-- Changes are counted apart from versions: a claim changes nothing below the manifest. An older manifest that was brought back
-  has fewer of them, however often it was claimed since.
+- Changes are counted apart from versions: a claim changes nothing below the manifest. An older manifest that was
+  brought back has fewer of them, however often it was claimed since.
 - Every version carries the nonce of the attempt that wrote it, so an attempt whose answer was lost is recognised (H4).
-- Store id, log id, container id and container count never change (H7, H62); epoch and highest numbers never shrink.
-- Runs are listed newest first; the parts of a run lie one behind the other in the order of their keys.
-- It stays small: names, layouts, attributes and garbage are in the runs, and merging keeps the runs few.
+- Store id, log id, container id and container count never change (H7, H62), but for the log id when a log that follows
+  a lost one claims (tier2/manifest/claim.py); epoch and highest numbers never shrink.
+- SSTs are listed newest first; the parts of an SST lie one behind the other in the order of their keys.
+- It stays small: names, layouts, attributes and garbage are in the SSTs, and merging keeps the SSTs few.
+
+In stored keys and in messages the manifest is called the root, and an SST a run.
 
 Bytes; all numbers are big-endian:
 
@@ -24,7 +27,7 @@ Bytes; all numbers are big-endian:
         u64  highest segment id
         u64  highest sequence number
         u64  changes
-        u16  number of runs, then per run: u16 number of parts (at least one), then per part:
+        u16  number of SSTs, then per SST: u16 number of parts (at least one), then per part:
              20s  identity
              u64  size of the object
              u32  file CRC32 of the object

@@ -1,14 +1,16 @@
-"""Pins: manifest versions of one container that are kept for backups (H6).
+"""Snapshots: versions of the manifest that are kept for backups, and what of the store they need (H6).
 
-    pin record   u8 version (1), i64 when it was made (Unix ms), u64 epoch and u64 serial of an identity that was given
-                 out at that moment, then the bytes of the manifest that is kept (tier2/manifest/manifest.py)
+    snapshot record   u8 version (1), i64 when it was made (Unix ms), u64 epoch and u64 serial of an identity that was
+                      given out at that moment, then the bytes of the manifest that is kept (tier2/manifest/manifest.py)
 
-An object is needed by a pin if the pinned manifest may name it: it existed when the pin was made, and it was not garbage
-yet. Both are known without reading the pinned manifest: identities are given out in growing order, and a garbage record
-says which version dropped the object. Thus what is written and dropped behind a pin is freed as if there were none.
+All numbers are big-endian. A snapshot is called a pin in names and messages.
 
-A pin is itself a record below the manifest: it is made and dropped by the owner alone, it survives restarts, and whoever
-reads without the owner finds it.
+- An object is needed by a snapshot if the manifest that it keeps may name it: it existed when the snapshot was made,
+  and it was not garbage yet. Both are known without reading the kept manifest: identities are given out in growing
+  order, and a garbage record says which version dropped the object. Thus what is written and dropped behind a snapshot
+  is freed as if there were none.
+- A snapshot is itself a record below the manifest: it is made and dropped by the owner alone, it survives restarts, and
+  whoever reads without the owner finds it.
 """
 
 import struct
@@ -50,7 +52,7 @@ class Snapshot:
         return SnapshotInfo(self.name, self.created_ms, self.manifest.epoch, self.manifest.version)
 
     def encode(self) -> bytes:
-        """The value of the pin's record."""
+        """The value of the snapshot's record."""
         head = _HEAD.pack(_VERSION, self.created_ms, self.epoch, self.serial)
         return head + self.manifest.encode()
 

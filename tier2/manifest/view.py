@@ -1,12 +1,10 @@
-"""All runs of one manifest as one sorted map: the newest run that knows a key decides, also when it says "removed".
+"""All SSTs of one manifest as one sorted map: the newest SST that knows a key decides, also when it says "removed".
 
-- A view belongs to one manifest version and never changes. Work that meets a missing object asks for the current view and
-  begins again (H8).
-- Memory of a call is bounded by what it returns, plus a few blocks for each run.
+- A view belongs to one manifest version and never changes. Work that meets a missing object asks for the current view
+  and begins again (H8): with_view().
+- Memory of a call is bounded by what it returns, plus a few blocks for each SST.
 - A removed segment record removes everything behind it (tier2/sst/keyspace.py). The view does not apply that rule
   to single keys: whoever asks for layouts or attributes reads the record first.
-
-Where readers get the current view from: the owner has it in memory, everybody else reads the manifest again.
 """
 
 from asyncio import get_running_loop
@@ -24,7 +22,7 @@ from tier2.sst.sst_reader import SstReader
 _KEYS_AT_ONCE = 2_048
 _INLINE_KEYS = 64
 _SCAN_FETCH_BYTES = 1 << 18
-
+_READ_ATTEMPTS_MAX = 8
 T = TypeVar("T")
 
 
@@ -174,6 +172,35 @@ class ManifestView:
         return await get_running_loop().run_in_executor(self._executor, function, *arguments)
 
 
+class ViewSource(Protocol):
+    """Where readers get the current view from: the owner has it in memory, everybody else reads the manifest again."""
+
+    @property
+    def view(self) -> ManifestView: ...
+
+    async def refresh(self) -> ManifestView:
+        """The view of the manifest as it is now. Raises StorageNotPrimaryError in an owner that was fenced."""
+
+
+async def with_view(source: ViewSource, read: Callable[[ManifestView], Awaitable[T]]) -> T:
+    """Read through the current view; begin again on a newer one if an object of it is missing (H8).
+
+    Raises CorruptedDataError if the current manifest still names what is missing.
+    """
+    for _ in range(_READ_ATTEMPTS_MAX):
+        view = source.view
+        try:
+            return await read(view)
+        except ObjectNotFoundError as error:
+            newer = await source.refresh()
+            if newer.manifest.version == view.manifest.version:
+                raise CorruptedDataError(
+                    f"an object that the current root names is missing"
+                    f" container={view.manifest.container_id} version={view.manifest.version}: {error}"
+                ) from error
+    raise StorageError("the root moved on during every attempt to read below it")
+
+
 def _overlapping(run: Sst, start: bytes, end: bytes) -> Sequence[SstPart]:
     first = bisect_left(run, start, key=lambda part: part.last_key)
     last = bisect_left(run, end, key=lambda part: part.first_key)
@@ -232,35 +259,3 @@ def merge_newest_first(gathered: Sequence[Sequence[Entry]], bound: bytes | None)
 
 def _key_of(entry: Entry) -> bytes:
     return entry[0]
-
-
-_ATTEMPTS_MAX = 8
-
-
-class ViewSource(Protocol):
-    """The newest manifest version that somebody knows of."""
-
-    @property
-    def view(self) -> ManifestView: ...
-
-    async def refresh(self) -> ManifestView:
-        """The view of the manifest as it is now. Raises StorageNotPrimaryError in an owner that was fenced."""
-
-
-async def with_view(source: ViewSource, read: Callable[[ManifestView], Awaitable[T]]) -> T:
-    """Read through the current view; begin again on a newer one if an object of it is missing (H8).
-
-    Raises CorruptedDataError if the current manifest still names what is missing.
-    """
-    for _ in range(_ATTEMPTS_MAX):
-        view = source.view
-        try:
-            return await read(view)
-        except ObjectNotFoundError as error:
-            newer = await source.refresh()
-            if newer.manifest.version == view.manifest.version:
-                raise CorruptedDataError(
-                    f"an object that the current root names is missing"
-                    f" container={view.manifest.container_id} version={view.manifest.version}: {error}"
-                ) from error
-    raise StorageError("the root moved on during every attempt to read below it")

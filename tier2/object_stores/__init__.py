@@ -1,1 +1,1 @@
-"""Object stores behind the door in segmentstore/contracts/object_store.py: memory for tests, files for one host."""
+"""Object stores behind segmentstore/contracts/object_store.py: memory, a directory, volumes, a bucket of S3."""

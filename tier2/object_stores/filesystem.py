@@ -1,4 +1,12 @@
-"""FilesystemObjectStore: the asynchronous face of a directory of objects.
+"""FilesystemObjectStore: objects as files below a directory, for one host whose processes may share it.
+
+start() first, close() last, after every other call has ended. FilesystemObjectStore is the asynchronous half: it hands
+each verb to an executor thread, where ObjectFiles does it as one call that runs to its end. Errors of the blocking half
+are OSError and the object errors; the asynchronous half translates every OSError into a StorageError, "no space" into a
+StorageFullError, "no such file" into an ObjectNotFoundError.
+
+A tag is the BLAKE2b hash of the content: equal bytes have equal tags. Whoever must tell two equal contents apart puts a
+nonce into them (H4).
 
 Invariants:
 
@@ -7,53 +15,26 @@ Invariants:
   buffers by then are never given a name.
 - Bounded: at most `reads_max` and `writes_max` calls are handed to the executor at a time; one call of this store at
   a time tries for the OS lock, so calls of one process queue fairly and only processes poll.
-- Every OSError becomes a StorageError here, "no space" a StorageFullError, "no such file" an ObjectNotFoundError.
-
-start() first, close() last, after every other call has ended.
-
-The blocking half of the filesystem store: every verb as one call that runs to its end in an executor thread.
-
-    <root>/lock               the store's lock: held while a name is conditionally replaced or removed
-    <root>/temporary/         see filesystem.py
-    <root>/objects/<key>      one file for each object, holding exactly its bytes; names as in filesystem.py
-
-Invariants (H11):
-
-- A file gets its name only when its bytes are synced, whole: nobody sees half an object, also not after a power cut.
-- A verb returns only when the name, and every directory it lies in, is synced.
+- A file gets its name only when its bytes are synced, whole: nobody sees half an object, also not after a power cut
+  (H11).
+- A verb returns only when the name, and every directory it lies in, is synced (H11).
 - Names are created by link(), which fails if the name exists, or replaced by rename() under the store's lock with the
   tag compared under the same lock; so one of several racing writers wins, in one process or in many.
 - A sync that failed is never repeated and believed (H48): the temporary file is thrown away, and a name whose directory
   could not be synced is *doubtful* until a fresh file with the same bytes has taken its place durably. A doubtful
   object is never shown to a caller of read(), who might conclude from its bytes that they are safe. (A removal in doubt
-  is left alone: at worst a power cut brings garbage back, which no root names.)
+  is left alone: at worst a power cut brings garbage back, which no manifest names.)
 
-A tag is the BLAKE2b hash of the content: equal bytes have equal tags. Whoever must tell two equal contents apart puts a
-nonce into them (H4). Errors are OSError and the object errors; the store translates.
+Files and directories:
 
-Files that are being written and have no key yet, and the removal of those whose writer is dead.
+    <directory>/lock                            the store's lock: held while a name is conditionally replaced or removed
+    <directory>/objects/<key>                   one file for each object, holding exactly its bytes
+    <directory>/temporary/<token>.owner         held under an exclusive OS lock as long as the store that drew the token
+                                                lives
+    <directory>/temporary/<token>-<number>      one temporary file of that store: being written, without a key yet
 
-    <directory>/<token>.owner       held under an exclusive OS lock as long as the store that drew the token lives
-    <directory>/<token>-<number>    one temporary file of that store
-
-Invariants:
-
-- A temporary file is removed by its own store, or by one that got the lock of its owner file: no age rule, so a slow
-  writer is never robbed, and a killed one never leaves bytes behind for longer than the next start.
-- The owner file exists and is locked before the first temporary file of its token exists. start() runs under the
-  store's lock, so nobody sees an owner file between its creation and its lock.
-
-Blocking; write() and remove() may be called from several threads.
-
-Directories whose names are known to survive a power cut (H11).
-
-Invariant: a directory in the known set, and every one above it up to the store's root, had its name synced by this
-process. Existing is not enough: whoever made it may have died, or been refused, before the sync. Blocking; any thread.
-
-Where the object of a key lies below the store's directory, and back.
-
-Each part of a key is one path component; the last one is the file. A part without capitals is its own component. A part
-with capitals becomes
+File names of keys: each part of a key is one path component; the last one is the file. A part without capitals is its
+own component. A part with capitals becomes
 
     lower-case part, "~", hexadecimal number whose bit i says that character i was a capital
 
@@ -87,12 +68,18 @@ from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.runtime.files import File, FileSystem
 from tier2.object_stores.object_key import check_key, check_prefix, check_range, is_part
 
-_Result = TypeVar("_Result")
-
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_SUCH_OBJECT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _CREATING_VERBS = ("put", "put_if_absent")
 _TOKEN_DRAWS_MAX = 8
+_COMPARED_BYTES_AT_ONCE = 1 << 20
+_TAG_BYTES = 16
+_OWNER_SUFFIX = ".owner"
+_CAPITALS_MARK = "~"
+_KNOWN_DIRECTORIES_MAX = 16_384
+"""When that many are known, all are forgotten: the price is one sync for each that is used again."""
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +132,7 @@ class FilesystemObjectStore:
     async def start(self) -> int:
         """Make what is missing, remove temporary files of dead processes; returns their number. Raises StorageError."""
         assert not self._started, "the store was started before"
-        with _translated("start"):
+        with _os_errors_translated("start"):
             for _ in range(_TOKEN_DRAWS_MAX):
                 token = self._random.randbytes(12).hex()
                 try:
@@ -159,31 +146,31 @@ class FilesystemObjectStore:
     async def close(self) -> None:
         if self._started:
             self._started = False
-            with _translated("close"):
+            with _os_errors_translated("close"):
                 await self._call(self._writes, self._objects.close)
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
         check_key(key)
-        with _translated("put", key), _attempt() as attempt:
+        with _os_errors_translated("put", key), _write_attempt() as attempt:
             await self._call(self._writes, partial(self._objects.put, key, content, attempt))
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:
         check_key(key)
-        with _translated("put_if_absent", key), _attempt() as attempt:
+        with _os_errors_translated("put_if_absent", key), _write_attempt() as attempt:
             return await self._call(
                 self._writes, partial(self._objects.put_if_absent, key, content, attempt)
             )
 
     async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
         check_key(key)
-        with _translated("put_if_match", key), _attempt() as attempt:
+        with _os_errors_translated("put_if_match", key), _write_attempt() as attempt:
             return await self._under_lock(
                 partial(self._objects.put_if_match, key, content, tag, attempt)
             )
 
     async def get(self, key: str) -> VersionedObject:
         check_key(key)
-        with _translated("get", key):
+        with _os_errors_translated("get", key):
             if self._objects.is_doubtful(key):
                 await self._under_lock(partial(self._objects.settle, key))
             return await self._call(self._reads, partial(self._objects.read, key))
@@ -191,19 +178,19 @@ class FilesystemObjectStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         check_key(key)
         check_range(start, length)
-        with _translated("get_range", key):
+        with _os_errors_translated("get_range", key):
             return await self._call(
                 self._reads, partial(self._objects.read_range, key, start, length)
             )
 
     async def size(self, key: str) -> int:
         check_key(key)
-        with _translated("size", key):
+        with _os_errors_translated("size", key):
             return await self._call(self._reads, partial(self._objects.size, key))
 
     async def delete(self, key: str) -> None:
         check_key(key)
-        with _translated("delete", key):
+        with _os_errors_translated("delete", key):
             await self._under_lock(partial(self._objects.delete, key))
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
@@ -227,7 +214,7 @@ class FilesystemObjectStore:
                 yield info
 
     async def _list_call(self, call: Callable[[], _Result]) -> _Result:
-        with _translated("list"):
+        with _os_errors_translated("list"):
             return await self._call(self._reads, call)
 
     async def _call(self, bound: asyncio.Semaphore, call: Callable[[], _Result]) -> _Result:
@@ -260,7 +247,7 @@ class WriteAttempt:
 
 
 @contextmanager
-def _attempt() -> Iterator[WriteAttempt]:
+def _write_attempt() -> Iterator[WriteAttempt]:
     attempt = WriteAttempt()
     try:
         yield attempt
@@ -269,14 +256,14 @@ def _attempt() -> Iterator[WriteAttempt]:
 
 
 @contextmanager
-def _translated(verb: str, key: str | None = None) -> Iterator[None]:
+def _os_errors_translated(verb: str, key: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _translation(error, verb, key) from error
+        raise _store_error(error, verb, key) from error
 
 
-def _translation(error: OSError, verb: str, key: str | None) -> SegmentStoreError:
+def _store_error(error: OSError, verb: str, key: str | None) -> SegmentStoreError:
     if error.errno in _NO_SPACE:
         return StorageFullError(f"no space is left verb={verb} key={key}")
     if verb in _CREATING_VERBS:
@@ -285,10 +272,6 @@ def _translation(error: OSError, verb: str, key: str | None) -> SegmentStoreErro
     elif key is not None and isinstance(error, _NO_SUCH_OBJECT):
         return ObjectNotFoundError(f"object does not exist verb={verb} key={key}")
     return StorageError(f"file system failed verb={verb} key={key} error={error}")
-
-
-_COMPARE_BYTES = 1 << 20
-_TAG_BYTES = 16
 
 
 class AbandonedError(Exception):
@@ -319,7 +302,7 @@ class ObjectFiles:
     def start(self, token: str) -> int:
         """Make the directories and clear away what dead stores left; returns the files removed. Under the lock."""
         self._directories.ensure(self._root)
-        with _locked(self._files, self._lock_path):
+        with _store_locked(self._files, self._lock_path):
             self._directories.ensure(self._objects_path)
             self._directories.ensure(self._temporary_path)
             return self._temporary.start(token)
@@ -348,7 +331,7 @@ class ObjectFiles:
 
     def put_if_absent(self, key: str, content: BufferView, attempt: WriteAttempt) -> str:
         """Create; returns the tag. Raises ObjectExistsError."""
-        new_tag = _tag(content)
+        new_tag = _tag_of_content(content)
         temporary = self._write([content], attempt)
         path = self._path(key)
         try:
@@ -365,21 +348,21 @@ class ObjectFiles:
     def put_if_match(self, key: str, content: BufferView, tag: str, attempt: WriteAttempt) -> str:
         """Replace the version with that tag; returns the new tag. Under the lock. Raises ObjectChangedError."""
         path = self._path(key)
-        with _locked(self._files, self._lock_path):
+        with _store_locked(self._files, self._lock_path):
             try:
-                found = _tag(self._read_all(path))
+                found = _tag_of_content(self._read_all(path))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise ObjectChangedError(f"object does not exist key={key} tag={tag}") from None
             if found != tag:
                 raise ObjectChangedError(f"object has another version {key=!s} {tag=!s} {found=!s}")
-            new_tag = _tag(content)
+            new_tag = _tag_of_content(content)
             self._replace(path, content, attempt)
         return new_tag
 
     def delete(self, key: str) -> None:
         """Remove the object if it is there, durably. Under the lock: a racing put_if_match must not bring it back."""
         path = self._path(key)
-        with _locked(self._files, self._lock_path):
+        with _store_locked(self._files, self._lock_path):
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._files.remove(path)
             self._doubtful.discard(path)
@@ -397,7 +380,7 @@ class ObjectFiles:
     def settle(self, key: str) -> None:
         """Make what the doubtful key shows durable, under the lock."""
         path = self._path(key)
-        with _locked(self._files, self._lock_path):
+        with _store_locked(self._files, self._lock_path):
             if path not in self._doubtful:
                 return
             try:
@@ -410,7 +393,7 @@ class ObjectFiles:
     def read(self, key: str) -> VersionedObject:
         """Raises FileNotFoundError and its like."""
         content = self._read_all(self._path(key))
-        return VersionedObject(content=content, tag=_tag(content))
+        return VersionedObject(content=content, tag=_tag_of_content(content))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         file = self._files.open(self._path(key))
@@ -507,9 +490,9 @@ class ObjectFiles:
             try:
                 size = left.size()
                 return size == right.size() and all(
-                    left.read_at(position, _COMPARE_BYTES)
-                    == right.read_at(position, _COMPARE_BYTES)
-                    for position in range(0, size, _COMPARE_BYTES)
+                    left.read_at(position, _COMPARED_BYTES_AT_ONCE)
+                    == right.read_at(position, _COMPARED_BYTES_AT_ONCE)
+                    for position in range(0, size, _COMPARED_BYTES_AT_ONCE)
                 )
             finally:
                 right.close()
@@ -518,7 +501,7 @@ class ObjectFiles:
 
 
 @contextmanager
-def _locked(files: FileSystem, path: str) -> Iterator[None]:
+def _store_locked(files: FileSystem, path: str) -> Iterator[None]:
     """The store's OS lock. It goes with the open file, so none is kept open. Raises StoreLockedError."""
     file = files.open(path, create=True)
     try:
@@ -529,15 +512,20 @@ def _locked(files: FileSystem, path: str) -> Iterator[None]:
         file.close()
 
 
-def _tag(content: BufferView) -> str:
+def _tag_of_content(content: BufferView) -> str:
     return hashlib.blake2b(content, digest_size=_TAG_BYTES).hexdigest()
 
 
-_OWNER_SUFFIX = ".owner"
-
-
 class TemporaryFiles:
-    """The temporary files of one store object."""
+    """Files of one store object that are being written and have no key yet; removes those whose writer is dead.
+
+    - A temporary file is removed by its own store, or by one that got the lock of its owner file: no age rule, so a
+      slow writer is never robbed, and a killed one never leaves bytes behind for longer than the next start.
+    - The owner file exists and is locked before the first temporary file of its token exists. start() runs under the
+      store's lock, so nobody sees an owner file between its creation and its lock.
+
+    Blocking; write() and remove() may be called from several threads.
+    """
 
     def __init__(self, *, directory: str, files: FileSystem, write_bytes_max: int) -> None:
         self._directory = directory
@@ -575,7 +563,7 @@ class TemporaryFiles:
         try:
             try:
                 position = 0
-                for group in _groups(content, self._write_bytes_max):
+                for group in _write_groups(content, self._write_bytes_max):
                     file.write_at(position, group)
                     position += sum(len(buffer) for buffer in group)
                 file.sync_data()
@@ -631,7 +619,7 @@ class TemporaryFiles:
         return f"{self._directory}/{name}"
 
 
-def _groups(content: Sequence[BufferView], bytes_max: int) -> Iterator[list[BufferView]]:
+def _write_groups(content: Sequence[BufferView], bytes_max: int) -> Iterator[list[BufferView]]:
     """Neighbouring buffers together, up to about bytes_max: a write that comes back short copies what is left of its
     group, so a group must not be the whole object."""
     group: list[BufferView] = []
@@ -652,12 +640,12 @@ def _groups(content: Sequence[BufferView], bytes_max: int) -> Iterator[list[Buff
         yield group
 
 
-_KNOWN_MAX = 16_384
-"""When that many are known, all are forgotten: the price is one sync for each that is used again."""
-
-
 class DurableDirectories:
-    """Makes the directories below one root, durably."""
+    """Directories below one root whose names are known to survive a power cut; makes those that are missing (H11).
+
+    A directory in the known set, and every one above it up to the root, had its name synced by this process. Existing
+    is not enough: whoever made it may have died, or been refused, before the sync. Blocking; any thread.
+    """
 
     def __init__(self, *, root: str, files: FileSystem) -> None:
         self._root = root
@@ -674,7 +662,7 @@ class DurableDirectories:
             self._sync_name(path)
         else:
             self._make(path)
-        if len(self._known) >= _KNOWN_MAX:
+        if len(self._known) >= _KNOWN_DIRECTORIES_MAX:
             self._known.clear()
         self._known.add(path)
 
@@ -705,18 +693,15 @@ class DurableDirectories:
                 raise
 
 
-_MARK = "~"
-
-
 def component_of_part(part: str) -> str:
     """The path component for one part of a key."""
     capitals = sum(1 << place for place, letter in enumerate(part) if letter.isupper())
-    return f"{part.lower()}{_MARK}{capitals:x}" if capitals else part
+    return f"{part.lower()}{_CAPITALS_MARK}{capitals:x}" if capitals else part
 
 
 def part_of_component(component: str) -> str | None:
     """The part of a key for a path component; None for a name that component_of_part never makes."""
-    name, mark, capitals = component.partition(_MARK)
+    name, mark, capitals = component.partition(_CAPITALS_MARK)
     part = name
     if mark:
         try:

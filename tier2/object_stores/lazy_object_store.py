@@ -1,4 +1,13 @@
-"""Lazy object store."""
+"""An object store that need not be there when the process starts (H41).
+
+The store behind it is started by the first call that reaches it. Until that succeeds every call raises StorageError,
+which containers understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
+
+Invariants:
+
+- The store behind is started at most once at a time, and no call reaches it before it is started.
+- Once started, a call costs one comparison more.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

@@ -1,17 +1,11 @@
-"""Volumes that are opened when they are first needed, as an object store that can be started and closed.
-
-Invariant: between start() and close() this process holds the directory; start() that failed may be called again.
-
-VolumeObjectStore: the volumes as a container's object store; the default on one machine.
-
-Invariants:
+"""Volumes as a container's object store, the default on one machine: an open engine, or one that is opened by start().
 
 - Keys live under one prefix of the engine, so that buckets of the S3 endpoint and containers do not meet.
 - A part of an object comes as the disk gives it, as from every other store: its blocks have checksums, and who reads
   them looks. A whole object is checked here.
 - The tag of an object is its sequence number: it never comes back, whatever the bytes (H4).
-
-The engine is shared: whoever opened it closes it.
+- An engine is shared: a VolumeObjectStore does not close it. LateVolumes closes the one that it opened.
+- Between start() and close() of LateVolumes this process holds the directory; start() that failed may be called again.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -38,6 +32,7 @@ from tier2.volumes.opening import OpenEngine, open_engine, open_engine_for_readi
 from tier2.volumes.settings import VolumeSettings
 
 _NEVER_SECONDS = 1e9
+_LISTING_PAGE_OBJECTS = 1000
 
 OBJECT_PREFIX = "tier2/"
 """What the keys of a segment store begin with inside the engine."""
@@ -110,11 +105,11 @@ class VolumeObjectStore:
         cut, after = len(self._prefix), b""
         while True:
             page = await self._engine.list(
-                self._key(prefix), start_after=after, limit=_PAGE_OBJECTS
+                self._key(prefix), start_after=after, limit=_LISTING_PAGE_OBJECTS
             )
             for listed in page:
                 yield ObjectInfo(key=listed.key.decode()[cut:], size=listed.record.size)
-            if len(page) < _PAGE_OBJECTS:
+            if len(page) < _LISTING_PAGE_OBJECTS:
                 return
             after = page[-1].key
 
@@ -235,6 +230,3 @@ class LateVolumes:
         if self._store is None:
             raise StorageUnavailableError("the volumes are closed", state="unavailable")
         return self._store
-
-
-_PAGE_OBJECTS = 1000

@@ -1,1 +1,1 @@
-"""Offline."""
+"""Tools for a container that need no owner: prove it, find what is lost, copy it."""

@@ -1,28 +1,30 @@
-"""Compares what the layouts under a manifest name with what a listing shows: which bytes of which segments are lost.
+"""What of a container is lost, as a listing shows; what is left without a manifest; an empty manifest to begin anew.
 
-    one listing of the container's objects -> the runs once, in key order -> each layout entry has its object, and the
+Lost chunks: which bytes of which segments a manifest names and nothing holds.
+
+    one listing of the container's objects -> the SSTs once, in key order -> each layout entry has its object, and the
     object reaches to the end of the image
 
 What the listing shows and nothing names tells something too. Objects of the manifest's epoch were uploaded and not yet
-published when the owner ended. Objects of a higher epoch cannot be there before a manifest has that epoch (H7): the manifest is
-an older version of itself, brought back by somebody or by a disk.
+published when the owner ended. Objects of a higher epoch cannot be there before a manifest has that epoch (H7): the
+manifest is an older version of itself, brought back by somebody or by a disk.
 
-- No request for each chunk. What is inside of a chunk is not looked at: that is `verify.py`, deep.
+- No request for each chunk. What is inside of a chunk is not looked at: that is a deep verification (verify.py).
 - A listing may be stale (H3): an object that it does not show is asked for by name. Behind LOOKS_MAX objects that are
   really gone the listing is believed, since it is known by then that this store has lost objects.
 - Something is lost only if the manifest, read again, is still the one that names it (H8).
 - Memory: two entries for each object, and RANGES_MAX findings; further ones are only counted.
 
-A container whose manifest is gone or damaged: what is left of it, backups that pinned a manifest of it, and a new beginning.
+A lost manifest: it is gone or damaged, and nobody can say which objects belong together. So what is found then is an
+offer, and nothing else: the container is refused (tier2/manifest/claim.py) until a person brings its manifest back, or
+says that it begins anew.
 
-Without a manifest nobody can say which objects belong together. So what is found here is an offer, and nothing else: the
-container is refused (tier2/manifest/claim.py) until a person brings its manifest back, or says that it begins anew.
-
-- A pinned manifest lies in a run as a whole (tier2/manifest/snapshots.py), so it is found by looking through the runs that a
-  listing shows for what they say of pins. Which of them are newer only the manifest told: a merge gives old entries a new
-  identity. So pins are compared by the identities that are in them.
-- Runs that were merged may lie there for their grace, so a pin may be found that was dropped lately, and miss objects:
-  whoever goes on with it looks for them first (tier2/offline/lost_data.py).
+- A snapshot holds a manifest as a whole (tier2/manifest/snapshots.py), and lies in an SST. So snapshots are found by
+  looking through the SSTs that a listing shows.
+- Which of those SSTs are newer only the manifest told: a merge gives old entries a new identity. So snapshots are
+  compared by the identities that are in them.
+- SSTs that were merged may lie there for their grace, so a snapshot may be found that was dropped lately, and miss
+  objects: whoever goes on with it looks for lost chunks first.
 """
 
 import asyncio
@@ -63,7 +65,7 @@ from tier2.store_reader import ContainerReader
 
 RANGES_MAX = 1_000
 LOOKS_MAX = 100
-_PAGE = 1_024
+_PAGE_ENTRIES = 1_024
 _ATTEMPTS_MAX = 4
 
 
@@ -148,7 +150,7 @@ async def find_lost_chunks_of_snapshot(
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> LostChunks:
-    """Under a manifest that is pinned: nobody may delete what it names. As find_lost_chunks()."""
+    """Under a manifest that a snapshot keeps: nobody may delete what it names. As find_lost_chunks()."""
     try:
         return await _compare_with_listing(components.view(manifest), components, progress)
     except ObjectNotFoundError as error:
@@ -161,12 +163,12 @@ async def _compare_with_listing(
     view: ManifestView, components: Components, progress: Callable[[int], object]
 ) -> LostChunks:
     """Under one manifest version. Raises ObjectNotFoundError if a run is missing."""
-    comparison = _Comparison(components, *await _listed(components))
+    comparison = _ListingComparison(components, *await _listed_sizes(components))
     following: bytes | None
     following, end = range_of(SEGMENT)
     record: SegmentRecord | None = None
     while following is not None:
-        page, following = await view.scan(following, end, limit=_PAGE)
+        page, following = await view.scan(following, end, limit=_PAGE_ENTRIES)
         segments = 0
         for key, value in page:
             assert value is not None, f"a scan gives live entries only key={key!r}"
@@ -184,7 +186,7 @@ async def _compare_with_listing(
     return comparison.lost
 
 
-async def _listed(components: Components) -> tuple[dict[bytes, int], dict[bytes, int]]:
+async def _listed_sizes(components: Components) -> tuple[dict[bytes, int], dict[bytes, int]]:
     """Sizes of chunk objects and of runs, by identity."""
     chunks: dict[bytes, int] = {}
     runs: dict[bytes, int] = {}
@@ -198,7 +200,7 @@ async def _listed(components: Components) -> tuple[dict[bytes, int], dict[bytes,
     return chunks, runs
 
 
-class _Comparison:
+class _ListingComparison:
     """Sizes of objects as they are listed, or known from a second look; and what is lost."""
 
     def __init__(
@@ -242,7 +244,7 @@ class _Comparison:
         start, end = range_of(GARBAGE)
         following: bytes | None = start
         while following is not None:
-            page, following = await view.scan(following, end, limit=_PAGE)
+            page, following = await view.scan(following, end, limit=_PAGE_ENTRIES)
             self._named.update(garbage_of(key)[1].encode() for key, _ in page)
         self.lost.highest_epoch = epoch
         for sizes in (self._sizes, self._runs):
@@ -281,7 +283,7 @@ async def find_remains(components: Components) -> Remains:
 
 
 async def find_snapshots_without_manifest(components: Components) -> list[Snapshot]:
-    """Pins that the runs speak of, by name; a run that is damaged is passed over. O(runs). Raises StorageError."""
+    """Snapshots that the SSTs speak of, by name; a damaged SST is passed over. O(SSTs). Raises StorageError."""
     runs: list[tuple[ObjectIdentity, int]] = []
     names = components.names
     folder = names.folder(ObjectKind.RUN)
@@ -291,22 +293,22 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
             if identity is not None:
                 runs.append((identity, info.size))
     pins: dict[str, Snapshot] = {}
-    removals: list[_Removal] = []
+    removals: list[_SnapshotRemoval] = []
     for identity, size in runs:
         try:
-            entries, is_alone = await _pin_entries(components, identity, size)
+            entries, is_alone = await _snapshot_entries(components, identity, size)
         except (CorruptedDataError, ObjectNotFoundError):
             continue
         for key, value in entries:
             name = snapshot_name_of(key)
             if value is None:
-                removals.append(_Removal(name, identity, is_alone))
+                removals.append(_SnapshotRemoval(name, identity, is_alone))
                 continue
             try:
                 pin = Snapshot.decode(name, value)
             except CorruptedDataError:
                 continue
-            if name not in pins or _mark(pins[name]) < _mark(pin):
+            if name not in pins or _snapshot_order(pins[name]) < _snapshot_order(pin):
                 pins[name] = pin
     listed = {identity for identity, _ in runs}
     for removal in removals:
@@ -317,32 +319,32 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
 
 
 @dataclass(frozen=True, slots=True)
-class _Removal:
-    """A run that says that there is no pin of that name, or was none when what it was merged from was written."""
+class _SnapshotRemoval:
+    """An SST that says that there is no snapshot of that name, or was none when what it was merged from was written."""
 
     name: str
     run: ObjectIdentity
     is_alone: bool
-    """The run says nothing else: that is how a pin is dropped. So it is as old as its identity says."""
+    """The SST says nothing else: that is how a snapshot is dropped. So it is as old as its identity says."""
 
     def takes(self, pin: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
-        """Whether it came behind the pin; of a merged run that shows by what the pin misses."""
-        if (self.run.epoch, self.run.serial) < _mark(pin):
+        """Whether it came behind the snapshot; of a merged SST that shows by what the snapshot misses."""
+        if (self.run.epoch, self.run.serial) < _snapshot_order(pin):
             return False
         return self.is_alone or any(
             part.identity not in listed for run in pin.manifest.runs for part in run
         )
 
 
-def _mark(pin: Snapshot) -> tuple[int, int]:
-    """Grows from pin to pin."""
+def _snapshot_order(pin: Snapshot) -> tuple[int, int]:
+    """Grows from snapshot to snapshot."""
     return pin.epoch, pin.serial
 
 
-async def _pin_entries(
+async def _snapshot_entries(
     components: Components, identity: ObjectIdentity, size: int
 ) -> tuple[list[tuple[bytes, bytes | None]], bool]:
-    """Of one run, and whether it is a single entry in all."""
+    """What one part of an SST says of snapshots, and whether it is a single entry in all."""
     start, end = range_of(PIN)
     footer = await components.objects.get_range(
         ObjectKind.RUN, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
@@ -368,8 +370,9 @@ async def begin_anew(
 ) -> Manifest:
     """Give a container without a sound manifest an empty one, below which nothing of the old one is; returns it.
 
-    A damaged manifest is kept beside it. Everything else that is left of the old container is swept as orphans by the next
-    owner: the new manifest has its highest epoch, the owner a higher one. `of_store`: any manifest of the same store.
+    A damaged manifest is kept beside it. Everything else that is left of the old container is swept as orphans by the
+    next owner: the new manifest has its highest epoch, the owner a higher one. `of_store`: any manifest of the same
+    store.
 
     Raises InvalidRequestError if the manifest is sound, ObjectExistsError or ObjectChangedError if somebody else brings
     one, StorageError.
@@ -397,7 +400,7 @@ async def begin_anew(
         await store.delete(names.manifest)
         await store.put_if_absent(names.manifest, manifest.encode())
         return manifest
-    if _is_sound(damaged.content, components.container_id):
+    if _is_sound_manifest(damaged.content, components.container_id):
         raise InvalidRequestError(
             f"the root of this container is sound: it does not begin anew container={components.container_id}"
         )
@@ -406,7 +409,7 @@ async def begin_anew(
     return manifest
 
 
-def _is_sound(content: bytes, container_id: ContainerId) -> bool:
+def _is_sound_manifest(content: bytes, container_id: ContainerId) -> bool:
     try:
         return decode_manifest(content).container_id == container_id
     except CorruptedDataError:

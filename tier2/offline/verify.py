@@ -1,6 +1,6 @@
-"""Proves one container's Tier 2 without its owner: runs, chunks, and that they tell one story. Changes nothing.
+"""Proves one container's Tier 2 without its owner: SSTs, chunks, and that they tell one story. Changes nothing.
 
-    1  every part of every run: each byte under its checksums, entries in order, filters complete
+    1  every part of every SST: each byte under its checksums, entries in order, filters complete
     2  every segment: its record readable and named by the catalog, its layout without a hole from start offset to
        length, each entry with its reference, each chunk's object there and long enough; and, if the look is deep,
        each chunk image sound, block by block, and the one that the entry means
@@ -10,11 +10,9 @@
        H5); none has an epoch above the manifest's, or the manifest is an old version of itself (H7)
     5  every manifest that a backup keeps: 1 to 3 without garbage, as far as the newest manifest does not share it (H6)
 
-An object that is missing counts as lost only if the manifest, read again, still names it (H8), or still keeps the backup
-that does. Memory is bounded by the number of objects; a finding is a sentence, and findings beyond a limit are only
-counted.
-
-What a verification of one container's Tier 2 found, and how far it is.
+An object that is missing counts as lost only if the manifest, read again, still names it (H8), or still keeps the
+backup that does. Memory is bounded by the number of objects; a finding is a sentence, and findings beyond a limit are
+only counted.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,22 +29,34 @@ from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.manifest.view import ManifestView, with_view
 from tier2.read.chunk_images import is_unreadable
 from tier2.read.layout_walk import LayoutContinuity
-from tier2.sst import keyspace as run_keys
-from tier2.sst.keyspace import LayoutEntry, decode_attribute, decode_id, decode_record
+from tier2.sst.keyspace import (
+    CATALOG,
+    GARBAGE,
+    REFERENCE,
+    SEGMENT,
+    LayoutEntry,
+    catalog_key,
+    decode_attribute,
+    decode_id,
+    decode_record,
+    end_offset_of,
+    garbage_of,
+    is_layout_key,
+    is_record_key,
+    layout_key,
+    name_of,
+    range_of,
+    record_key,
+    reference_key,
+    reference_of,
+    segment_of,
+)
 from tier2.sst.sst_format import SstPart, verify_part
 from tier2.store_reader import ContainerReader
 
-_PAGE = 512
+_PAGE_ENTRIES = 512
 _ATTEMPTS_MAX = 4
-
-
-class _RootMovedOnError(Exception):
-    """A run of the view is gone because the owner merged it: begin again."""
-
-
-class _BackupDroppedError(Exception):
-    """What it needed is gone with it."""
-
+FINDINGS_MAX = 1_000
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with bytes read so far and the bytes that the container's objects have in all."""
@@ -54,7 +64,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was looked at and what was found."""
+    """What a verification of one container's Tier 2 looked at and what it found."""
 
     root_version: int = 0
     segments: int = 0
@@ -104,7 +114,7 @@ async def verify_container(
             return await _Verification(
                 reader, VerifyProgress(progress), deep=deep, objects=objects
             ).run()
-        except _RootMovedOnError:
+        except _ManifestMovedOnError:
             continue
     raise StorageError(
         f"the owner replaces runs faster than they can be verified container={reader.container_id}"
@@ -125,6 +135,14 @@ class VerifyProgress:
         self.done_bytes += size
         if self.progress is not None:
             self.progress(self.done_bytes, max(self.all_bytes, self.done_bytes))
+
+
+class _ManifestMovedOnError(Exception):
+    """A run of the view is gone because the owner merged it: begin again."""
+
+
+class _BackupDroppedError(Exception):
+    """What it needed is gone with it."""
 
 
 class _Verification:
@@ -150,10 +168,10 @@ class _Verification:
             # A damaged run cannot be scanned; it is the first thing to repair.
             return self._report
         try:
-            await self._each_page(run_keys.CATALOG, self._verify_catalog)
-            await self._each_page(run_keys.GARBAGE, self._verify_garbage)
-            await self._each_page(run_keys.REFERENCE, self._verify_references)
-            await self._each_page(run_keys.SEGMENT, self._verify_segments)
+            await self._each_page(CATALOG, self._verify_catalog)
+            await self._each_page(GARBAGE, self._verify_garbage)
+            await self._each_page(REFERENCE, self._verify_references)
+            await self._each_page(SEGMENT, self._verify_segments)
             self._finish_segment()
             await self._report_orphans(listed)
             if self._objects:
@@ -198,24 +216,24 @@ class _Verification:
         """Something that the manifest names is missing: the manifest moved on, or it is lost."""
         newer = await self._newer_view()
         if newer.manifest.version != self._view.manifest.version:
-            raise _RootMovedOnError
+            raise _ManifestMovedOnError
         self._report.add_damage(damage)
 
     async def _each_page(
         self, keyspace: bytes, verify: Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
     ) -> None:
-        start, end = run_keys.range_of(keyspace)
+        start, end = range_of(keyspace)
         following: bytes | None = start
         while following is not None:
-            page, following = await self._view.scan(following, end, limit=_PAGE)
+            page, following = await self._view.scan(following, end, limit=_PAGE_ENTRIES)
             await verify([(key, value) for key, value in page if value is not None])
 
     async def _verify_catalog(self, page: Sequence[tuple[bytes, bytes]]) -> None:
         ids = [decode_id(value) for _, value in page]
-        values = await self._view.get_many([run_keys.record_key(number) for number in ids])
+        values = await self._view.get_many([record_key(number) for number in ids])
         for (key, _), segment_id in zip(page, ids, strict=True):
-            name = run_keys.name_of(key)
-            value = values.get(run_keys.record_key(segment_id))
+            name = name_of(key)
+            value = values.get(record_key(segment_id))
             if value is None:
                 self._report.add_damage(f"name leads nowhere name={name!r} id={segment_id}")
             elif decode_record(segment_id, value).name != name:
@@ -223,41 +241,37 @@ class _Verification:
 
     async def _verify_garbage(self, page: Sequence[tuple[bytes, bytes]]) -> None:
         for key, _ in page:
-            kind, identity = run_keys.garbage_of(key)
+            kind, identity = garbage_of(key)
             self._report.garbage += 1
             if await is_named(self._view, (kind, identity)):
                 self._report.add_damage(f"garbage is still referred to {kind.name} {identity}")
 
     async def _verify_references(self, page: Sequence[tuple[bytes, bytes]]) -> None:
-        wanted = {key: run_keys.reference_of(key) for key, _ in page}
+        wanted = {key: reference_of(key) for key, _ in page}
         entries = await self._view.get_many(
-            [run_keys.layout_key(segment_id, end) for _, segment_id, end in wanted.values()]
+            [layout_key(segment_id, end) for _, segment_id, end in wanted.values()]
         )
         for key, (identity, segment_id, end) in wanted.items():
-            value = entries.get(run_keys.layout_key(segment_id, end))
+            value = entries.get(layout_key(segment_id, end))
             if value is None or LayoutEntry.decode(end, value).identity != identity:
                 self._report.add_damage(f"reference without a layout entry key={key.hex()}")
 
     async def _verify_segments(self, page: Sequence[tuple[bytes, bytes]]) -> None:
         records = [
-            (key, decode_record(run_keys.segment_of(key), value))
+            (key, decode_record(segment_of(key), value))
             for key, value in page
-            if run_keys.is_record_key(key)
+            if is_record_key(key)
         ]
-        names = await self._view.get_many(
-            [run_keys.catalog_key(record.name) for _, record in records]
-        )
+        names = await self._view.get_many([catalog_key(record.name) for _, record in records])
         by_key = dict(records)
         for key, value in page:
             if key in by_key:
                 self._finish_segment()
                 self._begin_segment(by_key[key], names)
-            elif (layout := self._layout) is None or (
-                run_keys.segment_of(key) != layout.record.segment_id
-            ):
+            elif (layout := self._layout) is None or (segment_of(key) != layout.record.segment_id):
                 await self._expect_removal(key)
-            elif run_keys.is_layout_key(key):
-                entry = LayoutEntry.decode(run_keys.end_offset_of(key), value)
+            elif is_layout_key(key):
+                entry = LayoutEntry.decode(end_offset_of(key), value)
                 self._note(layout.see(entry))
                 await self._verify_entry(layout.record, entry)
             else:
@@ -265,14 +279,14 @@ class _Verification:
 
     async def _expect_removal(self, key: bytes) -> None:
         """A key without a record: it waits for a merge to take it along with its removed record."""
-        if not await self._view.is_removed(run_keys.record_key(run_keys.segment_of(key))):
+        if not await self._view.is_removed(record_key(segment_of(key))):
             self._report.add_damage(f"key of a segment that does not exist key={key.hex()}")
 
     def _begin_segment(self, record: SegmentRecord, names: Mapping[bytes, bytes]) -> None:
         self._layout = LayoutContinuity(record)
         self._report.segments += 1
         self._report.bytes_of_segments += record.length - record.start_offset
-        value = names.get(run_keys.catalog_key(record.name))
+        value = names.get(catalog_key(record.name))
         if value is None or decode_id(value) < record.segment_id:
             self._report.add_damage(
                 f"segment is not in the catalog name={record.name!r} id={record.segment_id}"
@@ -288,7 +302,7 @@ class _Verification:
             self._report.add_damage(what)
 
     async def _verify_entry(self, record: SegmentRecord, entry: LayoutEntry) -> None:
-        reference = run_keys.reference_key(entry.identity, record.segment_id, entry.end_offset)
+        reference = reference_key(entry.identity, record.segment_id, entry.end_offset)
         if await self._view.get(reference) is None:
             self._report.add_damage(f"layout entry without a reference key={reference.hex()}")
         await self._verify_chunk(record, entry, reference)
@@ -399,9 +413,9 @@ class _BackupVerification(_Verification):
         if not self._report.sound:
             return
         try:
-            await self._each_page(run_keys.CATALOG, self._verify_catalog)
-            await self._each_page(run_keys.REFERENCE, self._verify_references)
-            await self._each_page(run_keys.SEGMENT, self._verify_segments)
+            await self._each_page(CATALOG, self._verify_catalog)
+            await self._each_page(REFERENCE, self._verify_references)
+            await self._each_page(SEGMENT, self._verify_segments)
             self._finish_segment()
         except ObjectNotFoundError as error:
             await self._expect_move(str(error))
@@ -411,7 +425,8 @@ class _BackupVerification(_Verification):
     async def _verify_chunk(
         self, record: SegmentRecord, entry: LayoutEntry, reference: bytes
     ) -> None:
-        # References never come back: one that a later manifest has as well was proved under the manifest that was walked first.
+        # References never come back: one that a later manifest has as well was proved under the manifest that was
+        # walked first.
         shared = await with_view(self._reader, lambda view: view.get(reference))
         if shared is None:
             await super()._verify_chunk(record, entry, reference)
@@ -421,6 +436,3 @@ class _BackupVerification(_Verification):
         if self._pin not in await read_snapshots(await self._reader.refresh()):
             raise _BackupDroppedError
         return self._view
-
-
-FINDINGS_MAX = 1_000

@@ -1,1 +1,1 @@
-"""Publish."""
+"""One flush of a container: planned, uploaded, and published as the next version of its manifest."""

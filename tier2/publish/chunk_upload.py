@@ -1,14 +1,14 @@
-"""Chunks that a publication is about to write: cut from its pieces, and gathered into objects.
+"""Chunks on their way into the store: cut from the pieces of a publication, gathered into objects, encoded, uploaded.
 
-- A chunk holds one segment's neighbouring bytes, cut only between runs (H76).
-- A long stretch is an object of its own; all short ones of a round share packed objects, so that the number of puts
+- A chunk holds one segment's neighbouring bytes, cut only between runs of appended bytes (H76).
+- A long chunk is an object of its own; all short ones of a publication share packed objects, so that the number of puts
   does not grow with the number of small segments (H1).
+- A bounded number of objects is encoded and uploaded at a time. Encoding runs in the executor, so the next object is
+  encoded while others are on their way.
+- Every object gets its identity before its first put and is listed in its uploader from then on: whatever happens next,
+  somebody knows that it may exist (H5).
 
-Encodes and uploads the objects of one publication or merge, a bounded number at a time.
-
-- Encoding runs in the executor, so the next object is encoded while others are on their way.
-- Every object gets its identity before its first put and is listed from then on: whatever happens next, somebody
-  knows that it may exist (H5).
+An uploader stores the parts of new SSTs in the same way.
 """
 
 import asyncio
@@ -37,6 +37,11 @@ from tier2.format.chunk_format import Compression, EventInformation
 from tier2.settings import StorageSettings
 from tier2.sst.keyspace import EntryEvents, LayoutEntry
 from tier2.sst.sst_format import SstPart, SstPartImage
+
+_JOINED_IMAGE_BYTES_MAX = 1 << 16
+"""Images up to this size become one buffer: a copy is cheaper than five more slices of a write."""
+
+J = TypeVar("J")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +136,13 @@ def cut_into_chunks(
             yield chunk
             chunk = NewChunk(chunk.offset + chunk.length)
         chunk.runs.append(run)
-        chunk.events.append(None if described is None else _event_information(described))
+        chunk.events.append(None if described is None else _events_of_run(described))
         chunk.length += len(run)
     if chunk.length:
         yield chunk
 
 
-def _event_information(described: RunEvents) -> EventInformation:
+def _events_of_run(described: RunEvents) -> EventInformation:
     """In the words of the chunk format."""
     return EventInformation(
         first_event_position=None if described.first_number is None else 0,
@@ -169,12 +174,6 @@ def gather_into_objects(
     if pack:
         objects.append(pack)
     return objects
-
-
-_JOIN_BYTES_MAX = 1 << 16
-"""Images up to this size become one buffer: a copy is cheaper than five more slices of a write."""
-
-J = TypeVar("J")
 
 
 class Uploader:
@@ -286,7 +285,7 @@ def _encode_pack(
         )
         if chunk.crc32 is not None:
             _verify_encoded(chunk, encoded)
-        if encoded.size <= _JOIN_BYTES_MAX:
+        if encoded.size <= _JOINED_IMAGE_BYTES_MAX:
             buffers.append(b"".join(encoded.buffers))
         else:
             buffers += encoded.buffers
@@ -331,10 +330,10 @@ async def run_bounded(
             for _ in range(min(workers, len(waiting))):
                 group.create_task(worker())
     except* SegmentStoreError as errors:
-        raise _first_of(errors) from errors
+        raise _first_error_of(errors) from errors
 
 
-def _first_of(errors: BaseExceptionGroup[SegmentStoreError]) -> SegmentStoreError:
+def _first_error_of(errors: BaseExceptionGroup[SegmentStoreError]) -> SegmentStoreError:
     first = errors.exceptions[0]
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]

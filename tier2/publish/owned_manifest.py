@@ -1,9 +1,9 @@
-"""The manifest in the hands of its owner: the last published version, the view below it, and the one way to the next.
+"""The manifest of a container as its owner holds it: the last published version, the view below it, and the one way to
+the next.
 
-- All changes happen under `lock`; the view changes in the same stretch in which a version is known to be published.
+- All changes happen under `lock`. When a version is known to be published, the view changes before the next await.
 - Identities come from one source for each claim, so that no two objects ever share one.
-
-Making and dropping pins: each is one version of the manifest, published by the owner under its lock.
+- A snapshot is made or dropped by one version of the manifest, published like every other change.
 """
 
 import asyncio
@@ -30,8 +30,10 @@ from tier2.settings import StorageSettings
 from tier2.sst.keyspace import KEYSPACES, encode_garbage, garbage_key, snapshot_key
 from tier2.sst.sst_format import Entry, Sst, SstBuilder, SstPartImage
 
-_SLICE = 2_048
+_KEYS_PER_SLICE = 2_048
 _THINNED_MAX = 1_024
+SNAPSHOTS_MAX = 64
+_SNAPSHOT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class OwnedManifest:
@@ -127,7 +129,7 @@ class OwnedManifest:
         now = asyncio.get_running_loop().time()
         for number, segment_id in enumerate(segment_ids):
             self.candidates.grew(segment_id, 1, now)
-            if number % _SLICE == _SLICE - 1:
+            if number % _KEYS_PER_SLICE == _KEYS_PER_SLICE - 1:
                 await asyncio.sleep(0)
 
     async def settle(self) -> None:
@@ -195,22 +197,18 @@ def build_sst(changes: dict[bytes, bytes | None], settings: StorageSettings) -> 
     for keyspace in KEYSPACES:
         keys = [key for key in changes if key.startswith(keyspace)]
         keys.sort()
-        for first in range(0, len(keys), _SLICE):
-            builder.add([(key, changes.pop(key)) for key in keys[first : first + _SLICE]])
+        for first in range(0, len(keys), _KEYS_PER_SLICE):
+            builder.add([(key, changes.pop(key)) for key in keys[first : first + _KEYS_PER_SLICE]])
     assert not changes, f"keys outside every keyspace keys={list(changes)[:3]!r}"
     return builder.finish()
 
 
-SNAPSHOTS_MAX = 64
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
 async def take_snapshot(name: str, *, owned: OwnedManifest, now_ms: int) -> Snapshot:
-    """Keep the manifest as it is. Pinning again under a name that is taken gives what is pinned there already.
+    """Keep the manifest as it is. Under a name that is taken it gives the snapshot that has the name already.
 
     Raises InvalidRequestError, and what Storage.publish() raises.
     """
-    if _NAME.fullmatch(name) is None:
+    if _SNAPSHOT_NAME.fullmatch(name) is None:
         raise InvalidRequestError(
             f"a backup is named with 1 to 100 letters, digits, dots, dashes and underscores, not {name!r}"
         )
@@ -224,21 +222,21 @@ async def take_snapshot(name: str, *, owned: OwnedManifest, now_ms: int) -> Snap
             raise InvalidRequestError(f"there are {SNAPSHOTS_MAX} backups already: drop one first")
         mark = owned.take_identity()
         pin = Snapshot(name, now_ms, mark.epoch, mark.serial, owned.manifest)
-        await _publish(name, pin.encode(), owned)
+        await _publish_snapshot_record(name, pin.encode(), owned)
         return pin
 
 
 async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:
-    """False if there is no such pin. Raises what Storage.publish() raises."""
+    """False if there is no such snapshot. Raises what Storage.publish() raises."""
     async with owned.lock:
         await owned.settle()
         if all(pin.name != name for pin in await owned.pins()):
             return False
-        await _publish(name, None, owned)
+        await _publish_snapshot_record(name, None, owned)
         return True
 
 
-async def _publish(name: str, value: bytes | None, owned: OwnedManifest) -> None:
+async def _publish_snapshot_record(name: str, value: bytes | None, owned: OwnedManifest) -> None:
     uploader = owned.uploader()
     try:
         run = await owned.upload_sst({snapshot_key(name): value}, uploader)

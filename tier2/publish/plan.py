@@ -59,7 +59,7 @@ class Plan:
     """What one publication does."""
 
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
-    """Keys of the run that are known before the chunks are stored."""
+    """Keys of the new SST that are known before the chunks are stored."""
     stretches: list[tuple[SegmentId, PlacedChunk]] = field(default_factory=list)
     """Additions to layouts."""
     chunks: list[NewChunk] = field(default_factory=list)
@@ -152,7 +152,7 @@ def make_plan(publication: Publication, facts: Facts, *, chunk_bytes_max: int) -
         change = by_id[segment_id]
         published = facts.records.get(segment_id)
         _check_record(change, published)
-        grown[segment_id] = _stretches(change, published, facts, by_id, grown, chunk_bytes_max)
+        grown[segment_id] = _placed_chunks(change, published, facts, by_id, grown, chunk_bytes_max)
     for change in by_id.values():
         if change.deleted:
             _drop_segment(plan, change, facts)
@@ -207,7 +207,7 @@ def _check_record(change: SegmentPublication, published: SegmentRecord | None) -
         raise _halt(record, f"is sealed published_length={published.length}")
 
 
-def _stretches(
+def _placed_chunks(
     change: SegmentPublication,
     published: SegmentRecord | None,
     facts: Facts,

@@ -1,13 +1,11 @@
 """Takes one publication through its steps; each depends on the one before being durable.
 
     look up what is published -> plan (pure) -> upload chunks -> find objects that lose their last reference
-    -> upload one run with every change -> replace the manifest
+    -> upload one SST with every change -> replace the manifest
 
 - A publication that failed with an unknown outcome is recognised when it is handed in again: the open attempt is
   driven to its end first, and if it carried the same publication there is nothing left to do (S4).
-- What was uploaded for a round that never became an attempt is recorded as garbage by the next version.
-
-Looks up what is published about the segments of a publication: the input of the plan.
+- What was uploaded for a publication that never became an attempt is recorded as garbage by the next version.
 """
 
 from asyncio import sleep
@@ -39,6 +37,8 @@ from tier2.sst.keyspace import (
     record_key,
 )
 
+_SCANS_PER_TURN = 32
+
 
 async def publish(
     publication: Publication,
@@ -54,7 +54,7 @@ async def publish(
         return
     uploader = owned.uploader()
     try:
-        attempt = await _prepare(publication, owned, segments, components, uploader)
+        attempt = await _prepare_update(publication, owned, segments, components, uploader)
         if attempt is None:
             return
         await segments.begin_change(attempt.records)
@@ -65,7 +65,7 @@ async def publish(
     await segments.remember(owned.view, attempt.records)
 
 
-async def _prepare(
+async def _prepare_update(
     publication: Publication,
     owned: OwnedManifest,
     segments: PublishedSegments,
@@ -107,35 +107,6 @@ async def _prepare(
     )
 
 
-def is_same(first: Publication, second: Publication) -> bool:
-    """Whether two publications say the same, without a look at their bytes."""
-    return first is second or (
-        first.highest_segment_id == second.highest_segment_id
-        and first.highest_sequence_number == second.highest_sequence_number
-        and len(first.segments) == len(second.segments)
-        and all(map(_says_the_same, first.segments, second.segments))
-    )
-
-
-def _says_the_same(first: SegmentPublication, second: SegmentPublication) -> bool:
-    return (
-        first.record == second.record
-        and first.deleted == second.deleted
-        and first.attributes == second.attributes
-        and _shape(first) == _shape(second)
-    )
-
-
-def _shape(change: SegmentPublication) -> list[object]:
-    return [
-        (piece.offset, sum(map(len, piece.runs))) if isinstance(piece, DataPiece) else piece
-        for piece in change.pieces
-    ]
-
-
-_SCANS_PER_TURN = 32
-
-
 async def gather_facts(
     publication: Publication,
     *,
@@ -143,7 +114,10 @@ async def gather_facts(
     segments: PublishedSegments,
     components: Components,
 ) -> Facts:
-    """Raises ServiceHaltError if the publication contradicts itself or the manifest; StorageError."""
+    """What is published about the segments of a publication: the input of the plan.
+
+    Raises ServiceHaltError if the publication contradicts itself or the manifest; StorageError.
+    """
     ids = await components.offload(survey, publication, view.manifest)
     values = await segments.values(view, ids)
     facts = Facts(records=await components.offload(decode_records, values))
@@ -152,17 +126,43 @@ async def gather_facts(
     facts.catalog = {name_of(key): decode_id(value) for key, value in found.items()}
     wanted = await components.offload(layouts_to_look_up, publication, facts)
     for number, (segment_id, above, up_to) in enumerate(wanted):
-        facts.layouts[segment_id] = await _layout(view, segment_id, above, up_to)
+        facts.layouts[segment_id] = await _read_layout(view, segment_id, above, up_to)
         if number % _SCANS_PER_TURN == _SCANS_PER_TURN - 1:
             await sleep(0)
     return facts
 
 
-async def _layout(
+async def _read_layout(
     view: ManifestView, segment_id: SegmentId, above: int, up_to: int | None
 ) -> list[LayoutEntry]:
     start, end = layout_range(segment_id, above, up_to)
     entries = await view.scan_all(start, end, group=record_key(segment_id)[:-1])
     return [
         LayoutEntry.decode(end_offset_of(key), value) for key, value in entries if value is not None
+    ]
+
+
+def is_same(first: Publication, second: Publication) -> bool:
+    """Whether two publications say the same, without a look at their bytes."""
+    return first is second or (
+        first.highest_segment_id == second.highest_segment_id
+        and first.highest_sequence_number == second.highest_sequence_number
+        and len(first.segments) == len(second.segments)
+        and all(map(_is_same_change, first.segments, second.segments))
+    )
+
+
+def _is_same_change(first: SegmentPublication, second: SegmentPublication) -> bool:
+    return (
+        first.record == second.record
+        and first.deleted == second.deleted
+        and first.attributes == second.attributes
+        and _shape_of_pieces(first) == _shape_of_pieces(second)
+    )
+
+
+def _shape_of_pieces(change: SegmentPublication) -> list[object]:
+    return [
+        (piece.offset, sum(map(len, piece.runs))) if isinstance(piece, DataPiece) else piece
+        for piece in change.pieces
     ]

@@ -1,1 +1,1 @@
-"""Read."""
+"""Reading below a manifest, for the owner of a container and for everybody else."""

@@ -2,8 +2,6 @@
 
 - Neighbours in an object come in one request; memory is what one request brings.
 - A damaged image is an error here, never bytes.
-
-Bytes that a disk says it cannot read (EIO): damage of these bytes, and not a store that does not answer.
 """
 
 import errno
@@ -18,29 +16,13 @@ from tier2.format.chunk_format import ChunkIndex, EventInformation
 from tier2.read.components import Components
 from tier2.sst.keyspace import LayoutEntry, block_events
 
-Block = tuple[BufferView, EventInformation | None]
-"""The bytes of a block, and what its segment knows of their events."""
-
-
-def decoded_blocks(entry: LayoutEntry, image: bytes, index: ChunkIndex) -> list[Block]:
-    """The blocks of a verified image. O(bytes). Raises CorruptedDataError."""
-    view = memoryview(image)
-    return [
-        (
-            decode_block(
-                block, view[block.position : block.end_position], source=str(entry.identity)
-            ),
-            block_events(entry, block),
-        )
-        for block in index.entries
-    ]
-
-
 _GAP_BYTES_MAX = 128 << 10
 _READ_BYTES_MAX = 4 << 20
 
 Image = tuple[LayoutEntry, bytes, ChunkIndex]
 """An entry, its image, and the image's index."""
+Block = tuple[BufferView, EventInformation | None]
+"""The bytes of a block, and what its segment knows of their events."""
 
 
 async def read_images(
@@ -55,28 +37,28 @@ async def read_images(
     while at < len(ordered):
         first = ordered[at]
         end = at + 1
-        while end < len(ordered) and _joins(first, ordered[end - 1], ordered[end]):
+        while end < len(ordered) and _fits_in_one_request(first, ordered[end - 1], ordered[end]):
             end += 1
         group = ordered[at:end]
         content = await components.objects.get_range(
             ObjectKind.CHUNKS,
             first.identity,
             first.position,
-            _end(group[-1]) - first.position,
+            _image_end(group[-1]) - first.position,
         )
         yield await components.offload(_cut_and_verify, group, content)
         at = end
 
 
-def _joins(first: LayoutEntry, last: LayoutEntry, entry: LayoutEntry) -> bool:
+def _fits_in_one_request(first: LayoutEntry, last: LayoutEntry, entry: LayoutEntry) -> bool:
     return (
         entry.identity == first.identity
-        and entry.position - _end(last) <= _GAP_BYTES_MAX
-        and _end(entry) - first.position <= _READ_BYTES_MAX
+        and entry.position - _image_end(last) <= _GAP_BYTES_MAX
+        and _image_end(entry) - first.position <= _READ_BYTES_MAX
     )
 
 
-def _end(entry: LayoutEntry) -> int:
+def _image_end(entry: LayoutEntry) -> int:
     return entry.position + entry.size
 
 
@@ -84,7 +66,7 @@ def _cut_and_verify(group: Sequence[LayoutEntry], content: bytes) -> list[Image]
     start = group[0].position
     images: list[Image] = []
     for entry in group:
-        image = content[entry.position - start : _end(entry) - start]
+        image = content[entry.position - start : _image_end(entry) - start]
         report = verify_image(entry, image)
         images.append((entry, image, report))
     return images
@@ -112,7 +94,24 @@ def identity_of(entry: LayoutEntry) -> ChunkIdentity:
     )
 
 
+def decoded_blocks(entry: LayoutEntry, image: bytes, index: ChunkIndex) -> list[Block]:
+    """The blocks of a verified image. O(bytes). Raises CorruptedDataError."""
+    view = memoryview(image)
+    return [
+        (
+            decode_block(
+                block, view[block.position : block.end_position], source=str(entry.identity)
+            ),
+            block_events(entry, block),
+        )
+        for block in index.entries
+    ]
+
+
 def is_unreadable(error: StorageError) -> bool:
-    """Whether that is why: a bad sector stays bad, so whoever looks for damage has found some."""
+    """Whether a disk said that it cannot read the bytes (EIO): these bytes are damaged, the store does answer.
+
+    A bad sector stays bad, so whoever looks for damage has found some.
+    """
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno == errno.EIO

@@ -1,27 +1,16 @@
-"""What can be read below one container's manifest, for its owner and for everybody else alike.
+"""What can be read below one container's manifest: records, attributes, listings and bytes of its segments.
 
-`ContainerReader` and `TieredStorage` differ in where their view of the manifest comes from, and in nothing that they read.
-
-Everything that can be read from one container's manifest: records, attributes, listings and bytes.
+`ContainerReader` and `TieredStorage` differ in where their view of the manifest comes from, and in nothing that they
+read. A listing of chunks comes from the layout alone, without a look at any chunk: some hundred chunks cost one read of
+an SST, so a long segment can be cut into work for many. A listing of blocks is for those who read a segment's objects
+in parallel: where a block lies, whether it begins on an event, where its first event starts, and which one that is
+(H76). It reads the indexes of chunks, never their blocks.
 
 - A record is read before anything else of its segment, so nothing of a removed segment is ever found.
 - Caches belong to the newest view; what was read through an older one, or while it was changing, is not kept.
-
-Which chunks hold a range of a segment: from its layout alone, without a look at any chunk.
-
-This is what somebody needs who cuts a long segment into work for many: some hundred chunks cost one read of a run.
-
-- Offsets are the segment's; neighbours meet, so the chunks cover the range without a hole.
+- Offsets and event numbers are the segment's, whatever segment the bytes were written to; neighbours meet, so a listing
+  covers its range without a hole.
 - The owner may publish meanwhile: every chunk is of the newest manifest when it is listed (H8).
-
-Which blocks hold a range of a segment, and what is known of the events in them (H76).
-
-This is what somebody needs who reads a segment's objects in parallel: where a block lies, whether it begins on an
-event, where its first event starts, and which one that is.
-
-- Only indexes are read, never blocks.
-- Numbers and offsets are the segment's, whatever segment the bytes were written to.
-- What a layout entry says of its first event decides over the image: a merge knows more than the source did.
 """
 
 import asyncio
@@ -55,6 +44,13 @@ from tier2.sst.keyspace import (
     range_of,
     record_key,
 )
+
+_SEGMENTS_PER_TURN = 1_024
+"""Segments handled between two turns of the loop."""
+_LAYOUT_WINDOW_ENTRIES = 256
+_LISTING_PAGE_SEGMENTS = 256
+_LAYOUT_ENTRY_MEMORY_BYTES = 300
+_RECORD_MEMORY_BYTES = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +136,6 @@ class ManifestReading:
         )
 
 
-_SLICE = 1_024
-"""Segments handled between two turns of the loop."""
-_WINDOW_ENTRIES = 256
-_LISTING_PAGE = 256
-_ENTRY_MEMORY_BYTES = 300
-_RECORD_MEMORY_BYTES = 150
-
-
 @dataclass(frozen=True, slots=True)
 class _LayoutWindow:
     """Neighbouring layout entries of one segment: all of those whose end is above `above`, as far as they go."""
@@ -192,7 +180,7 @@ class PublishedSegments:
             for number, segment_id in enumerate(records):
                 self._windows.remove(segment_id)
                 self._records.remove(segment_id)
-                if number % _SLICE == _SLICE - 1:
+                if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
                     await asyncio.sleep(0)
         except BaseException:
             self.end_change()
@@ -207,7 +195,7 @@ class PublishedSegments:
         for number, (segment_id, value) in enumerate(records.items()):
             if value is not None and self._may_keep(view, segment_id):
                 self._records.put(segment_id, value, len(value) + _RECORD_MEMORY_BYTES)
-            if number % _SLICE == _SLICE - 1:
+            if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
                 await asyncio.sleep(0)
 
     def _may_keep(self, view: ManifestView, segment_id: SegmentId) -> bool:
@@ -236,7 +224,7 @@ class PublishedSegments:
         values = await with_view(self.source, lambda view: self.values(view, segment_ids))
         records: dict[SegmentId, SegmentRecord] = {}
         for number, segment_id in enumerate(segment_ids):
-            if number % _SLICE == _SLICE - 1:
+            if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
                 await asyncio.sleep(0)
             if segment_id in values:
                 records[segment_id] = decode_record(segment_id, values[segment_id])
@@ -249,7 +237,7 @@ class PublishedSegments:
         values: dict[SegmentId, bytes] = {}
         missing: dict[bytes, SegmentId] = {}
         for number, segment_id in enumerate(segment_ids):
-            if number % _SLICE == _SLICE - 1:
+            if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
                 await asyncio.sleep(0)
             cached = self._records.get(segment_id)
             if cached is None:
@@ -263,7 +251,7 @@ class PublishedSegments:
                 values[segment_id] = value
                 if self._may_keep(view, segment_id):
                     self._records.put(segment_id, value, len(value) + _RECORD_MEMORY_BYTES)
-                if number % _SLICE == _SLICE - 1:
+                if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
                     await asyncio.sleep(0)
         return values
 
@@ -384,7 +372,9 @@ class PublishedSegments:
         at, end = layout_range(segment_id, offset)
         following: bytes | None = at
         while following is not None and not entries:
-            page, following = await view.scan(following, end, limit=_WINDOW_ENTRIES, group=group)
+            page, following = await view.scan(
+                following, end, limit=_LAYOUT_WINDOW_ENTRIES, group=group
+            )
             entries = [
                 LayoutEntry.decode(end_offset_of(key), value)
                 for key, value in page
@@ -392,13 +382,13 @@ class PublishedSegments:
             ]
         window = _LayoutWindow(offset, entries)
         if self._may_keep(view, segment_id):
-            self._windows.put(segment_id, window, 100 + len(entries) * _ENTRY_MEMORY_BYTES)
+            self._windows.put(segment_id, window, 100 + len(entries) * _LAYOUT_ENTRY_MEMORY_BYTES)
         return window.entry_at(offset)
 
     async def list_segments(
         self, prefix: str, start_after: str
     ) -> AsyncGenerator[SegmentRecord, None]:
-        start, end = _prefix_range(prefix)
+        start, end = _catalog_range(prefix)
         if start_after >= prefix:
             start = max(start, catalog_key(start_after) + b"\0")
         following: bytes | None = start
@@ -409,7 +399,7 @@ class PublishedSegments:
 
     async def _page(self, start: bytes, end: bytes) -> tuple[list[SegmentRecord], bytes | None]:
         async def read(view: ManifestView) -> tuple[list[SegmentRecord], bytes | None]:
-            page, following = await view.scan(start, end, limit=_LISTING_PAGE)
+            page, following = await view.scan(start, end, limit=_LISTING_PAGE_SEGMENTS)
             ids = [decode_id(value) for _, value in page if value is not None]
             values = await self.values(view, ids)
             records: list[SegmentRecord] = []
@@ -427,14 +417,6 @@ class PublishedSegments:
     def check(self) -> None:
         self._records.check()
         self._windows.check()
-
-
-def _prefix_range(prefix: str) -> tuple[bytes, bytes]:
-    start, end = range_of(CATALOG)
-    if not prefix:
-        return start, end
-    # No character is encoded with the byte 0xff, so it lies above every name that begins with the prefix.
-    return catalog_key(prefix), catalog_key(prefix) + b"\xff"
 
 
 async def list_chunks(
@@ -514,3 +496,11 @@ def _stored_block(entry: LayoutEntry, block: BlockEntry, object_key: str) -> Sto
         stored_length=block.stored_length,
         compression=int(block.compression),
     )
+
+
+def _catalog_range(prefix: str) -> tuple[bytes, bytes]:
+    start, end = range_of(CATALOG)
+    if not prefix:
+        return start, end
+    # No character is encoded with the byte 0xff, so it lies above every name that begins with the prefix.
+    return catalog_key(prefix), catalog_key(prefix) + b"\xff"

@@ -1,23 +1,26 @@
-"""Keys of the sorted runs: what is stored under a manifest, in the order in which it lies there.
+"""Keys and values of the SSTs: what is stored below a manifest, in the order in which it lies there.
+
+- Everything of a segment lies together and its record comes first. As ids are never given again, a *removed record*
+  removes the whole range behind it: a merge of SSTs drops it, and nobody reads it without reading the record first
+  (H67: the attributes of a deleted segment have nowhere to return from).
+- Layout entries are found by their end: the first key above (id, offset) is the chunk that holds `offset`.
+- References are derived, not counted (H12): an object is alive while a key with its identity is.
+- A filter answers for the *group* of a key, so that one look says whether an SST knows anything of a segment or object.
+- The id of a record and the end of a layout entry are in their keys. After a segment was merged into another, the
+  image's own first offset is still that in the source, and so are its event numbers: the layout entry alone says where
+  the bytes are in the segment (H10, H76).
+
+Keys. All numbers are big-endian, so that the order of bytes is the order of numbers.
 
     "c" name (UTF-8)                             -> segment id           the catalog
     "g" kind (u8) identity (20)                  -> garbage record       dropped objects that wait for their grace
-    "p" name (ASCII)                             -> pin record           manifest versions kept for backups
+    "p" name (ASCII)                             -> snapshot record      manifest versions kept for backups
     "r" identity (20) segment id (u64) end (u64) -> nothing              which layout entries name an object
     "s" segment id (u64) 0                       -> segment record
     "s" segment id (u64) 1 attribute key         -> attribute value
     "s" segment id (u64) 2 end offset (u64)      -> layout entry
 
-All numbers are big-endian, so that the order of bytes is the order of numbers.
-
-- Everything of a segment lies together and its record comes first. As ids are never given again, a *removed record*
-  removes the whole range behind it: merging a run drops it, and nobody reads it without reading the record first
-  (H67: the attributes of a deleted segment have nowhere to return from).
-- Layout entries are found by their end: the first key above (id, offset) is the chunk that holds `offset`.
-- References are derived, not counted (H12): an object is alive while a key with its identity is.
-- A filter answers for the *group* of a key, so that one look says whether a run knows anything of a segment or object.
-
-Values of the sorted runs, each with its bytes. All numbers are big-endian.
+Values. All numbers are big-endian.
 
     segment id      u64
     segment record  u8 version (1), u8 flags (1 sealed, 2 no extended attribute ever), u16 name length,
@@ -29,15 +32,7 @@ Values of the sorted runs, each with its bytes. All numbers are big-endian.
                     u8 events (0 as the image says, 1 the entry begins on one, 2 those of the image do not count),
                     u64 what to add to the image's event numbers. Both are left out where they are zero
     garbage record  u64 manifest version that recorded it
-    pin record      see tier2/manifest/snapshots.py
-
-The id of a record and the end of a layout entry are in their keys. After a merge the image's own first offset is still
-the source's, and so are its event numbers: the entry alone says where the bytes are in the segment (H10, H76).
-
-What is known of the events of one block, in the words of the segment that has it now (H76).
-
-- Numbers are the segment's, whatever segment the bytes were written to.
-- What a layout entry says of its first event decides over the image: a merge knows more than the source did.
+    snapshot record see tier2/manifest/snapshots.py
 """
 
 import struct
@@ -64,13 +59,24 @@ SEGMENT = b"s"
 KEYSPACES = (CATALOG, GARBAGE, PIN, REFERENCE, SEGMENT)
 """In key order."""
 
-_RECORD, _ATTRIBUTE, _LAYOUT = 0, 1, 2
+_RECORD_KIND, _ATTRIBUTE_KIND, _LAYOUT_KIND = 0, 1, 2
 _SEGMENT_KEY = struct.Struct(">cQB")
 _LAYOUT_KEY = struct.Struct(">cQBQ")
 _REFERENCE_TAIL = struct.Struct(">QQ")
 _SEGMENT_GROUP_BYTES = 9
 _REFERENCE_GROUP_BYTES = 1 + IDENTITY_BYTES
 _RECORD_KEY_BYTES = _SEGMENT_KEY.size
+
+_RECORD_VERSION = 1
+_RECORD_SEALED, _RECORD_HAS_NO_EXTENDED_ATTRIBUTE = 1, 2
+_RECORD_LAYOUT = struct.Struct(">BBHQQqQH")
+
+_LAYOUT_ENTRY = struct.Struct(f">{IDENTITY_BYTES}sQQQIQ")
+_LAYOUT_ENTRY_EVENTS = struct.Struct(">BQ")
+
+_NUMBER_ATTRIBUTE = struct.Struct(">Bq")
+_BYTES_ATTRIBUTE = struct.Struct(">BH")
+_IS_NUMBER, _IS_BYTES = 0, 1
 
 
 def catalog_key(name: str) -> bytes:
@@ -85,12 +91,12 @@ def name_of(key: bytes) -> str:
 
 def record_key(segment_id: SegmentId) -> bytes:
     """Where a segment's record is."""
-    return _SEGMENT_KEY.pack(SEGMENT, segment_id, _RECORD)
+    return _SEGMENT_KEY.pack(SEGMENT, segment_id, _RECORD_KIND)
 
 
 def is_record_key(key: bytes) -> bool:
     """Whether a key of any keyspace is the one of a segment record."""
-    return len(key) == _RECORD_KEY_BYTES and key.startswith(SEGMENT) and key[-1] == _RECORD
+    return len(key) == _RECORD_KEY_BYTES and key.startswith(SEGMENT) and key[-1] == _RECORD_KIND
 
 
 def record_group(key: bytes) -> bytes:
@@ -100,14 +106,14 @@ def record_group(key: bytes) -> bytes:
 
 def attribute_key(segment_id: SegmentId, key: AttributeKey) -> bytes:
     """Where an extended attribute is."""
-    return _SEGMENT_KEY.pack(SEGMENT, segment_id, _ATTRIBUTE) + key
+    return _SEGMENT_KEY.pack(SEGMENT, segment_id, _ATTRIBUTE_KIND) + key
 
 
 def attribute_range(segment_id: SegmentId) -> tuple[bytes, bytes]:
     """All extended attributes of a segment: first key, and the one behind the last."""
     return (
-        _SEGMENT_KEY.pack(SEGMENT, segment_id, _ATTRIBUTE),
-        _SEGMENT_KEY.pack(SEGMENT, segment_id, _LAYOUT),
+        _SEGMENT_KEY.pack(SEGMENT, segment_id, _ATTRIBUTE_KIND),
+        _SEGMENT_KEY.pack(SEGMENT, segment_id, _LAYOUT_KIND),
     )
 
 
@@ -118,12 +124,12 @@ def attribute_of(key: bytes) -> AttributeKey:
 
 def layout_key(segment_id: SegmentId, end_offset: int) -> bytes:
     """Where the layout entry with that end is."""
-    return _LAYOUT_KEY.pack(SEGMENT, segment_id, _LAYOUT, end_offset)
+    return _LAYOUT_KEY.pack(SEGMENT, segment_id, _LAYOUT_KIND, end_offset)
 
 
 def is_layout_key(key: bytes) -> bool:
     """Whether a key of any keyspace is the one of a layout entry."""
-    return len(key) == _LAYOUT_KEY.size and key.startswith(SEGMENT) and key[9] == _LAYOUT
+    return len(key) == _LAYOUT_KEY.size and key.startswith(SEGMENT) and key[9] == _LAYOUT_KIND
 
 
 def layout_range(
@@ -132,7 +138,7 @@ def layout_range(
     """Entries whose end lies in (above, up_to]; to the last one for None."""
     first = layout_key(segment_id, above + 1)
     if up_to is None:
-        return first, _SEGMENT_KEY.pack(SEGMENT, segment_id, _LAYOUT + 1)
+        return first, _SEGMENT_KEY.pack(SEGMENT, segment_id, _LAYOUT_KIND + 1)
     return first, layout_key(segment_id, up_to) + b"\0"
 
 
@@ -175,12 +181,12 @@ def garbage_of(key: bytes) -> tuple[ObjectKind, ObjectIdentity]:
 
 
 def snapshot_key(name: str) -> bytes:
-    """Where a pin is."""
+    """Where a snapshot's record is."""
     return PIN + name.encode("ascii")
 
 
 def snapshot_name_of(key: bytes) -> str:
-    """The name of a pin."""
+    """The name of a snapshot."""
     return key[1:].decode("ascii")
 
 
@@ -199,127 +205,26 @@ def group_of(key: bytes) -> bytes:
     return first if first == GARBAGE else key
 
 
-_VERSION = 1
-_SEALED, _NO_EXTENDED_ATTRIBUTE = 1, 2
-_RECORD_LAYOUT = struct.Struct(">BBHQQqQH")
-_ENTRY = struct.Struct(f">{IDENTITY_BYTES}sQQQIQ")
-_ENTRY_EVENTS = struct.Struct(">BQ")
-_NUMBER = struct.Struct(">Bq")
-_BYTES = struct.Struct(">BH")
-_IS_NUMBER, _IS_BYTES = 0, 1
+def encode_id(segment_id: SegmentId) -> bytes:
+    """The value of a catalog entry."""
+    return segment_id.to_bytes(8, "big")
 
 
-class EntryEvents(IntEnum):
-    """What a layout entry says of the events in its image. Persistent: never renumber."""
-
-    AS_IN_IMAGE = 0
-    BEGINS_ON_ONE = 1
-    """The entry begins with an event, whatever the image knows of its first block."""
-    NOT_COUNTED = 2
-    """The segment does not count the image's events: their numbers mean nothing here."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutEntry:
-    """Where the bytes [start_offset, end_offset) of a segment lie."""
-
-    start_offset: int
-    end_offset: int
-    identity: ObjectIdentity
-    position: int
-    size: int
-    file_crc32: int
-    chunk_offset: int
-    events: EntryEvents = EntryEvents.AS_IN_IMAGE
-    event_shift: int = 0
-    """What to add to the image's event numbers to have the segment's."""
-
-    @property
-    def length(self) -> int:
-        return self.end_offset - self.start_offset
-
-    def encode(self) -> bytes:
-        place = _ENTRY.pack(
-            self.identity.encode(),
-            self.start_offset,
-            self.position,
-            self.size,
-            self.file_crc32,
-            self.chunk_offset,
-        )
-        if not self.events and not self.event_shift:
-            return place
-        return place + _ENTRY_EVENTS.pack(self.events, self.event_shift)
-
-    @staticmethod
-    def decode(end_offset: int, value: bytes) -> "LayoutEntry":
-        """Raises CorruptedDataError."""
-        if len(value) not in (_ENTRY.size, _ENTRY.size + _ENTRY_EVENTS.size):
-            raise CorruptedDataError(f"layout entry has a wrong size bytes={len(value)}")
-        identity, start, position, size, crc, chunk_offset = _ENTRY.unpack_from(value)
-        if start >= end_offset:
-            raise CorruptedDataError(f"layout entry is empty start={start} end={end_offset}")
-        events, shift = 0, 0
-        if len(value) > _ENTRY.size:
-            events, shift = _ENTRY_EVENTS.unpack_from(value, _ENTRY.size)
-            if events not in _ENTRY_EVENTS_KNOWN:
-                raise CorruptedDataError(f"layout entry of an unknown kind events={events}")
-        return LayoutEntry(
-            start,
-            end_offset,
-            ObjectIdentity.decode(identity),
-            position,
-            size,
-            crc,
-            chunk_offset,
-            EntryEvents(events),
-            shift,
-        )
-
-
-_ENTRY_EVENTS_KNOWN = frozenset(int(events) for events in EntryEvents)
-
-
-def encode_attribute(value: AttributeValue) -> bytes:
-    """See the module; decode_attribute() is the way back."""
-    if isinstance(value, int):
-        return _NUMBER.pack(_IS_NUMBER, value)
-    return _BYTES.pack(_IS_BYTES, len(value)) + value
-
-
-def _decode_attribute_at(content: bytes, position: int) -> tuple[AttributeValue, int]:
-    kind = content[position]
-    if kind == _IS_NUMBER:
-        number: int = _NUMBER.unpack_from(content, position)[1]
-        return number, position + _NUMBER.size
-    if kind != _IS_BYTES:
-        raise CorruptedDataError(f"attribute value has an unknown kind kind={kind}")
-    length = _BYTES.unpack_from(content, position)[1]
-    end = position + _BYTES.size + length
-    if end > len(content):
-        raise CorruptedDataError(f"attribute value is cut off end={end} bytes={len(content)}")
-    return content[position + _BYTES.size : end], end
-
-
-def decode_attribute(content: bytes) -> AttributeValue:
+def decode_id(value: bytes) -> SegmentId:
     """Raises CorruptedDataError."""
-    try:
-        value, end = _decode_attribute_at(content, 0)
-    except (struct.error, IndexError) as error:
-        raise CorruptedDataError(f"attribute value is cut off bytes={len(content)}") from error
-    if end != len(content):
-        raise CorruptedDataError(f"attribute value has a tail end={end} bytes={len(content)}")
-    return value
+    if len(value) != 8:
+        raise CorruptedDataError(f"segment id has a wrong size bytes={len(value)}")
+    return SegmentId(int.from_bytes(value, "big"))
 
 
 def encode_record(record: SegmentRecord, *, no_extended_attribute: bool) -> bytes:
     """A record's bytes. What the record itself says of extended attributes is not looked at."""
     name = record.name.encode()
-    flags = (_SEALED if record.sealed else 0) | (
-        _NO_EXTENDED_ATTRIBUTE if no_extended_attribute else 0
+    flags = (_RECORD_SEALED if record.sealed else 0) | (
+        _RECORD_HAS_NO_EXTENDED_ATTRIBUTE if no_extended_attribute else 0
     )
     head = _RECORD_LAYOUT.pack(
-        _VERSION,
+        _RECORD_VERSION,
         flags,
         len(name),
         record.start_offset,
@@ -342,7 +247,7 @@ def decode_record(segment_id: SegmentId, value: bytes) -> SegmentRecord:
         version, flags, name_length, start, length, modified, sequence, count = (
             _RECORD_LAYOUT.unpack_from(value)
         )
-        if version != _VERSION:
+        if version != _RECORD_VERSION:
             raise CorruptedDataError(f"segment record has an unknown version version={version}")
         position = _RECORD_LAYOUT.size + name_length
         name = value[_RECORD_LAYOUT.size : position].decode()
@@ -361,11 +266,11 @@ def decode_record(segment_id: SegmentId, value: bytes) -> SegmentRecord:
         name=name,
         start_offset=start,
         length=length,
-        sealed=bool(flags & _SEALED),
+        sealed=bool(flags & _RECORD_SEALED),
         last_modified_ms=modified,
         sequence_number=SequenceNumber(sequence),
         core_attributes=attributes,
-        extended_attribute_count_is_zero=bool(flags & _NO_EXTENDED_ATTRIBUTE),
+        extended_attribute_count_is_zero=bool(flags & _RECORD_HAS_NO_EXTENDED_ATTRIBUTE),
     )
 
 
@@ -381,32 +286,117 @@ def _decode_core_attributes(
     return attributes, position
 
 
-def encode_id(segment_id: SegmentId) -> bytes:
-    """The value of a catalog entry."""
-    return segment_id.to_bytes(8, "big")
+def encode_attribute(value: AttributeValue) -> bytes:
+    """See the module; decode_attribute() is the way back."""
+    if isinstance(value, int):
+        return _NUMBER_ATTRIBUTE.pack(_IS_NUMBER, value)
+    return _BYTES_ATTRIBUTE.pack(_IS_BYTES, len(value)) + value
 
 
-def decode_id(value: bytes) -> SegmentId:
+def decode_attribute(content: bytes) -> AttributeValue:
     """Raises CorruptedDataError."""
-    if len(value) != 8:
-        raise CorruptedDataError(f"segment id has a wrong size bytes={len(value)}")
-    return SegmentId(int.from_bytes(value, "big"))
+    try:
+        value, end = _decode_attribute_at(content, 0)
+    except (struct.error, IndexError) as error:
+        raise CorruptedDataError(f"attribute value is cut off bytes={len(content)}") from error
+    if end != len(content):
+        raise CorruptedDataError(f"attribute value has a tail end={end} bytes={len(content)}")
+    return value
 
 
-def decode_garbage(value: bytes) -> int:
-    """The manifest version that recorded it. Raises CorruptedDataError."""
-    if len(value) != 8:
-        raise CorruptedDataError(f"garbage record has a wrong size bytes={len(value)}")
-    return int.from_bytes(value, "big")
+def _decode_attribute_at(content: bytes, position: int) -> tuple[AttributeValue, int]:
+    kind = content[position]
+    if kind == _IS_NUMBER:
+        number: int = _NUMBER_ATTRIBUTE.unpack_from(content, position)[1]
+        return number, position + _NUMBER_ATTRIBUTE.size
+    if kind != _IS_BYTES:
+        raise CorruptedDataError(f"attribute value has an unknown kind kind={kind}")
+    length = _BYTES_ATTRIBUTE.unpack_from(content, position)[1]
+    end = position + _BYTES_ATTRIBUTE.size + length
+    if end > len(content):
+        raise CorruptedDataError(f"attribute value is cut off end={end} bytes={len(content)}")
+    return content[position + _BYTES_ATTRIBUTE.size : end], end
 
 
-def encode_garbage(root_version: int) -> bytes:
-    """The value of a garbage record."""
-    return root_version.to_bytes(8, "big")
+class EntryEvents(IntEnum):
+    """What a layout entry says of the events in its image. Persistent: never renumber."""
+
+    AS_IN_IMAGE = 0
+    BEGINS_ON_ONE = 1
+    """The entry begins with an event, whatever the image knows of its first block."""
+    NOT_COUNTED = 2
+    """The segment does not count the image's events: their numbers mean nothing here."""
+
+
+_ENTRY_EVENTS_KNOWN = frozenset(int(events) for events in EntryEvents)
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """Where the bytes [start_offset, end_offset) of a segment lie."""
+
+    start_offset: int
+    end_offset: int
+    identity: ObjectIdentity
+    position: int
+    size: int
+    file_crc32: int
+    chunk_offset: int
+    events: EntryEvents = EntryEvents.AS_IN_IMAGE
+    event_shift: int = 0
+    """What to add to the image's event numbers to have the segment's."""
+
+    @property
+    def length(self) -> int:
+        return self.end_offset - self.start_offset
+
+    def encode(self) -> bytes:
+        place = _LAYOUT_ENTRY.pack(
+            self.identity.encode(),
+            self.start_offset,
+            self.position,
+            self.size,
+            self.file_crc32,
+            self.chunk_offset,
+        )
+        if not self.events and not self.event_shift:
+            return place
+        return place + _LAYOUT_ENTRY_EVENTS.pack(self.events, self.event_shift)
+
+    @staticmethod
+    def decode(end_offset: int, value: bytes) -> "LayoutEntry":
+        """Raises CorruptedDataError."""
+        if len(value) not in (_LAYOUT_ENTRY.size, _LAYOUT_ENTRY.size + _LAYOUT_ENTRY_EVENTS.size):
+            raise CorruptedDataError(f"layout entry has a wrong size bytes={len(value)}")
+        identity, start, position, size, crc, chunk_offset = _LAYOUT_ENTRY.unpack_from(value)
+        if start >= end_offset:
+            raise CorruptedDataError(f"layout entry is empty start={start} end={end_offset}")
+        events, shift = 0, 0
+        if len(value) > _LAYOUT_ENTRY.size:
+            events, shift = _LAYOUT_ENTRY_EVENTS.unpack_from(value, _LAYOUT_ENTRY.size)
+            if events not in _ENTRY_EVENTS_KNOWN:
+                raise CorruptedDataError(f"layout entry of an unknown kind events={events}")
+        return LayoutEntry(
+            start,
+            end_offset,
+            ObjectIdentity.decode(identity),
+            position,
+            size,
+            crc,
+            chunk_offset,
+            EntryEvents(events),
+            shift,
+        )
 
 
 def block_events(entry: LayoutEntry, block: BlockEntry) -> EventInformation | None:
-    """None if nothing is known. O(1)."""
+    """What is known of the events of one block, in the words of the segment that has it now; None if nothing is (H76).
+
+    - Numbers are the segment's, whatever segment the bytes were written to.
+    - What the layout entry says of its first event decides over the image: a merge knows more than the source did.
+
+    O(1).
+    """
     if entry.events is EntryEvents.NOT_COUNTED:
         return None
     known = block.events
@@ -425,3 +415,15 @@ def block_events(entry: LayoutEntry, block: BlockEntry) -> EventInformation | No
         lowest_time_ms=known.lowest_time_ms,
         highest_time_ms=known.highest_time_ms,
     )
+
+
+def encode_garbage(root_version: int) -> bytes:
+    """The value of a garbage record."""
+    return root_version.to_bytes(8, "big")
+
+
+def decode_garbage(value: bytes) -> int:
+    """The manifest version that recorded it. Raises CorruptedDataError."""
+    if len(value) != 8:
+        raise CorruptedDataError(f"garbage record has a wrong size bytes={len(value)}")
+    return int.from_bytes(value, "big")

@@ -1,33 +1,44 @@
-"""The object form of a sorted run, and what is kept in memory to search it. A long run goes on in further objects.
+"""The bytes of an SST, and what is kept in memory to build, search and prove it.
+
+An SST (a "run" in names, keys and messages) is sorted by key and immutable. It lies in one object or several, its
+*parts*, one behind the other in the order of their keys; a part is a row of blocks with an index and a filter.
+
+- The manifest records a part's size and file CRC32: a tail with another one is another object (H10).
+- The filter never denies a group that is there. A false "perhaps" has odds of n / 2^32. Sorted fingerprints take four
+  bytes for each group instead of a Bloom filter's 1.25, and are built and asked at the speed of sorted() and bisect.
+- A block is stored by column, so that it is built and searched without a loop.
+- A removed key hides the key in every older SST.
+- Whoever opens a sealed block checks its checksum, its head and that the columns fit; the order of keys is proved by
+  check().
+
+All numbers are big-endian.
+
+A part; positions count from the first byte of the object:
 
     header   4s magic "SSRN", u16 version 1, u16 reserved (zero)
-    blocks   sealed blocks (tier2/sst/sst_format.py), one behind the other
+    blocks   sealed blocks, one behind the other
     index    a sealed block with one entry per block: its last key -> u64 position and u32 size of the sealed block
     filter   u32 n, then n * u32: the CRC32 of every group of keys (tier2/sst/keyspace.py), growing; then the
              CRC32 of all that
     footer   u64 position of the index, u64 position of the filter, u64 number of entries, u32 file CRC32 (of every
              byte before it), 4s magic "NRSS"
 
-All numbers are big-endian; positions count from the first byte of the object.
-
-- The part is immutable, and the manifest records its size and file CRC32: a tail with another one is another object (H10).
-- The filter never denies a group that is there. A false "perhaps" has odds of n / 2^32. Sorted fingerprints take four
-  bytes for each group instead of a Bloom filter's 1.25, and are built and asked at the speed of sorted() and bisect.
-
-A block of a sorted run: neighbouring entries, stored by column so that it is built and searched without a loop.
+A block, which holds neighbouring entries:
 
     u32            number of entries n, at least 1
     n * u32        end of each key in the key bytes
     n * u32        end of each value in the value bytes
-    n * u8         kind: 0 the key was removed, 1 it has the value
+    n * u8         kind: 0 the key was removed and its value is empty, 1 it has the value
     key bytes      all keys, one behind the other, in strictly growing order
     value bytes    all values
 
-All numbers are big-endian. A removal hides the key in every older run and has an empty value.
+A sealed block, as it goes into the object:
 
-On its way to the object a block is *sealed*: u32 CRC32 of all that follows, u8 compression (0 none, 1 LZ4 block), three
-reserved bytes (zero), u32 uncompressed length, then the stored bytes. Whoever opens it checks all of that, and that
-the columns fit; the order of keys is proved by check().
+    u32            CRC32 of all that follows
+    u8             compression: 0 none, 1 LZ4 block
+    3 bytes        reserved (zero)
+    u32            uncompressed length
+    stored bytes   the block, compressed if that made it shorter
 """
 
 import struct
@@ -47,10 +58,28 @@ from segmentstore.contracts.errors import CorruptedDataError
 from tier2.container_objects import ObjectIdentity
 from tier2.sst.keyspace import group_of
 
+_PART_HEADER = struct.pack(">4sHH", b"SSRN", 1, 0)
+_INDEX_ENTRY = struct.Struct(">QI")
+_PART_FOOTER = struct.Struct(">QQQI4s")
+FOOTER_BYTES = _PART_FOOTER.size
+_PART_FOOTER_MAGIC = b"NRSS"
+_CRC_POSITION_FROM_END = 8
+_ENTRY_COLUMN_BYTES = 9
+
+SEAL_BYTES = 12
+BLOCK_BYTES_MAX = 1 << 30
+_SEAL_LAYOUT = struct.Struct(">IBBHI")
+_UNCOMPRESSED, _LZ4 = 0, 1
+_ENTRY_COUNT = struct.Struct(">I")
+_REMOVED, _PRESENT = b"\0", b"\1"
+
+Entry: TypeAlias = tuple[bytes, bytes | None]
+"""A key and its value; None: the key was removed."""
+
 
 @dataclass(frozen=True, slots=True)
 class SstPart:
-    """One object of a sorted run, and what is needed to use it without a look at its header."""
+    """One object of an SST, and what is needed to use it without a look at its header."""
 
     identity: ObjectIdentity
     size: int
@@ -67,15 +96,6 @@ Sst = tuple[SstPart, ...]
 def stored_bytes(run: Sst) -> int:
     """Size of a run in the store. O(parts)."""
     return sum(part.size for part in run)
-
-
-_HEADER = struct.pack(">4sHH", b"SSRN", 1, 0)
-_INDEX_ENTRY = struct.Struct(">QI")
-_FOOTER = struct.Struct(">QQQI4s")
-FOOTER_BYTES = _FOOTER.size
-_FOOTER_MAGIC = b"NRSS"
-_CRC_POSITION_FROM_END = 8
-_ENTRY_BYTES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +122,6 @@ class SstPartImage:
         )
 
 
-def fingerprint(group: bytes) -> int:
-    """What a filter keeps of a group."""
-    return crc32_of(group)
-
-
-Entry: TypeAlias = tuple[bytes, bytes | None]
-"""A key and its value; None: the key was removed."""
-
-
 class SstBuilder:
     """Makes parts from entries that arrive in strictly growing key order. Holds one part at most; does no I/O."""
 
@@ -124,8 +135,8 @@ class SstBuilder:
         self._begin_part()
 
     def _begin_part(self) -> None:
-        self._buffers: list[bytes] = [_HEADER]
-        self._position = len(_HEADER)
+        self._buffers: list[bytes] = [_PART_HEADER]
+        self._position = len(_PART_HEADER)
         self._index: list[Entry] = []
         self._fingerprints: set[int] = set()
         self._entry_count = 0
@@ -147,7 +158,8 @@ class SstBuilder:
         pending = self._pending
         ends = list(
             accumulate(
-                len(key) + (len(value) if value else 0) + _ENTRY_BYTES for key, value in pending
+                len(key) + (len(value) if value else 0) + _ENTRY_COLUMN_BYTES
+                for key, value in pending
             )
         )
         start = base = 0
@@ -178,17 +190,17 @@ class SstBuilder:
         index_position = self._position
         index = seal(encode_block(self._index))
         fingerprints = _encode_filter(sorted(self._fingerprints))
-        footer = _FOOTER.pack(
-            index_position, index_position + len(index), self._entry_count, 0, _FOOTER_MAGIC
+        footer = _PART_FOOTER.pack(
+            index_position, index_position + len(index), self._entry_count, 0, _PART_FOOTER_MAGIC
         )[:-_CRC_POSITION_FROM_END]
         self._buffers += (index, fingerprints, footer)
         checksum = 0
         for buffer in self._buffers:
             checksum = crc32_of(buffer, checksum)
-        self._buffers.append(checksum.to_bytes(4, "big") + _FOOTER_MAGIC)
+        self._buffers.append(checksum.to_bytes(4, "big") + _PART_FOOTER_MAGIC)
         image = SstPartImage(
             buffers=self._buffers,
-            size=index_position + len(index) + len(fingerprints) + _FOOTER.size,
+            size=index_position + len(index) + len(fingerprints) + _PART_FOOTER.size,
             file_crc32=checksum,
             entry_count=self._entry_count,
             index_position=index_position,
@@ -209,6 +221,11 @@ class SstBuilder:
         if self._entry_count:
             self._finish_part()
         return self.take_finished()
+
+
+def fingerprint(group: bytes) -> int:
+    """What a filter keeps of a group."""
+    return crc32_of(group)
 
 
 def _encode_filter(fingerprints: Iterable[int]) -> bytes:
@@ -242,18 +259,18 @@ class SstPartIndex:
         """From the bytes [index position, size) of the object. Raises CorruptedDataError."""
         self._part = part
         view = memoryview(tail)
-        if len(tail) != part.size - part.index_position or len(tail) <= _FOOTER.size:
+        if len(tail) != part.size - part.index_position or len(tail) <= _PART_FOOTER.size:
             raise CorruptedDataError(f"run tail is cut off part={part.identity} bytes={len(tail)}")
-        index_position, filter_position, entry_count, checksum, magic = _FOOTER.unpack_from(
-            tail, len(tail) - _FOOTER.size
+        index_position, filter_position, entry_count, checksum, magic = _PART_FOOTER.unpack_from(
+            tail, len(tail) - _PART_FOOTER.size
         )
-        if magic != _FOOTER_MAGIC or checksum != part.file_crc32:
+        if magic != _PART_FOOTER_MAGIC or checksum != part.file_crc32:
             raise CorruptedDataError(
                 f"another object than the recorded run part={part.identity} file_crc32={checksum:#010x}"
                 f" recorded={part.file_crc32:#010x}"
             )
         index_end = filter_position - index_position
-        filter_end = len(tail) - _FOOTER.size
+        filter_end = len(tail) - _PART_FOOTER.size
         if (
             index_position != part.index_position
             or entry_count != part.entry_count
@@ -309,10 +326,13 @@ def describe_part(identity: ObjectIdentity, size: int, footer: bytes) -> SstPart
 
     Raises CorruptedDataError.
     """
-    if len(footer) != _FOOTER.size:
+    if len(footer) != _PART_FOOTER.size:
         raise CorruptedDataError(f"run is too short part={identity} bytes={size}")
-    index_position, filter_position, entry_count, checksum, magic = _FOOTER.unpack(footer)
-    if magic != _FOOTER_MAGIC or not index_position < filter_position < size - _FOOTER.size:
+    index_position, filter_position, entry_count, checksum, magic = _PART_FOOTER.unpack(footer)
+    if (
+        magic != _PART_FOOTER_MAGIC
+        or not index_position < filter_position < size - _PART_FOOTER.size
+    ):
         raise CorruptedDataError(f"run has a damaged footer part={identity} bytes={size}")
     return SstPart(identity, size, checksum, entry_count, index_position, b"", b"")
 
@@ -324,7 +344,7 @@ def verify_part(content: bytes, part: SstPart) -> None:
         raise CorruptedDataError(
             f"run part fails its checksum part={part.identity} bytes={len(content)} size={part.size}"
         )
-    if not content.startswith(_HEADER):
+    if not content.startswith(_PART_HEADER):
         raise CorruptedDataError(f"run part has a damaged header part={part.identity}")
     index = SstPartIndex(part, content[part.index_position :])
     count, previous = 0, b""
@@ -345,35 +365,13 @@ def verify_part(content: bytes, part: SstPart) -> None:
         raise CorruptedDataError(f"run part has other entries than recorded part={part.identity}")
 
 
-SEAL_BYTES = 12
-BLOCK_BYTES_MAX = 1 << 30
-_SEAL = struct.Struct(">IBBHI")
-_NONE, _LZ4 = 0, 1
-_COUNT = struct.Struct(">I")
-_REMOVED, _PRESENT = b"\0", b"\1"
-
-
-def _column(numbers: "array[int]") -> bytes:
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _parse_column(content: bytes | memoryview) -> "array[int]":
-    numbers = array("I")
-    numbers.frombytes(content)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers
-
-
 def encode_block(entries: Sequence[Entry]) -> bytes:
     """Entries must be in strictly growing key order."""
     keys = [key for key, _ in entries]
     values = [value or b"" for _, value in entries]
     return b"".join(
         (
-            _COUNT.pack(len(entries)),
+            _ENTRY_COUNT.pack(len(entries)),
             _column(array("I", accumulate(map(len, keys)))),
             _column(array("I", accumulate(map(len, values)))),
             bytes([value is not None for _, value in entries]),
@@ -389,8 +387,8 @@ def seal(content: bytes) -> bytes:
     stored: bytes = lz4.block.compress(content, store_size=False)
     compression = _LZ4
     if len(stored) >= len(content):
-        stored, compression = content, _NONE
-    head = _SEAL.pack(0, compression, 0, 0, len(content))[4:]
+        stored, compression = content, _UNCOMPRESSED
+    head = _SEAL_LAYOUT.pack(0, compression, 0, 0, len(content))[4:]
     return crc32_of(stored, crc32_of(head)).to_bytes(4, "big") + head + stored
 
 
@@ -399,12 +397,12 @@ def unseal(content: bytes | memoryview) -> bytes:
     view = memoryview(content)
     if len(view) < SEAL_BYTES:
         raise CorruptedDataError(f"run block is cut off bytes={len(view)}")
-    checksum, compression, reserved, reserved_too, length = _SEAL.unpack_from(view)
+    checksum, compression, reserved, reserved_too, length = _SEAL_LAYOUT.unpack_from(view)
     if checksum != crc32_of(view[4:]):
         raise CorruptedDataError(f"run block fails its checksum bytes={len(view)}")
     if reserved or reserved_too or length > BLOCK_BYTES_MAX:
         raise CorruptedDataError(f"run block has a damaged head length={length}")
-    if compression == _NONE:
+    if compression == _UNCOMPRESSED:
         block = bytes(view[SEAL_BYTES:])
     elif compression == _LZ4:
         try:
@@ -433,8 +431,8 @@ class SstBlock:
 
     def __init__(self, content: bytes) -> None:
         try:
-            self.count: int = _COUNT.unpack_from(content)[0]
-            self._kinds_at = _COUNT.size + 8 * self.count
+            self.count: int = _ENTRY_COUNT.unpack_from(content)[0]
+            self._kinds_at = _ENTRY_COUNT.size + 8 * self.count
             self._keys_at = self._kinds_at + self.count
             self._key_ends = _parse_column(content[4 : 4 + 4 * self.count])
             self._value_ends = _parse_column(content[4 + 4 * self.count : self._kinds_at])
@@ -496,3 +494,17 @@ class SstBlock:
         for index in range(self.count):
             kind = self._content[self._kinds_at + index]
             assert kind in (0, 1), f"run block has an unknown kind index={index} kind={kind}"
+
+
+def _column(numbers: "array[int]") -> bytes:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _parse_column(content: bytes | memoryview) -> "array[int]":
+    numbers = array("I")
+    numbers.frombytes(content)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers

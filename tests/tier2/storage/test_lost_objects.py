@@ -13,7 +13,7 @@ from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, second_round
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.offline import lost_data as lost_chunks
+from tier2.offline import lost_data
 from tier2.offline.lost_data import (
     LostRange,
     find_lost_chunks,
@@ -132,7 +132,7 @@ async def test_h3_what_a_stale_listing_does_not_show_is_not_lost(
     store.hidden = {first, second}
     assert (await find_lost_chunks(await reader_of(store))).range_count == 0
     assert store.sizes_asked == [first, second]
-    monkeypatch.setattr(lost_chunks, "LOOKS_MAX", 1)
+    monkeypatch.setattr(lost_data, "LOOKS_MAX", 1)
     await store.store.delete(first)
     lost = await find_lost_chunks(await reader_of(store))
     assert lost.segment_count == 2, "one is gone by name, the other by the listing"

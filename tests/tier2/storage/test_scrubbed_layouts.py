@@ -1,4 +1,4 @@
-"""What a scrub sees besides chunks of the newest manifest: layouts that do not join, runs, and what backups alone name."""
+"""What a scrub sees besides chunks of the newest manifest: layouts that do not join, SSTs, what backups alone name."""
 
 from dataclasses import replace
 
@@ -12,8 +12,7 @@ from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_compaction import rounds, settle, trickle
 from tests.tier2.storage.test_pins import drop_everything
 from tests.tier2.storage.test_scrubbing import FAST, Cache, chunk_keys, scrub
-from tier2.maintenance import scrub as scrub_walk
-from tier2.maintenance import scrub as scrubbing
+from tier2.maintenance.scrub import Scrubber, SuspectLayout
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.view import ManifestView
 from tier2.object_stores.memory import MemoryObjectStore
@@ -61,16 +60,16 @@ async def test_a_layout_that_does_not_join_is_reported_once_in_a_pass(
 async def test_h8_a_layout_that_changed_under_the_walk_is_looked_at_again_and_no_damage(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrub_walk, "_PAGE", 2)
-    monkeypatch.setattr(scrubbing, "_STEP_SECONDS_MAX", 0.0)
-    looked: list[scrub_walk.SuspectLayout] = []
-    look_again = scrubbing.Scrubber._look_again
+    monkeypatch.setattr("tier2.maintenance.scrub._WALK_PAGE_ENTRIES", 2)
+    monkeypatch.setattr("tier2.maintenance.scrub._STEP_SECONDS_MAX", 0.0)
+    looked: list[SuspectLayout] = []
+    look_again = Scrubber._look_again
 
-    async def spy(scrubber: scrubbing.Scrubber, doubt: scrub_walk.SuspectLayout) -> None:
+    async def spy(scrubber: Scrubber, doubt: SuspectLayout) -> None:
         looked.append(doubt)
         await look_again(scrubber, doubt)
 
-    monkeypatch.setattr(scrubbing.Scrubber, "_look_again", spy)
+    monkeypatch.setattr(Scrubber, "_look_again", spy)
     owner = await ObjectStoreBacking(
         store, replace(FAST, compaction_bytes_per_second=1 << 40)
     ).claimed(1)
@@ -214,8 +213,8 @@ async def test_a_run_that_cannot_be_read_behind_a_damaged_chunk_stops_no_owner(
 async def test_a_pass_ends_although_more_is_written_than_it_may_read(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrub_walk, "_PAGE", 12)
-    monkeypatch.setattr(scrubbing, "_STEP_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("tier2.maintenance.scrub._WALK_PAGE_ENTRIES", 12)
+    monkeypatch.setattr("tier2.maintenance.scrub._STEP_SECONDS_MAX", 0.0)
     owner = await backing_of(store).claimed(1)
     await trickle(owner, 10)
     for number in range(10, 200, 4):

@@ -1,13 +1,13 @@
-"""One request after another to the bucket: bounded, counted, repeated where that is safe.
+"""Requests to the bucket: bounded, counted, repeated where that is safe, and their errors in the words of this project.
 
 Invariants:
 
 - At most `requests_max` requests are under way; nothing is sent while nobody asks for something.
-- The client library repeats nothing by itself (it is configured so); `once` repeats nothing either (H4);
-  `repeatable` repeats after a pause that grows and is drawn at random, so that many callers do not come back in step.
-- Every foreign error leaves as one of ours, `from` its cause.
-
-What went wrong, in the words of this project: the foreign errors of S3 and its client library, translated once.
+- The client library repeats nothing by itself (it is configured so, and OneAttemptSession sees to what lies below it);
+  `once` repeats nothing either (H4); `repeatable` repeats after a pause that grows and is drawn at random, so that many
+  callers do not come back in step.
+- Every foreign error, of S3 or of its client library, is translated once and leaves as one of ours, `from` its cause.
+- Requests are counted by operation, as they are billed: every attempt counts, also one that failed. Counters only grow.
 
 | state | what a person sees in `/health` | repeated |
 |---|---|---|
@@ -20,15 +20,6 @@ What went wrong, in the words of this project: the foreign errors of S3 and its 
 
 A state is an answer to "why does nothing move", never a reason to give a write up: the caller keeps the bytes in
 Tier 1 and tries again.
-
-Requests by operation, as they are billed: every attempt counts, also one that failed.
-
-Invariant: counters only grow; what they come to in dollars is an estimate by the prices in the settings.
-
-The HTTP session of the client library, without the repetition that lies below it.
-
-aiohttp sends an idempotent request (PUT is one) a second time when a kept-alive connection turns out to be closed. For
-a conditional put that is a hidden second attempt, whose answer is then that of the second and not of the first (H4).
 """
 
 import asyncio
@@ -57,11 +48,64 @@ from segmentstore.contracts.errors import (
 )
 from tier2.object_stores.s3.settings import RequestPrices, S3Settings
 
+FOREIGN_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, asyncio.TimeoutError)
+"""Everything that a call of the client library raises when the other side, or the way to it, fails."""
+
+CREDENTIAL_STATES = frozenset({"credentials_missing", "credentials_expired", "access_denied"})
+"""Others may be there meanwhile; a secret that was changed under the same name is answered as access denied."""
+
+NO_STATE = "ok"
+"""An answer that is no trouble: no such object, or a condition that does not hold."""
+
+_STATE_OF_CODE = {
+    "SlowDown": "throttled",
+    "Throttling": "throttled",
+    "ThrottlingException": "throttled",
+    "RequestLimitExceeded": "throttled",
+    "TooManyRequests": "throttled",
+    "ExpiredToken": "credentials_expired",
+    "ExpiredTokenException": "credentials_expired",
+    "InvalidToken": "credentials_expired",
+    "TokenRefreshRequired": "credentials_expired",
+    "InvalidAccessKeyId": "credentials_missing",
+    "SignatureDoesNotMatch": "access_denied",
+    "AccessDenied": "access_denied",
+    "AllAccessDisabled": "access_denied",
+    "Forbidden": "access_denied",
+    "403": "access_denied",
+    "RequestTimeTooSkewed": "clock_skew",
+    "RequestExpired": "clock_skew",
+    "NoSuchBucket": "bucket_missing",
+}
+_NOT_FOUND_CODES = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
+_FULL_CODES = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"})
+_PRECONDITION_CODES = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
+_STALLED_CODE = "RequestTimeout"
+"""A 400 for a body that did not come in time: of the way, not of the request."""
+_REPEATED_STATES = frozenset({"unavailable", "throttled"})
+_SERVER_ERROR_STATUS_MIN = 500
+_THROTTLING_STATUSES = frozenset({429, 503})
+"""Whatever the code says: gateways have words of their own, or none."""
+
+_READ_OPERATIONS = frozenset({"get_object", "head_object"})
+_DELETE_OPERATIONS = frozenset({"delete_object", "abort_multipart_upload"})
+
 _Answer = TypeVar("_Answer")
 
 
 class ConditionFailedError(Exception):
     """A conditional request was answered "precondition failed"; whether it once succeeded is unknown (H4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt."""
+
+    error: SegmentStoreError
+    state: str
+    may_repeat: bool
+    condition_failed: bool = False
+    """A precondition did not hold, or a racing request won: the outcome of this one is unknown (H4)."""
 
 
 class RequestSender:
@@ -84,7 +128,7 @@ class RequestSender:
         """One attempt. Raises ConditionFailedError, StorageError."""
         answer = await self._attempt(operation, key, request)
         if isinstance(answer, Failure):
-            raise _raised(answer)
+            raise _error_of(answer)
         return answer
 
     async def repeatable(
@@ -99,7 +143,7 @@ class RequestSender:
                 return answer
             attempts_left -= 1
             if not answer.may_repeat or attempts_left <= 0:
-                raise _raised(answer)
+                raise _error_of(answer)
             self.statistics.retries += 1
             await asyncio.sleep(self._random.uniform(pause / 2, pause))
             pause = min(2 * pause, self._settings.retry_seconds_max)
@@ -123,18 +167,7 @@ class RequestSender:
                 return failure
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One failed attempt."""
-
-    error: SegmentStoreError
-    state: str
-    may_repeat: bool
-    condition_failed: bool = False
-    """A precondition did not hold, or a racing request won: the outcome of this one is unknown (H4)."""
-
-
-def _raised(failure: Failure) -> Exception:
+def _error_of(failure: Failure) -> Exception:
     if failure.condition_failed:
         refused = ConditionFailedError(str(failure.error))
         refused.__cause__ = failure.error.__cause__
@@ -142,51 +175,11 @@ def _raised(failure: Failure) -> Exception:
     return failure.error
 
 
-FOREIGN_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, asyncio.TimeoutError)
-"""Everything that a call of the client library raises when the other side, or the way to it, fails."""
-
-CREDENTIAL_STATES = frozenset({"credentials_missing", "credentials_expired", "access_denied"})
-"""Others may be there meanwhile; a secret that was changed under the same name is answered as access denied."""
-
-NO_STATE = "ok"
-"""An answer that is no trouble: no such object, or a condition that does not hold."""
-
-_STATES = {
-    "SlowDown": "throttled",
-    "Throttling": "throttled",
-    "ThrottlingException": "throttled",
-    "RequestLimitExceeded": "throttled",
-    "TooManyRequests": "throttled",
-    "ExpiredToken": "credentials_expired",
-    "ExpiredTokenException": "credentials_expired",
-    "InvalidToken": "credentials_expired",
-    "TokenRefreshRequired": "credentials_expired",
-    "InvalidAccessKeyId": "credentials_missing",
-    "SignatureDoesNotMatch": "access_denied",
-    "AccessDenied": "access_denied",
-    "AllAccessDisabled": "access_denied",
-    "Forbidden": "access_denied",
-    "403": "access_denied",
-    "RequestTimeTooSkewed": "clock_skew",
-    "RequestExpired": "clock_skew",
-    "NoSuchBucket": "bucket_missing",
-}
-_NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound", "NoSuchVersion", "NoSuchUpload"})
-_FULL = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "507"})
-_PRECONDITION = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
-_STALLED = "RequestTimeout"
-"""A 400 for a body that did not come in time: of the way, not of the request."""
-_REPEATED_STATES = frozenset({"unavailable", "throttled"})
-_SERVER_ERROR = 500
-_THROTTLING = frozenset({429, 503})
-"""Whatever the code says: gateways have words of their own, or none."""
-
-
 def classify(cause: BaseException, *, operation: str, key: str) -> Failure:
     """The failure that a foreign error stands for."""
     where = f"operation={operation} key={key}"
     if isinstance(cause, ClientError):
-        return _of_answer(cause, where)
+        return _failure_of_answer(cause, where)
     if isinstance(cause, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
         state = "credentials_missing"
         error = StorageUnavailableError(f"s3: no usable credentials: {cause} {where}", state=state)
@@ -196,46 +189,47 @@ def classify(cause: BaseException, *, operation: str, key: str) -> Failure:
     return Failure(error, "unavailable", may_repeat=network)
 
 
-def _of_answer(cause: ClientError, where: str) -> Failure:
+def _failure_of_answer(cause: ClientError, where: str) -> Failure:
     answer = cause.response
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     text = str(answer.get("Error", {}).get("Message", ""))
-    if code in _NOT_FOUND:
+    if code in _NOT_FOUND_CODES:
         return Failure(ObjectNotFoundError(f"object does not exist {where}"), NO_STATE, False)
-    if code in _PRECONDITION or status == 412:
+    if code in _PRECONDITION_CODES or status == 412:
         error = StorageUnavailableError(f"s3: the condition failed {where}", state="unavailable")
         return Failure(error, NO_STATE, may_repeat=False, condition_failed=True)
-    if code in _FULL:
+    if code in _FULL_CODES:
         return Failure(StorageFullError(f"s3 has no room left: {text} {where}"), "full", False)
-    state = _STATES.get(code, "throttled" if status in _THROTTLING else "unavailable")
+    state = _STATE_OF_CODE.get(
+        code, "throttled" if status in _THROTTLING_STATUSES else "unavailable"
+    )
     error = StorageUnavailableError(f"s3 refuses: {code} {text} {where}", state=state)
-    passes = status >= _SERVER_ERROR or state == "throttled" or code == _STALLED
+    passes = status >= _SERVER_ERROR_STATUS_MIN or state == "throttled" or code == _STALLED_CODE
     repeat = state in _REPEATED_STATES and passes
     return Failure(error, state, may_repeat=repeat)
 
 
-_READS = frozenset({"get_object", "head_object"})
-_DELETES = frozenset({"delete_object", "abort_multipart_upload"})
-
-
 class RequestStatistics:
-    """Counts of one store. The keys are the names of the client library's calls."""
+    """Counts of one store. The keys are the names of the client library's calls.
+
+    What the counts come to in dollars is an estimate by the prices in the settings.
+    """
 
     def __init__(self, prices: RequestPrices) -> None:
         self._prices = prices
         self.requests: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
-        """By state, see `failures`."""
+        """By state, see the table of this module."""
         self.retries = 0
         self.sent_bytes = 0
         self.received_bytes = 0
 
     def cost_usd(self, operation: str) -> float:
         """What the requests of one operation have cost so far, in US dollars."""
-        if operation in _DELETES:
+        if operation in _DELETE_OPERATIONS:
             price = self._prices.delete_usd
-        elif operation in _READS:
+        elif operation in _READ_OPERATIONS:
             price = self._prices.read_usd
         else:
             price = self._prices.write_usd
@@ -250,7 +244,12 @@ class RequestStatistics:
 
 
 class OneAttemptSession(AIOHTTPSession):  # type: ignore[misc] # the library has no types
-    """One request is sent once."""
+    """The HTTP session of the client library, without the repetition that lies below it: one request is sent once.
+
+    aiohttp sends an idempotent request (PUT is one) a second time when a kept-alive connection turns out to be closed.
+    For a conditional put that is a hidden second attempt, whose answer is then that of the second and not of the first
+    (H4).
+    """
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)

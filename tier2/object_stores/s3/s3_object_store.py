@@ -1,5 +1,7 @@
 """S3ObjectStore: the objects of a container's Tier 2 in a bucket.
 
+start() first, close() last, after every other call has ended.
+
 Invariants:
 
 - A conditional put is sent once per call; "precondition failed" and a lost answer both leave its outcome unknown, and
@@ -8,29 +10,7 @@ Invariants:
   recognised by comparing the bytes.
 - Bodies carry a CRC32C that the server checks, so that they need not be hashed for the signature.
 - No request is sent unless a verb needs it: an idle store costs nothing.
-
-start() first, close() last, after every other call has ended.
-
-A large object in parts: sent side by side, each guarded by its CRC32C, visible all at once at the end.
-
-Invariants:
-
-- Nothing is visible before `complete`; a failed upload is aborted, so that its parts are not billed for ever. An upload
-  whose process died is left to the bucket's lifecycle rule (AbortIncompleteMultipartUpload).
-- At most `parts_in_flight_max` parts are under way, so memory beside the caller's buffers is bounded. A part is made
-  from them in a thread, once, when it is its turn: the loop that sends them does nothing else.
-- `complete` may be answered "no such upload" for its own earlier success: the caller compares the object then.
-
-Reads by obstore, a client in Rust: a setting, since a small read takes a tenth of the time and of the CPU.
-
-Only reads: they have no outcome that could be in doubt. Every put goes by the other client, whose answers to
-conditional requests are what the commit rests on (H4).
-
-Invariants:
-
-- It repeats nothing by itself, and every attempt is counted, as with the other client (request_line).
-- Its errors become those of the other client, so that there is one place that says what they mean (failures).
-- Credentials are those that the other client found; they are asked for again before they are five minutes old.
+- Reads may go by obstore, if the settings say so; puts never do.
 """
 
 import asyncio
@@ -75,6 +55,10 @@ _PROBE_KEY = "probe"
 _PARTIAL_CONTENT = 206
 _SUMMED_ON_LOOP_BYTES_MAX = 64 << 10
 """Smaller bodies are put together faster than a thread is reached."""
+_OBSTORE_CREDENTIAL_LIFE = timedelta(minutes=5)
+_OBSTORE_CODE = re.compile(r"<Code>(\w+)</Code>")
+_OBSTORE_STATUS = re.compile(r"\b([345]\d\d) [A-Z]")
+_RANGE_REFUSED_STATUS = 416
 
 
 class S3ObjectStore:
@@ -358,24 +342,15 @@ def summed(content: Sequence[BufferView]) -> tuple[bytes, str]:
     return body, checksum_text(body)
 
 
-def cut_into_parts(content: Sequence[BufferView], part_bytes: int) -> Iterator[list[BufferView]]:
-    """The same bytes, uncopied, by `part_bytes`; the last part may be shorter."""
-    part: list[BufferView] = []
-    room = part_bytes
-    for buffer in content:
-        view = memoryview(buffer)
-        while len(view) >= room:
-            yield [*part, view[:room]]
-            part, view, room = [], view[room:], part_bytes
-        if view:
-            part.append(view)
-            room -= len(view)
-    if part:
-        yield part
-
-
 class MultipartUpload:
-    """One upload under one key."""
+    """A large object in parts under one key: sent side by side, each guarded by its CRC32C, visible at once at the end.
+
+    - Nothing is visible before `complete`; a failed upload is aborted, so that its parts are not billed for ever. An
+      upload whose process died is left to the bucket's lifecycle rule (AbortIncompleteMultipartUpload).
+    - At most `parts_in_flight_max` parts are under way, so memory beside the caller's buffers is bounded. A part is
+      made from them in a thread, once, when it is its turn: the loop that sends them does nothing else.
+    - `complete` may be answered "no such upload" for its own earlier success: the caller compares the object then.
+    """
 
     def __init__(
         self,
@@ -447,7 +422,7 @@ class MultipartUpload:
                     for number, buffers in enumerate(cut_into_parts(content, part_bytes), start=1)
                 ]
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise _first_error_of(group) from None
         return [task.result() for task in sending]
 
     async def _abort(self, upload: dict[str, str]) -> None:
@@ -461,20 +436,30 @@ class MultipartUpload:
             return  # the lifecycle rule of the bucket is the second broom; the first error is what matters
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def cut_into_parts(content: Sequence[BufferView], part_bytes: int) -> Iterator[list[BufferView]]:
+    """The same bytes, uncopied, by `part_bytes`; the last part may be shorter."""
+    part: list[BufferView] = []
+    room = part_bytes
+    for buffer in content:
+        view = memoryview(buffer)
+        while len(view) >= room:
+            yield [*part, view[:room]]
+            part, view, room = [], view[room:], part_bytes
+        if view:
+            part.append(view)
+            room -= len(view)
+    if part:
+        yield part
+
+
+def _first_error_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-_CREDENTIALS_LIFE = timedelta(minutes=5)
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_STATUS = re.compile(r"\b([345]\d\d) [A-Z]")
-_RANGE_REFUSED = 416
-
-
-class _Credential(TypedDict):
+class _ObstoreCredential(TypedDict):
     access_key_id: str
     secret_access_key: str
     token: str | None
@@ -482,7 +467,15 @@ class _Credential(TypedDict):
 
 
 class RustReads:
-    """Get and ranged get of one bucket. Raises what the other client raises."""
+    """Get and ranged get by obstore, a client in Rust: a setting, since a small read takes a tenth of the time and CPU.
+
+    Only reads: they have no outcome that could be in doubt. Every put goes by the other client, whose answers to
+    conditional requests are what the commit rests on (H4).
+
+    - It repeats nothing by itself, and every attempt is counted, as with the other client (RequestSender).
+    - It raises the errors of the other client, so that there is one place that says what they mean (classify()).
+    - Credentials are those that the other client found; they are asked for again before they are five minutes old.
+    """
 
     def __init__(self, *, settings: S3Settings, session: aioboto3.Session) -> None:
         """Raises InvalidRequestError if obstore is not installed."""
@@ -542,7 +535,7 @@ class RustReads:
                 return b""
             raise translated from error
 
-    async def _credential(self) -> _Credential:
+    async def _credential(self) -> _ObstoreCredential:
         credentials = await self._session.get_credentials()
         if credentials is None:
             raise NoCredentialsError
@@ -552,7 +545,7 @@ class RustReads:
             "secret_access_key": frozen.secret_key,
             "token": frozen.token,
             # The client compares it with the system's clock, whatever clock we run on.
-            "expires_at": _instant(SystemWallClock().now_ms()) + _CREDENTIALS_LIFE,
+            "expires_at": _instant(SystemWallClock().now_ms()) + _OBSTORE_CREDENTIAL_LIFE,
         }
 
     def _translated(self, error: Exception) -> Exception:
@@ -560,7 +553,7 @@ class RustReads:
         text = str(error)
         if isinstance(error, FileNotFoundError):
             return _client_error("NoSuchBucket" if "NoSuchBucket" in text else "NoSuchKey", 404, "")
-        code, status = _CODE.search(text), _STATUS.search(text)
+        code, status = _OBSTORE_CODE.search(text), _OBSTORE_STATUS.search(text)
         if code is not None:
             return _client_error(code[1], int(status[1]) if status else 0, text)
         if isinstance(error, self._denials):
@@ -593,4 +586,4 @@ def _is_behind_the_end(error: Exception) -> bool:
         return False
     code = error.response["Error"]["Code"]
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-    return bool(code == "InvalidRange" or status == _RANGE_REFUSED)
+    return bool(code == "InvalidRange" or status == _RANGE_REFUSED_STATUS)

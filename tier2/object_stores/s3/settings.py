@@ -41,7 +41,7 @@ class S3Settings:
     sign_payload: bool = False
     """Sign a hash of every body (10 ms of CPU per 8 MB). Bodies are guarded by a CRC32C in either case."""
     rust_reads: bool = False
-    """Read by obstore, which has to be installed then: see rust_reads."""
+    """Read by obstore, which has to be installed then: see RustReads."""
     multipart_bytes_min: int = 16 << 20
     """Objects of this size or more are uploaded in parts."""
     part_bytes: int = 8 << 20
