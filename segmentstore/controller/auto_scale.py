@@ -3,13 +3,9 @@
 Rates are the store's own: lengths and event counts of active segments, asked for at every interval. They live in
 memory; a controller that starts watches anew and scales nothing before its windows are full.
 
-Invariants:
-
-- It scales through the same operation as a user does, so it can do nothing that a user could not.
-- Between two of its scales of one stream lies the cool-down; new segments are watched for a whole window besides.
-- A stream that fails is left for the next interval and holds up no other.
-
-Which segments of a stream are split or merged: pure.
+A rate is averaged over windows of several lengths. Each average forgets exponentially: a sample that is one window old
+counts 1/e of a new one. A segment that was watched for less than that is averaged over the time it was watched, so that
+its first sample weighs no more than the others. Its average counts only once the window is full.
 
 A segment is **hot** if in any window that it was watched for, its rate is above the target times that window's factor
 (short windows need a large excess, so that a burst alone splits nothing). It is split evenly into as many parts as the
@@ -20,19 +16,13 @@ window is above the target. Two cold neighbours become one.
 
 Invariants:
 
+- It scales through the same operation as a user does, so it can do nothing that a user could not.
+- Between two of its scales of one stream lies the cool-down; new segments are watched for a whole window besides.
+- A stream that fails is left for the next interval and holds up no other.
 - New ranges cover exactly the union of the sealed ones.
 - The stream never has fewer segments than the policy's minimum because of a merge, nor more than the bound because of a
   split. Splits come first: while a segment is hot nothing is merged.
 - A segment takes part in at most one merge of a choice.
-
-How fast one segment grows, averaged over windows of several lengths.
-
-Each average forgets exponentially: a sample that is one window old counts 1/e of a new one. A segment that was watched
-for less than that is averaged over the time it was watched, so that its first sample weighs no more than the others.
-Its average counts only once the window is full.
-
-Invariants:
-
 - Rates are never negative, and a segment that grows steadily has that rate in all windows.
 - Samples may come at any distance from one another; the result does not depend on how a steady growth is cut up.
 """
@@ -203,7 +193,7 @@ class AutoScale:
                 return
             by_events = watched.policy.type is ScalingType.EVENTS_PER_SECOND
             amount = size.events if by_events else size.length
-            rates[segment.segment_id] = _sampled(
+            rates[segment.segment_id] = _rates_with_sample(
                 watched.rates, segment.segment_id, now, amount
             ) or (
                 SegmentRates(windows_seconds=self._settings.windows_seconds, now=now, amount=amount)
@@ -229,7 +219,7 @@ class AutoScale:
             watched.scaled_at = asyncio.get_running_loop().time()
 
 
-def _sampled(
+def _rates_with_sample(
     known: Mapping[int, SegmentRates], segment_id: int, now: float, amount: int
 ) -> SegmentRates | None:
     """The segment's rates with a new sample; None if nothing is known of it."""
@@ -280,10 +270,10 @@ def choose_scale(
 ) -> ScaleChoice | None:
     """What to do now; None for nothing. `segments` are all active ones."""
     ordered = sorted(segments, key=lambda item: item[0].low)
-    return _splits(ordered, limits, settings) or _merges(ordered, limits, settings)
+    return _choose_splits(ordered, limits, settings) or _choose_merges(ordered, limits, settings)
 
 
-def _splits(
+def _choose_splits(
     segments: Sequence[tuple[SegmentWithRange, SegmentRates]],
     limits: ScaleLimits,
     settings: AutoScaleSettings,
@@ -315,16 +305,7 @@ def _excess(rates: SegmentRates, limits: ScaleLimits, settings: AutoScaleSetting
     return highest if hot else 0.0
 
 
-def _is_cold(rates: SegmentRates, limits: ScaleLimits, settings: AutoScaleSettings) -> bool:
-    longest = len(settings.windows_seconds) - 1
-    return (
-        rates.is_settled(longest)
-        and rates.rate(longest) < limits.target / 2
-        and all(rates.rate(window) < limits.target for window in range(longest))
-    )
-
-
-def _merges(
+def _choose_merges(
     segments: Sequence[tuple[SegmentWithRange, SegmentRates]],
     limits: ScaleLimits,
     settings: AutoScaleSettings,
@@ -347,3 +328,12 @@ def _merges(
         else:
             position += 1
     return ScaleChoice(tuple(sealed), tuple(ranges)) if sealed else None
+
+
+def _is_cold(rates: SegmentRates, limits: ScaleLimits, settings: AutoScaleSettings) -> bool:
+    longest = len(settings.windows_seconds) - 1
+    return (
+        rates.is_settled(longest)
+        and rates.rate(longest) < limits.target / 2
+        and all(rates.rate(window) < limits.target for window in range(longest))
+    )

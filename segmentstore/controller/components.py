@@ -1,6 +1,7 @@
 """Builds the components of the controller over its doors, ties them together, and lists the calls that they answer.
 
-Whatever is remembered of tables and segments is remembered in the components: others know nothing but what the tables say.
+Whatever is remembered of tables and segments is remembered in the components: others know nothing but what the tables
+say.
 """
 
 from collections.abc import Sequence

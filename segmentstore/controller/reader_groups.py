@@ -1,4 +1,4 @@
-"""Creates, describes, changes and deletes reader groups.
+"""Creates, describes, changes and deletes reader groups; a group as a message and as a record.
 
     record `group/<name>` in the scope's table, indexes `groups` and, while something is under way, `unfinished-groups`
     stream `_RG<name>` in the scope: the readers' shared state, which only they understand
@@ -9,8 +9,6 @@ Invariants:
 - Creating a group that exists gives the stored configuration: the client compares.
 - A change names the generation that it is based on; the next one is one higher.
 - A group that holds back retention is listed as a subscriber before its record says so, and until after it does not.
-
-Reader groups as messages and as records. Pure.
 """
 
 import dataclasses
@@ -44,6 +42,7 @@ from segmentstore.controller.subscribers import Subscribers, group_key
 
 GROUPS_INDEX: Final = "groups"
 """In a scope's table: every reader group, also one that is being created or deleted."""
+
 UNFINISHED_GROUPS_INDEX: Final = "unfinished-groups"
 
 CreateResponse = api.CreateReaderGroupResponse

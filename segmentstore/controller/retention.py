@@ -3,16 +3,7 @@
     record `stream/<stream>/retention` in the scope's table: the cuts to choose from
 
 At every interval each stream with a policy gets a cut (where its active segments end now), and is truncated at the one
-that retention.py chooses. The mark stream and the streams of reader groups have no policy.
-
-Invariants:
-
-- Nothing is deleted by age while the clocks are not trusted (H77): no cut of such a stream is taken either, because
-  its time would be wrong for ever. Retention by size goes on.
-- Times of cuts never go down.
-- A stream that fails is left for the next interval and holds up no other.
-
-Which cut a stream is truncated at: pure.
+that `choose_cut` chooses. The mark stream and the streams of reader groups have no policy.
 
 | policy | the newest cut that may go is | the oldest that must stay is |
 |---|---|---|
@@ -29,6 +20,10 @@ of them stands (S), held between both bounds:
 
 Invariants:
 
+- Nothing is deleted by age while the clocks are not trusted (H77): no cut of such a stream is taken either, because
+  its time would be wrong for ever. Retention by size goes on.
+- Times of cuts never go down.
+- A stream that fails is left for the next interval and holds up no other.
 - Nothing is chosen that lies behind the newest cut that may go.
 - Nothing beyond S is chosen, unless `keep_max` forces it.
 """
@@ -312,7 +307,7 @@ def choose_cut(
             return time_ms - cut.time_ms
         return bytes_total - cut.bytes_before
 
-    allowed = _newest(cuts, lambda cut: beyond(cut) > limits.keep)
+    allowed = _newest_cut(cuts, lambda cut: beyond(cut) > limits.keep)
     if allowed is None:
         return None
     if subscribed is None:
@@ -320,12 +315,12 @@ def choose_cut(
     if order_of(subscribed, keyed(allowed.offsets)) is CutOrder.AT_OR_AFTER:
         return allowed.offsets
     keep_max = limits.keep_max
-    forced = None if keep_max is None else _newest(cuts, lambda cut: beyond(cut) > keep_max)
+    forced = None if keep_max is None else _newest_cut(cuts, lambda cut: beyond(cut) > keep_max)
     if forced is not None and _is_behind(keyed(forced.offsets), subscribed):
         return forced.offsets
     if order_of(subscribed, keyed(allowed.offsets)) is CutOrder.BEFORE:
-        return _offsets(subscribed)
-    passed = _newest(
+        return _offsets_of(subscribed)
+    passed = _newest_cut(
         cuts,
         lambda cut: (
             cut.time_ms <= allowed.time_ms
@@ -339,11 +334,11 @@ def _is_behind(cut: CutWithRanges, other: CutWithRanges) -> bool:
     return order_of(other, cut) is not CutOrder.AT_OR_AFTER
 
 
-def _newest(
+def _newest_cut(
     cuts: Sequence[RetentionCut], accepts: Callable[[RetentionCut], bool]
 ) -> RetentionCut | None:
     return next((cut for cut in reversed(cuts) if accepts(cut)), None)
 
 
-def _offsets(cut: Mapping[SegmentWithRange, int]) -> dict[int, int]:
+def _offsets_of(cut: Mapping[SegmentWithRange, int]) -> dict[int, int]:
     return {segment.segment_id: offset for segment, offset in cut.items()}

@@ -1,92 +1,11 @@
-"""What an operator may turn in the controller, room by room.
-
-What an operator may turn about streams and scopes.
-
-Values that a user may tune in transactions.
-
-Values that a user may tune in reader groups.
-
-Values that a user may tune in key-value tables.
-
-Values that a user may tune in retention.
-
-Values that a user may tune in automatic scaling.
-
-Values that a user may tune in watermarks.
-"""
+"""What an operator may turn in the controller, by component."""
 
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoScaleSettings:
-    """Times in seconds."""
-
-    interval_seconds: float = 10.0
-    """Between two looks at the lengths of all segments of streams that scale."""
-    windows_seconds: tuple[float, ...] = (120.0, 300.0, 600.0, 1200.0)
-    """Over which rates are averaged, ascending; the last one decides what is cold."""
-    hot_factors: tuple[float, ...] = (5.0, 2.0, 1.0)
-    """How far above the target a rate must be to split, for each window but the last."""
-    cool_down_seconds: float = 120.0
-    """Between two automatic scales of one stream."""
-    segments_per_stream_max: int = 1_024
-    """Splits stop here."""
-    streams_max: int = 100_000
-    """Streams watched at once; further ones are not scaled."""
-    refresh_seconds: float = 60.0
-    """Between two passes over all streams that read their policies."""
-
-    def __post_init__(self) -> None:
-        assert len(self.hot_factors) == len(self.windows_seconds) - 1, (
-            f"a factor for each window but the last factors={self.hot_factors} windows={self.windows_seconds}"
-        )
-        assert list(self.windows_seconds) == sorted(self.windows_seconds), (
-            f"windows are not ascending windows={self.windows_seconds}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyValueTableSettings:
-    """Bounds."""
-
-    partitions_max: int = 256
-    """Segments of one table; they are created and deleted at the same time."""
-    listed_per_page: int = 100
-    waiters_per_table_max: int = 100
-    """Requests that wait to create or delete one table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderGroupSettings:
-    """Bounds."""
-
-    streams_per_group_max: int = 1_000
-    waiters_per_group_max: int = 100
-    """Requests that wait to change one group."""
-    names_per_read: int = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionSettings:
-    """Times in seconds."""
-
-    interval_seconds: float = 300.0
-    """Between two cuts of a stream, and so the grain of what is kept."""
-    cuts_per_stream_max: int = 256
-    """Above it, every second of the older half is dropped: old cuts get coarser."""
-    cuts_bytes_max: int = 512 << 10
-    """As above, for the bytes of all cuts of one stream."""
-    clock_difference_seconds_max: float = 5.0
-    """Wall and loop clock may drift apart by so much between two looks; more stops deletion by age."""
-    clock_settle_seconds: float = 600.0
-    """After so long without a further jump, or since the start, the clocks are trusted."""
-    clock_look_seconds: float = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """Limits and pauses."""
+    """Limits and pauses of streams and scopes."""
 
     segments_per_stream_max: int = 1000
     """Active segments of one stream."""
@@ -109,7 +28,7 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """Times in seconds unless the name says milliseconds."""
+    """Of transactions; times in seconds unless the name says milliseconds."""
 
     lease_ms_min: int = 10_000
     lease_ms_max: int = 600_000
@@ -158,8 +77,74 @@ class TransactionSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderGroupSettings:
+    """Bounds of reader groups."""
+
+    streams_per_group_max: int = 1_000
+    waiters_per_group_max: int = 100
+    """Requests that wait to change one group."""
+    names_per_read: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValueTableSettings:
+    """Bounds of key-value tables."""
+
+    partitions_max: int = 256
+    """Segments of one table; they are created and deleted at the same time."""
+    listed_per_page: int = 100
+    waiters_per_table_max: int = 100
+    """Requests that wait to create or delete one table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """Of retention; times in seconds."""
+
+    interval_seconds: float = 300.0
+    """Between two cuts of a stream, and so the grain of what is kept."""
+    cuts_per_stream_max: int = 256
+    """Above it, every second of the older half is dropped: old cuts get coarser."""
+    cuts_bytes_max: int = 512 << 10
+    """As above, for the bytes of all cuts of one stream."""
+    clock_difference_seconds_max: float = 5.0
+    """Wall and loop clock may drift apart by so much between two looks; more stops deletion by age."""
+    clock_settle_seconds: float = 600.0
+    """After so long without a further jump, or since the start, the clocks are trusted."""
+    clock_look_seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoScaleSettings:
+    """Of automatic scaling; times in seconds."""
+
+    interval_seconds: float = 10.0
+    """Between two looks at the lengths of all segments of streams that scale."""
+    windows_seconds: tuple[float, ...] = (120.0, 300.0, 600.0, 1200.0)
+    """Over which rates are averaged, ascending; the last one decides what is cold."""
+    hot_factors: tuple[float, ...] = (5.0, 2.0, 1.0)
+    """How far above the target a rate must be to split, for each window but the last."""
+    cool_down_seconds: float = 120.0
+    """Between two automatic scales of one stream."""
+    segments_per_stream_max: int = 1_024
+    """Splits stop here."""
+    streams_max: int = 100_000
+    """Streams watched at once; further ones are not scaled."""
+    refresh_seconds: float = 60.0
+    """Between two passes over all streams that read their policies."""
+
+    def __post_init__(self) -> None:
+        assert len(self.hot_factors) == len(self.windows_seconds) - 1, (
+            f"a factor for each window but the last factors={self.hot_factors} windows={self.windows_seconds}"
+        )
+        assert list(self.windows_seconds) == sorted(self.windows_seconds), (
+            f"windows are not ascending windows={self.windows_seconds}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkSettings:
-    """Times in seconds."""
+    """Of watermarks; times in seconds."""
 
     interval_seconds: float = 10.0
     """Between two looks at the marks of all streams whose writers note times."""
@@ -177,7 +162,7 @@ class WatermarkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The settings of every room."""
+    """The settings of every component."""
 
     streams: StreamSettings = field(default_factory=StreamSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)

@@ -1,14 +1,5 @@
 """Writes watermarks for streams whose writers note times.
 
-Invariants:
-
-- A watermark is computed from durable marks only, and written once: what was written last is read back from the mark
-  segment by whoever goes on.
-- A stream none of whose writers is left is not looked at any more, until one notes a time.
-- A stream that fails is left for the next interval and holds up no other.
-
-When a watermark is due and what it says: pure.
-
 A writer **takes part** if it noted a later time than the last watermark's lower one. Others are waited for while they
 are alive and not silent for too long; then they are forgotten, and come back with their next note.
 
@@ -17,18 +8,17 @@ that take part, its cut the latest position of any of them for every key, and ne
 position covers are filled with the segments of the newest epoch among those positions, from their start: a reader has
 passed the cut there only when it has come that far.
 
-Invariants:
-
-- Lower times grow from one watermark to the next; cuts never go back.
-- A cut covers the key space.
-
-The segment of a stream's watermarks: a revisioned stream to the readers' client.
-
-Its bytes are events, each a watermark. The mark attribute (16 bytes, `MARK_ATTRIBUTE`) is an offset at which a client
-that comes new may begin; absent means at the start offset.
+Watermarks stand in the stream's mark segment, which is a revisioned stream to the readers' client. Its bytes are
+events, each a watermark. The mark attribute (16 bytes, `MARK_ATTRIBUTE`) is an offset at which a client that comes new
+may begin; absent means at the start offset.
 
 Invariants:
 
+- A watermark is computed from durable marks only, and written once: what was written last is read back from the mark
+  segment by whoever goes on.
+- A stream none of whose writers is left is not looked at any more, until one notes a time.
+- A stream that fails is left for the next interval and holds up no other.
+- Lower times grow from one watermark to the next; cuts never go back, and cover the key space.
 - A watermark is appended under the length that was read before it: of two controllers one fails.
 - The mark attribute moves with the append that makes it move, so it never points into the middle of an event.
 - At most twice `watermarks_kept` watermarks are in the segment.
@@ -70,7 +60,35 @@ from segmentstore.controller.writer_marks import MARKED_INDEX, NotedTimes, Write
 
 _LOG = logging.getLogger(__name__)
 
+MARK_ATTRIBUTE = AttributeKey(bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5"))
+"""What a revisioned stream's client keeps its mark in."""
+
+_WATERMARKS_BEHIND_MARK = 2
+"""Watermarks before the newest that a client that comes new still reads."""
+
 _NAMES_PER_READ = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedWriter:
+    """A writer, its newest mark, and for how long it has not noted a later time than the last watermark."""
+
+    name: str
+    mark: WriterMarkRecord
+    silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Participants:
+    """Who decides about the next watermark."""
+
+    taking_part: Sequence[MarkedWriter]
+    waited_for: Sequence[str]
+    forgotten: Sequence[MarkedWriter]
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.taking_part) and not self.waited_for
 
 
 class MarkSegment:
@@ -113,8 +131,8 @@ class MarkSegment:
         event = watermark.encode_event()
         offsets = [*self._offsets, self._length]
         updates: list[AttributeUpdate] = []
-        if len(offsets) > _WINDOW:
-            updates.append(AttributeUpdate(MARK_ATTRIBUTE, offsets[-_WINDOW - 1]))
+        if len(offsets) > _WATERMARKS_BEHIND_MARK:
+            updates.append(AttributeUpdate(MARK_ATTRIBUTE, offsets[-_WATERMARKS_BEHIND_MARK - 1]))
         async with self._segments.open_segment(self._name) as segment:
             await segment.append(event, offset=self._length, attribute_updates=updates, events=1)
         self._offsets.append(self._length)
@@ -138,28 +156,6 @@ class MarkSegment:
                         break
                     content += await entry.content()
         return bytes(content)
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedWriter:
-    """A writer, its newest mark, and for how long it has not noted a later time than the last watermark."""
-
-    name: str
-    mark: WriterMarkRecord
-    silent_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Participants:
-    """Who decides about the next watermark."""
-
-    taking_part: Sequence[MarkedWriter]
-    waited_for: Sequence[str]
-    forgotten: Sequence[MarkedWriter]
-
-    @property
-    def is_due(self) -> bool:
-        return bool(self.taking_part) and not self.waited_for
 
 
 class Watermarks:
@@ -369,10 +365,3 @@ def joined_cut(
         }
         cut = highest_of([cut, fillers])
     raise AssertionError(f"gaps are never filled cut={cut} newest={newest}")
-
-
-MARK_ATTRIBUTE = AttributeKey(bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5"))
-"""What a revisioned stream's client keeps its mark in."""
-
-_WINDOW = 2
-"""Watermarks before the newest that a client that comes new still reads."""

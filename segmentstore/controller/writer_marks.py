@@ -1,23 +1,19 @@
-"""What writers say about times: the verbs, and the records that they change.
+"""What writers say about times: the verbs, the records that they change, and the times that commits brought along.
 
     in the table of the stream's scope
     record `mark/<stream>/<writer>`   the newest time of a writer
     index `marks/<stream>`            its writers
     index `marked`                    streams with writers
 
+The commit of a transaction carries the time that its writer noted. It takes effect with the commit, whose worker does
+not wait for it but leaves it in NotedTimes: a time that is lost there, in a crash or because too many wait, only delays
+a watermark.
+
 Invariants:
 
 - A writer's time and position never go back.
 - A writer that was closed keeps its last mark until it counts no more.
-
-Times that transactions brought along, until they are recorded.
-
-The commit of a transaction carries the time that its writer noted. It takes effect with the commit, whose worker does
-not wait for it: a time that is lost, in a crash or because too many wait, only delays a watermark.
-
-Invariants:
-
-- At most `waiting_max` times wait; of one writer only the newest does.
+- At most `waiting_max` times of commits wait; of one writer only the newest does.
 """
 
 import dataclasses
@@ -46,7 +42,7 @@ MARKED_INDEX: Final = "marked"
 """In a scope's table: streams whose writers note times."""
 
 _NAMES_PER_READ: Final = 100
-_ATTEMPTS_MAX: Final = 8
+_NOTE_ATTEMPTS_MAX: Final = 8
 
 NoteResponse = api.TimestampResponse
 RemoveResponse = api.RemoveWriterResponse
@@ -78,7 +74,7 @@ class WriterMarks:
         """The same, by its parts. Raises RetryLaterError (too many writers)."""
         status = NoteResponse.Status
         try:
-            for _ in range(_ATTEMPTS_MAX):
+            for _ in range(_NOTE_ATTEMPTS_MAX):
                 history = await self._operations.history(scope, stream)
                 await history.state()
                 try:

@@ -1,6 +1,6 @@
 """A reader that has only tables and the record formats finds a stream's segments, their order and its head (H78)."""
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import ScopeRecord
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,

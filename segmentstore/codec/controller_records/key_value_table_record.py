@@ -9,7 +9,7 @@ from enum import IntEnum
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.contracts.errors import CorruptedDataError
 
-_VERSION = 1
+_TABLE_VERSION = 1
 
 
 class KeyValueTableState(IntEnum):
@@ -38,7 +38,7 @@ class KeyValueTableRecord:
         return self.primary_key_bytes + self.secondary_key_bytes
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION)
+        fields = FieldWriter(_TABLE_VERSION)
         fields.unsigned(self.state)
         fields.unsigned(self.partition_count)
         fields.unsigned(self.primary_key_bytes)
@@ -48,7 +48,7 @@ class KeyValueTableRecord:
 
     @staticmethod
     def decode(content: bytes) -> "KeyValueTableRecord":
-        fields = FieldReader(content, what="key-value table record", version_max=_VERSION)
+        fields = FieldReader(content, what="key-value table record", version_max=_TABLE_VERSION)
         try:
             record = KeyValueTableRecord(
                 state=KeyValueTableState(fields.unsigned()),

@@ -16,7 +16,8 @@ from enum import IntEnum
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.contracts.errors import CorruptedDataError
 
-_VERSION = 1
+_GROUP_VERSION = 1
+_CONSUMED_CUT_VERSION = 1
 
 
 class ReaderGroupState(IntEnum):
@@ -70,7 +71,7 @@ class ReaderGroupRecord:
         )
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION)
+        fields = FieldWriter(_GROUP_VERSION)
         fields.unsigned(self.state)
         fields.text(self.group_id)
         fields.unsigned(self.generation)
@@ -91,7 +92,7 @@ class ReaderGroupRecord:
 
     @staticmethod
     def decode(content: bytes) -> "ReaderGroupRecord":
-        fields = FieldReader(content, what="reader group record", version_max=_VERSION)
+        fields = FieldReader(content, what="reader group record", version_max=_GROUP_VERSION)
 
         def read() -> GroupCut:
             return GroupCut(fields.text(), fields.text(), fields.offsets())
@@ -125,7 +126,7 @@ class ConsumedCutRecord:
     offsets: Mapping[int, int]
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION)
+        fields = FieldWriter(_CONSUMED_CUT_VERSION)
         fields.text(self.group_id)
         fields.unsigned(self.generation)
         fields.offsets(self.offsets)
@@ -133,7 +134,7 @@ class ConsumedCutRecord:
 
     @staticmethod
     def decode(content: bytes) -> "ConsumedCutRecord":
-        fields = FieldReader(content, what="consumed cut", version_max=_VERSION)
+        fields = FieldReader(content, what="consumed cut", version_max=_CONSUMED_CUT_VERSION)
         record = ConsumedCutRecord(
             group_id=fields.text(), generation=fields.unsigned(), offsets=fields.offsets()
         )

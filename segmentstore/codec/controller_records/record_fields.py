@@ -10,6 +10,7 @@
 | content | unsigned length, then so many bytes |
 | text | content, UTF-8 |
 | list | unsigned count, then the items |
+| offsets | list of unsigned segment id, signed offset, in the order of the ids |
 
 Invariants:
 

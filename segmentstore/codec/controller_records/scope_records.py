@@ -1,32 +1,36 @@
-"""What is known of a scope: one record in the table of all scopes, kept after the scope is deleted.
+"""The records of a scope, of the sorted indexes of names in it, and of segment numbers that are used up.
+
+## Scope: ScopeRecord
+
+One record in the table of all scopes, kept after the scope is deleted.
 
     version 1 | unsigned state | unsigned incarnation | unsigned first segment number | signed created ms
-
-Invariants:
 
 - The incarnation grows with every creation of a scope of that name; it names the scope's own table, so that a scope
   created again never meets the records of the one before.
 - Streams of this incarnation number their segments from `first_segment_number` on, which lies above every number that
   an earlier incarnation used: names of segments are never used twice.
 
-The two records of a sorted list of names that is too long for one value: a root and pages.
+## Index: IndexRoot and IndexPage
+
+A sorted list of names that is too long for one value: one index root, and pages.
 
     root: version 1 | flag closed | unsigned next page number | list of (text first name, unsigned page number)
     page: version 1 | list of text names
-
-Invariants:
 
 - The names of a page grow; all names of a page lie at or above its first name in the root and below the next page's
   (the first page also takes what lies below it).
 - Page numbers are never used twice in one index.
 - A closed index has no pages and takes no names.
 
+## Segment number: SegmentNumberRecord
+
 The next free segment number: of a stream that was deleted, or above all deleted streams of a scope.
 
     version 1 | unsigned number
 
-Invariant: it outlives the stream, and only grows. A stream created again under the same name starts from here, so no
-name of a segment is ever used twice.
+- It outlives the stream, and only grows. A stream created again under the same name starts from here, so no name of a
+  segment is ever used twice.
 """
 
 from dataclasses import dataclass
@@ -37,7 +41,10 @@ from typing import Final
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.contracts.errors import CorruptedDataError
 
-_VERSION: Final = 1
+_SCOPE_VERSION: Final = 1
+_INDEX_ROOT_VERSION: Final = 1
+_INDEX_PAGE_VERSION: Final = 1
+_SEGMENT_NUMBER_VERSION: Final = 1
 
 
 class ScopeState(IntEnum):
@@ -58,7 +65,7 @@ class ScopeRecord:
     created_ms: int
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_SCOPE_VERSION)
         writer.unsigned(self.state)
         writer.unsigned(self.incarnation)
         writer.unsigned(self.first_segment_number)
@@ -68,7 +75,7 @@ class ScopeRecord:
     @classmethod
     def decode(cls, content: bytes) -> "ScopeRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="scope record", version_max=_VERSION)
+        reader = FieldReader(content, what="scope record", version_max=_SCOPE_VERSION)
         number = reader.unsigned()
         try:
             state = ScopeState(number)
@@ -89,7 +96,7 @@ class IndexRoot:
     closed: bool = False
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_INDEX_ROOT_VERSION)
         writer.flag(self.closed)
         writer.unsigned(self.next_page_number)
         writer.unsigned(len(self.pages))
@@ -101,7 +108,7 @@ class IndexRoot:
     @classmethod
     def decode(cls, content: bytes) -> "IndexRoot":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="index root", version_max=_VERSION)
+        reader = FieldReader(content, what="index root", version_max=_INDEX_ROOT_VERSION)
         closed = reader.flag()
         next_page_number = reader.unsigned()
         pages = reader.list_of(lambda: (reader.text(), reader.unsigned()))
@@ -125,14 +132,14 @@ class IndexPage:
     names: tuple[str, ...]
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_INDEX_PAGE_VERSION)
         writer.list_of(self.names, writer.text)
         return writer.end()
 
     @classmethod
     def decode(cls, content: bytes) -> "IndexPage":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="index page", version_max=_VERSION)
+        reader = FieldReader(content, what="index page", version_max=_INDEX_PAGE_VERSION)
         names = reader.list_of(reader.text)
         reader.end()
         return cls(names)
@@ -150,14 +157,14 @@ class SegmentNumberRecord:
     number: int
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_SEGMENT_NUMBER_VERSION)
         writer.unsigned(self.number)
         return writer.end()
 
     @classmethod
     def decode(cls, content: bytes) -> "SegmentNumberRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="segment number", version_max=_VERSION)
+        reader = FieldReader(content, what="segment number", version_max=_SEGMENT_NUMBER_VERSION)
         record = cls(reader.unsigned())
         reader.end()
         return record

@@ -1,16 +1,20 @@
-"""Where a stream stands in its life, and its counters. Every transition rewrites this record, under its version.
+"""The records of one stream: its state, what was asked of it, its segments and epochs, its head, its retention cuts.
+
+Every record has a version of its own, the first field. Under which key each one stands says record_keys.py.
+
+## State: StreamStateRecord
+
+Where a stream stands in its life, and its counters. Every transition rewrites this record, under its version.
 
     version 1 | unsigned state | unsigned current epoch | unsigned last epoch | unsigned next segment number
               | signed created ms
-
-Invariants:
 
 - current epoch <= last epoch; both only grow. Every epoch up to the last one has a record.
 - The current epoch's segments are those that writers are sent to. The last epoch is ahead of it only while a
   transition (scaling, committing behind a scale) is under way.
 - The next segment number lies above every number in use; a record is never taken back, also when a stream is deleted.
 
-What the user asked of a stream.
+## Configuration: StreamConfigurationRecord
 
     version 1 | unsigned scaling type | unsigned target rate | unsigned scale factor | unsigned segment count min
               | unsigned retention type | signed retention limit | signed retention maximum
@@ -30,51 +34,41 @@ Numbers stand as the client sent them; what they mean:
 | 1 time | milliseconds to keep | milliseconds at most, for streams whose readers consume |
 | 2 size | bytes to keep | bytes at most, for streams whose readers consume |
 
-Invariant: tags are in order and not repeated.
+- Tags are in order and not repeated.
 
-One segment of a stream: its id and the part of the key space that it owns.
+## Epoch: EpochRecord, with a StreamSegment for each segment that took events side by side
 
-    unsigned segment id | fraction low | fraction high | signed created ms
-
-Invariants:
-
-- 0 <= low < high <= 1; the range holds its lower bound and not its upper one.
-- The id never changes and is never used again: creation epoch in the upper, number in the lower 32 bits.
-
-One epoch of a stream: the segments that took events side by side.
-
-    version 1 | unsigned epoch | unsigned reference epoch | signed created ms | list of segments (see stream_records.py)
-
-Invariants:
+    version 1 | unsigned epoch | unsigned reference epoch | signed created ms | list of segments
+    segment     unsigned segment id | fraction low | fraction high | signed created ms
 
 - The segments stand in the order of the key space and cover it without gap or overlap.
+- 0 <= low < high <= 1; the range holds its lower bound and not its upper one.
+- A segment's id never changes and is never used again: creation epoch in the upper, number in the lower 32 bits.
 - No segment was created in a later epoch; epochs are numbered from 0 without gaps, and a record never changes.
 - The reference epoch is the epoch whose shape this one repeats (a transaction that is committed behind a scale); its
   own number otherwise.
+
+## Sealed segment: SealedSegmentRecord
 
 What came after a segment: the epoch that replaced it, and how long it became.
 
     version 1 | unsigned replacing epoch | flag length is known | unsigned length
 
-Invariants:
-
 - It is written together with the epoch that replaces the segment: from that moment the segment has successors.
 - The length is added once the segment is sealed and never changes afterwards.
 
-The head of a truncated stream.
+## Truncation: TruncationRecord
 
     version 1 | offsets head | flag is under way | offsets previous head
-
-Invariants:
 
 - The head covers the key space and never goes back.
 - While a truncation is under way the previous head says where to begin deleting; an empty one means the first epoch.
 
+## Retention cuts: RetentionCutsRecord
+
 The cuts of a stream that retention chooses from.
 
     version 1; list of cuts, oldest first: signed time in ms, unsigned bytes before the cut, offsets
-
-Invariants:
 
 - Times never go down from one cut to the next, nor do bytes: a wall clock that went back repeats the last time (H77).
 """
@@ -89,21 +83,12 @@ from segmentstore.codec.controller_records.record_fields import FieldReader, Fie
 from segmentstore.codec.stream_names import creation_epoch_of, number_of
 from segmentstore.contracts.errors import CorruptedDataError
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class SegmentWithRange:
-    """A segment and the part of the key space that it covers, low inclusive, high exclusive."""
-
-    segment_id: int
-    low: float
-    high: float
-
-    def overlaps(self, other: "SegmentWithRange") -> bool:
-        """Whether a routing key can belong to both."""
-        return self.low < other.high and other.low < self.high
-
-
-_VERSION: Final = 1
+_STATE_VERSION: Final = 1
+_CONFIGURATION_VERSION: Final = 1
+_EPOCH_VERSION: Final = 1
+_SEALED_SEGMENT_VERSION: Final = 1
+_TRUNCATION_VERSION: Final = 1
+_RETENTION_CUTS_VERSION: Final = 1
 
 
 class StreamState(IntEnum):
@@ -130,7 +115,7 @@ class StreamStateRecord:
     created_ms: int
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_STATE_VERSION)
         writer.unsigned(self.state)
         writer.unsigned(self.current_epoch)
         writer.unsigned(self.last_epoch)
@@ -141,7 +126,7 @@ class StreamStateRecord:
     @classmethod
     def decode(cls, content: bytes) -> "StreamStateRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="stream state", version_max=_VERSION)
+        reader = FieldReader(content, what="stream state", version_max=_STATE_VERSION)
         number = reader.unsigned()
         try:
             state = StreamState(number)
@@ -211,7 +196,7 @@ class StreamConfigurationRecord:
     """0: the store's own choice."""
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_CONFIGURATION_VERSION)
         writer.unsigned(self.scaling.type)
         writer.unsigned(self.scaling.target_rate)
         writer.unsigned(self.scaling.scale_factor)
@@ -227,7 +212,9 @@ class StreamConfigurationRecord:
     @classmethod
     def decode(cls, content: bytes) -> "StreamConfigurationRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="stream configuration", version_max=_VERSION)
+        reader = FieldReader(
+            content, what="stream configuration", version_max=_CONFIGURATION_VERSION
+        )
         try:
             scaling = ScalingPolicy(
                 type=ScalingType(reader.unsigned()),
@@ -251,6 +238,19 @@ class StreamConfigurationRecord:
         )
         reader.end()
         return record
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentWithRange:
+    """A segment and the part of the key space that it covers, low inclusive, high exclusive."""
+
+    segment_id: int
+    low: float
+    high: float
+
+    def overlaps(self, other: "SegmentWithRange") -> bool:
+        """Whether a routing key can belong to both."""
+        return self.low < other.high and other.low < self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ class EpochRecord:
         return next((each for each in self.segments if each.segment_id == segment_id), None)
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_EPOCH_VERSION)
         writer.unsigned(self.epoch)
         writer.unsigned(self.reference_epoch)
         writer.signed(self.created_ms)
@@ -314,7 +314,7 @@ class EpochRecord:
     @classmethod
     def decode(cls, content: bytes) -> "EpochRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="epoch record", version_max=_VERSION)
+        reader = FieldReader(content, what="epoch record", version_max=_EPOCH_VERSION)
         epoch = reader.unsigned()
         reference_epoch = reader.unsigned()
         created_ms = reader.signed()
@@ -343,7 +343,7 @@ class SealedSegmentRecord:
     """None until the segment is sealed."""
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_SEALED_SEGMENT_VERSION)
         writer.unsigned(self.replacing_epoch)
         writer.flag(self.length is not None)
         writer.unsigned(self.length or 0)
@@ -352,7 +352,9 @@ class SealedSegmentRecord:
     @classmethod
     def decode(cls, content: bytes) -> "SealedSegmentRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="sealed segment record", version_max=_VERSION)
+        reader = FieldReader(
+            content, what="sealed segment record", version_max=_SEALED_SEGMENT_VERSION
+        )
         replacing_epoch = reader.unsigned()
         known = reader.flag()
         length = reader.unsigned()
@@ -370,7 +372,7 @@ class TruncationRecord:
     """None: nothing is under way."""
 
     def encode(self) -> bytes:
-        writer = FieldWriter(_VERSION)
+        writer = FieldWriter(_TRUNCATION_VERSION)
         writer.offsets(self.head)
         writer.flag(self.previous_head is not None)
         writer.offsets(self.previous_head or {})
@@ -379,15 +381,12 @@ class TruncationRecord:
     @classmethod
     def decode(cls, content: bytes) -> "TruncationRecord":
         """Raises CorruptedDataError."""
-        reader = FieldReader(content, what="truncation record", version_max=_VERSION)
+        reader = FieldReader(content, what="truncation record", version_max=_TRUNCATION_VERSION)
         head = reader.offsets()
         under_way = reader.flag()
         previous_head = reader.offsets()
         reader.end()
         return cls(head, previous_head if under_way else None)
-
-
-_VERSION_RETENTION_CUTS_RECORD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +406,7 @@ class RetentionCutsRecord:
     cuts: tuple[RetentionCut, ...] = ()
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION_RETENTION_CUTS_RECORD)
+        fields = FieldWriter(_RETENTION_CUTS_VERSION)
 
         def write(cut: RetentionCut) -> None:
             fields.signed(cut.time_ms)
@@ -419,9 +418,7 @@ class RetentionCutsRecord:
 
     @staticmethod
     def decode(content: bytes) -> "RetentionCutsRecord":
-        fields = FieldReader(
-            content, what="retention cuts", version_max=_VERSION_RETENTION_CUTS_RECORD
-        )
+        fields = FieldReader(content, what="retention cuts", version_max=_RETENTION_CUTS_VERSION)
         record = RetentionCutsRecord(
             fields.list_of(
                 lambda: RetentionCut(fields.signed(), fields.unsigned(), fields.offsets())

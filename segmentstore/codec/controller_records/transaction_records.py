@@ -1,23 +1,29 @@
-"""What the controller remembers of a transaction, and of a commit that crosses a scale.
+"""The records of transactions, of a commit that crosses a scale, and of the versions that applications have committed.
 
-    transaction   version 1 or 2; unsigned state, lease in ms; signed time of creation, time of completion in ms;
-                  unsigned commit number; text writer; signed timestamp;
-                  offsets: target segment -> its length behind this transaction's bytes;
-                  version 2 only: list of stages, transaction that it joins, each id content of 16 bytes, the
-                  latter empty if there is none
-    rolling plan  version 1; unsigned transactions' epoch, active epoch;
-                  list of transaction ids, each content of 16 bytes
+Times are those of the wall clock, in ms; only the timestamp is in whatever unit the stream's writers use.
 
-A record without stages and without a transaction to join is written as version 1.
+## Transaction: TransactionRecord
 
-Times are those of the wall clock; a commit number orders the commits of one stream and is 0 before the commit.
+    version 1 or 2; unsigned state, lease in ms; signed time of creation, time of completion;
+    unsigned commit number; text writer; signed timestamp;
+    offsets: target segment -> its length behind this transaction's bytes;
+    version 2 only: list of stages, transaction that it joins, each id content of 16 bytes, the latter empty if there is
+    none
+
+- A record without stages and without a transaction to join is written as version 1.
+- A commit number orders the commits of one stream and is 0 before the commit.
+
+## Rolling plan: RollingPlanRecord
+
+    version 1; unsigned transactions' epoch, active epoch; list of transaction ids, each content of 16 bytes
+
+## Commit fence: CommitFenceRecord
 
 Which version of an application's commits a stream has taken last.
 
-    commit fence  version 1; text application id; signed version; flag lasting; signed time of the commit in ms
+    version 1; text application id; signed version; flag lasting; signed time of the commit
 
-The time is that of the wall clock. A lasting fence is kept for as long as its stream; another one for as long as
-finished transactions are remembered.
+- A lasting fence is kept for as long as its stream; another one for as long as finished transactions are remembered.
 """
 
 from collections.abc import Mapping
@@ -27,12 +33,14 @@ from enum import IntEnum
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.contracts.errors import CorruptedDataError
 
-_VERSION = 1
-_STAGED_VERSION = 2
-_ID_BYTES = 16
-
 NO_TIMESTAMP = -(1 << 63)
 """The writer noted no time with its commit."""
+
+_TRANSACTION_VERSION = 1
+_STAGED_TRANSACTION_VERSION = 2
+_ROLLING_PLAN_VERSION = 1
+_COMMIT_FENCE_VERSION = 1
+_TRANSACTION_ID_BYTES = 16
 
 
 class TransactionState(IntEnum):
@@ -64,7 +72,7 @@ class TransactionRecord:
 
     def encode(self) -> bytes:
         is_staged = bool(self.stages) or self.joins is not None
-        fields = FieldWriter(_STAGED_VERSION if is_staged else _VERSION)
+        fields = FieldWriter(_STAGED_TRANSACTION_VERSION if is_staged else _TRANSACTION_VERSION)
         fields.unsigned(self.state)
         fields.unsigned(self.lease_ms)
         fields.signed(self.created_ms)
@@ -80,7 +88,9 @@ class TransactionRecord:
 
     @staticmethod
     def decode(content: bytes) -> "TransactionRecord":
-        fields = FieldReader(content, what="transaction record", version_max=_STAGED_VERSION)
+        fields = FieldReader(
+            content, what="transaction record", version_max=_STAGED_TRANSACTION_VERSION
+        )
         state = fields.unsigned()
         if state not in TransactionState.__members__.values():
             raise CorruptedDataError(f"transaction record has an unknown state state={state}")
@@ -94,7 +104,7 @@ class TransactionRecord:
             timestamp=fields.signed(),
             merged=fields.offsets(),
         )
-        if fields.version < _STAGED_VERSION:
+        if fields.version < _STAGED_TRANSACTION_VERSION:
             fields.end()
             return common
         stages = fields.list_of(lambda: _id_of(fields.content()))
@@ -114,7 +124,7 @@ class RollingPlanRecord:
     """In the order of their commits."""
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION)
+        fields = FieldWriter(_ROLLING_PLAN_VERSION)
         fields.unsigned(self.transaction_epoch)
         fields.unsigned(self.active_epoch)
         fields.list_of(self.transaction_ids, lambda item: fields.content(_id_bytes(item)))
@@ -122,7 +132,7 @@ class RollingPlanRecord:
 
     @staticmethod
     def decode(content: bytes) -> "RollingPlanRecord":
-        fields = FieldReader(content, what="rolling plan", version_max=_VERSION)
+        fields = FieldReader(content, what="rolling plan", version_max=_ROLLING_PLAN_VERSION)
         record = RollingPlanRecord(
             transaction_epoch=fields.unsigned(),
             active_epoch=fields.unsigned(),
@@ -130,14 +140,6 @@ class RollingPlanRecord:
         )
         fields.end()
         return record
-
-
-def _id_bytes(transaction_id: int) -> bytes:
-    return transaction_id.to_bytes(_ID_BYTES, "big")
-
-
-def _id_of(content: bytes) -> int:
-    return int.from_bytes(content, "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ class CommitFenceRecord:
     committed_ms: int
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION)
+        fields = FieldWriter(_COMMIT_FENCE_VERSION)
         fields.text(self.application_id)
         fields.signed(self.version)
         fields.flag(self.is_lasting)
@@ -159,7 +161,7 @@ class CommitFenceRecord:
 
     @staticmethod
     def decode(content: bytes) -> "CommitFenceRecord":
-        fields = FieldReader(content, what="commit fence record", version_max=_VERSION)
+        fields = FieldReader(content, what="commit fence record", version_max=_COMMIT_FENCE_VERSION)
         record = CommitFenceRecord(
             application_id=fields.text(),
             version=fields.signed(),
@@ -168,3 +170,11 @@ class CommitFenceRecord:
         )
         fields.end()
         return record
+
+
+def _id_bytes(transaction_id: int) -> bytes:
+    return transaction_id.to_bytes(_TRANSACTION_ID_BYTES, "big")
+
+
+def _id_of(content: bytes) -> int:
+    return int.from_bytes(content, "big")

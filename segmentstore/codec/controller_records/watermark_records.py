@@ -1,10 +1,16 @@
-"""The newest time that a writer noted, and the position at which it did.
+"""How far the writers of a stream are in time: the mark of each writer, and the watermarks that readers get.
+
+Times are in whatever unit the stream's writers use.
+
+## Writer mark: WriterMarkRecord
+
+The newest time that a writer noted, and the position at which it did.
 
     version 1; signed time; flag alive; offsets
 
-The time is in whatever unit the stream's writers use.
+## Watermark: Watermark
 
-A watermark: an event of a stream's mark segment that ties a time to a position, as Pravega's readers expect it.
+An event of a stream's mark segment that ties a time to a position, as Pravega's readers expect it.
 
     u8  0                         format of the serializer
     u8  version 0, u8 1           one revision follows
@@ -20,8 +26,6 @@ A watermark: an event of a stream's mark segment that ties a time to a position,
 Numbers are big endian. A compact count takes 1 byte up to 0x7F, 2 bytes with the high bits 10 up to 0x3FFF, else 4
 bytes with the high bits 11. In the segment a watermark stands behind the header of an event: u32 0, u32 length.
 
-Invariants:
-
 - Segments stand in the order of their ids, so that equal watermarks have equal bytes.
 - Decoding takes what encoding gives, and also records without scope and stream.
 """
@@ -34,7 +38,17 @@ from segmentstore.codec.controller_records.record_fields import FieldReader, Fie
 from segmentstore.codec.controller_records.stream_records import SegmentWithRange
 from segmentstore.contracts.errors import CorruptedDataError
 
-_VERSION = 1
+EVENT_HEADER = struct.Struct(">ii")
+"""Type 0 and the length of what follows."""
+
+_WRITER_MARK_VERSION = 1
+_WATERMARK_HEADER = struct.Struct(">BBBBI")
+_TIME_BOUNDS = struct.Struct(">qq")
+_CUT_SEGMENT = struct.Struct(">BBBBIqddq")
+_CUT_SEGMENT_REVISION_BYTES = 24
+_UINT16 = struct.Struct(">H")
+_LONG_COUNT = struct.Struct(">I")
+_SEGMENT_COUNT_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +61,7 @@ class WriterMarkRecord:
     position: Mapping[int, int]
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_VERSION)
+        fields = FieldWriter(_WRITER_MARK_VERSION)
         fields.signed(self.time)
         fields.flag(self.alive)
         fields.offsets(self.position)
@@ -55,24 +69,12 @@ class WriterMarkRecord:
 
     @staticmethod
     def decode(content: bytes) -> "WriterMarkRecord":
-        fields = FieldReader(content, what="writer mark", version_max=_VERSION)
+        fields = FieldReader(content, what="writer mark", version_max=_WRITER_MARK_VERSION)
         record = WriterMarkRecord(
             time=fields.signed(), alive=fields.flag(), position=fields.offsets()
         )
         fields.end()
         return record
-
-
-EVENT_HEADER = struct.Struct(">ii")
-"""Type 0 and the length of what follows."""
-
-_HEADER = struct.Struct(">BBBBI")
-_TIMES = struct.Struct(">qq")
-_SEGMENT = struct.Struct(">BBBBIqddq")
-_SEGMENT_REVISION_BYTES = 24
-_SHORT = struct.Struct(">H")
-_LONG_COUNT = struct.Struct(">I")
-_COUNT_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +89,15 @@ class Watermark:
 
     def encode(self) -> bytes:
         """The bytes without the event's header."""
-        body = bytearray(_TIMES.pack(self.lower_time, self.upper_time))
+        body = bytearray(_TIME_BOUNDS.pack(self.lower_time, self.upper_time))
         body += _encode_count(len(self.cut))
         for segment in sorted(self.cut):
-            body += _SEGMENT.pack(
+            body += _CUT_SEGMENT.pack(
                 0,
                 0,
                 1,
                 0,
-                _SEGMENT_REVISION_BYTES,
+                _CUT_SEGMENT_REVISION_BYTES,
                 segment.segment_id,
                 segment.low,
                 segment.high,
@@ -103,8 +105,8 @@ class Watermark:
             )
         for text in (self.scope, self.stream):
             content = text.encode()
-            body += _SHORT.pack(len(content)) + content
-        return _HEADER.pack(0, 0, 1, 0, len(body)) + bytes(body)
+            body += _UINT16.pack(len(content)) + content
+        return _WATERMARK_HEADER.pack(0, 0, 1, 0, len(body)) + bytes(body)
 
     def encode_event(self) -> bytes:
         """The bytes as they stand in the mark segment."""
@@ -115,33 +117,33 @@ class Watermark:
     def decode(content: bytes) -> "Watermark":
         """Take `encode` back. Raises CorruptedDataError."""
         try:
-            return _decode(content)
+            return _decode_watermark(content)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise CorruptedDataError(
                 f"watermark does not parse length={len(content)}: {error}"
             ) from error
 
 
-def _decode(content: bytes) -> Watermark:
-    *tags, length = _HEADER.unpack_from(content)
-    end = _HEADER.size + length
+def _decode_watermark(content: bytes) -> Watermark:
+    *tags, length = _WATERMARK_HEADER.unpack_from(content)
+    end = _WATERMARK_HEADER.size + length
     if tags != [0, 0, 1, 0] or end != len(content):
         raise CorruptedDataError(f"watermark has an unknown header tags={tags} length={length}")
-    lower_time, upper_time = _TIMES.unpack_from(content, _HEADER.size)
-    count, position = _decode_count(content, _HEADER.size + _TIMES.size)
+    lower_time, upper_time = _TIME_BOUNDS.unpack_from(content, _WATERMARK_HEADER.size)
+    count, position = _decode_count(content, _WATERMARK_HEADER.size + _TIME_BOUNDS.size)
     cut: dict[SegmentWithRange, int] = {}
     for _ in range(count):
-        *tags, revision_bytes, segment_id, low, high, offset = _SEGMENT.unpack_from(
+        *tags, revision_bytes, segment_id, low, high, offset = _CUT_SEGMENT.unpack_from(
             content, position
         )
-        if tags != [0, 0, 1, 0] or revision_bytes != _SEGMENT_REVISION_BYTES:
+        if tags != [0, 0, 1, 0] or revision_bytes != _CUT_SEGMENT_REVISION_BYTES:
             raise CorruptedDataError(f"watermark has an unknown segment tags={tags}")
         cut[SegmentWithRange(segment_id, low, high)] = offset
-        position += _SEGMENT.size
+        position += _CUT_SEGMENT.size
     texts: list[str] = []
     while position < end and len(texts) < 2:
-        text_bytes = _SHORT.unpack_from(content, position)[0]
-        position += _SHORT.size
+        text_bytes = _UINT16.unpack_from(content, position)[0]
+        position += _UINT16.size
         texts.append(content[position : position + text_bytes].decode())
         position += text_bytes
     if position != end:
@@ -151,11 +153,11 @@ def _decode(content: bytes) -> Watermark:
 
 
 def _encode_count(count: int) -> bytes:
-    assert 0 <= count < _COUNT_MAX, f"count does not fit count={count}"
+    assert 0 <= count < _SEGMENT_COUNT_MAX, f"count does not fit count={count}"
     if count <= 0x7F:
         return bytes((count,))
     if count <= 0x3FFF:
-        return _SHORT.pack(count | 0x8000)
+        return _UINT16.pack(count | 0x8000)
     return _LONG_COUNT.pack(count | 0xC000_0000)
 
 
@@ -164,5 +166,5 @@ def _decode_count(content: bytes, position: int) -> tuple[int, int]:
     if first <= 0x7F:
         return first, position + 1
     if first < 0xC0:
-        return _SHORT.unpack_from(content, position)[0] & 0x3FFF, position + 2
+        return _UINT16.unpack_from(content, position)[0] & 0x3FFF, position + 2
     return _LONG_COUNT.unpack_from(content, position)[0] & 0x3FFF_FFFF, position + 4

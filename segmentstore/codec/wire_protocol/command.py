@@ -5,7 +5,8 @@
   written.
 - Bytes behind the last field are ignored: newer peers append fields.
 
-What opens a connection and keeps it alive, and the marks that occur only inside append blocks.
+Beside the base class stand the commands that belong to no group: those that open a connection and keep it alive, and
+the marks that occur only inside append blocks.
 """
 
 import struct
@@ -17,12 +18,19 @@ from segmentstore.codec.wire_protocol.fields import Field, FieldCursor, Int32, P
 from segmentstore.contracts.identifiers import BufferView
 
 FRAME_HEADER_BYTES: Final = 8
+
 FRAME_BYTES_MAX: Final = 0x00FFFFFF
 """The longest frame, its header included."""
+
 PAYLOAD_BYTES_MAX: Final = FRAME_BYTES_MAX - FRAME_HEADER_BYTES
 
 FRAME_HEADER: Final = struct.Struct(">ii")
 """Type, then the length of the payload."""
+
+WIRE_VERSION: Final = 16
+"""What we speak: the Java clients of 0.13 speak 16, the Rust and Python clients of 0.3 speak 15."""
+
+OLDEST_WIRE_VERSION: Final = 5
 
 
 def frame(command_type: int, *parts: bytes) -> bytes:
@@ -42,7 +50,9 @@ class Command:
     def encode(self) -> bytes:
         """The whole frame. Raises ProtocolError for a value that its field cannot hold."""
         try:
-            parts = [field.write(getattr(self, name)) for name, field, _ in _layout(type(self))]
+            parts = [
+                field.write(getattr(self, name)) for name, field, _ in _field_layout(type(self))
+            ]
         except struct.error as error:
             raise ProtocolError(f"number does not fit its field: {error} {self!r:.200}") from error
         return frame(self.type, *parts)
@@ -52,7 +62,7 @@ class Command:
         """The command of a frame without its header. Raises ProtocolError."""
         cursor = FieldCursor(bytes(payload))
         values: list[object] = []
-        for _, field, optional in _layout(cls):
+        for _, field, optional in _field_layout(cls):
             if optional and not cursor.remaining:
                 break
             values.append(field.read(cursor))
@@ -60,9 +70,15 @@ class Command:
         return cast(Callable[..., Self], cls)(*values)
 
 
-def _layout(command: type[Command]) -> "_Layout":
+_FieldLayout: TypeAlias = tuple[tuple[str, Field[object], bool], ...]
+"""Name, form and optionality of every field."""
+
+_FIELD_LAYOUTS: Final[dict[type[Command], _FieldLayout]] = {}
+
+
+def _field_layout(command: type[Command]) -> "_FieldLayout":
     """The fields in wire order, worked out once for each class."""
-    layout = _LAYOUTS.get(command)
+    layout = _FIELD_LAYOUTS.get(command)
     if layout is None:
         hints = get_type_hints(command, include_extras=True)
         found: list[tuple[str, Field[object], bool]] = []
@@ -70,19 +86,8 @@ def _layout(command: type[Command]) -> "_Layout":
             (form,) = hints[field.name].__metadata__
             assert isinstance(form, Field), f"field has no form {command.__name__}.{field.name}"
             found.append((field.name, form, field.default is not MISSING))
-        layout = _LAYOUTS[command] = tuple(found)
+        layout = _FIELD_LAYOUTS[command] = tuple(found)
     return layout
-
-
-_Layout: TypeAlias = tuple[tuple[str, Field[object], bool], ...]
-"""Name, form and optionality of every field."""
-
-_LAYOUTS: Final[dict[type[Command], _Layout]] = {}
-
-
-WIRE_VERSION: Final = 16
-"""What we speak: the Java clients of 0.13 speak 16, the Rust and Python clients of 0.3 speak 15."""
-OLDEST_WIRE_VERSION: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

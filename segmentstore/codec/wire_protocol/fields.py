@@ -9,15 +9,13 @@
 | Blob | int32 length, then so many bytes |
 | Rest | everything up to the end of the frame |
 | Framed | a whole event: int32 0, int32 length, so many bytes; the value is what follows the two numbers |
+| Texts, Int64s | int32 count, then so many items |
+
+Modified UTF-8 is text as Java's DataOutput writes it. It differs from UTF-8 in two ways: NUL is C0 80, and a character
+above U+FFFF is written as its two surrogates of three bytes each. Decoding accepts plain UTF-8 as well, which other
+clients send.
 
 Every reader raises ProtocolError, and nothing else, for bytes that do not fit.
-
-The one error of this codec.
-
-Text as Java's DataOutput writes it, without the length in front.
-
-Differs from UTF-8 in two ways: NUL is C0 80, and a character above U+FFFF is written as its two surrogates of three
-bytes each. Decoding accepts plain UTF-8 as well, which other clients send.
 """
 
 import struct
@@ -27,8 +25,6 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 
-Value = TypeVar("Value")
-
 TEXT_BYTES_MAX: Final = 0xFFFF
 
 _INT8 = struct.Struct(">b")
@@ -36,6 +32,14 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _UINT16 = struct.Struct(">H")
 _TWO_INT32 = struct.Struct(">ii")
+
+Value = TypeVar("Value")
+
+
+class ProtocolError(SegmentStoreError):
+    """Bytes that are no frame of the protocol, or a value that fits into none. The connection cannot go on."""
+
+    kind = ErrorKind.INVALID
 
 
 class FieldCursor:
@@ -160,12 +164,6 @@ Rest: TypeAlias = Annotated[bytes, Field(bytes, lambda cursor: cursor.take(curso
 Framed: TypeAlias = Annotated[bytes, Field(_write_framed, _read_framed)]
 Texts: TypeAlias = Annotated[Sequence[str], list_of(TEXT, item_bytes_min=2)]
 Int64s: TypeAlias = Annotated[Sequence[int], list_of(INT64, item_bytes_min=8)]
-
-
-class ProtocolError(SegmentStoreError):
-    """Bytes that are no frame of the protocol, or a value that fits into none. The connection cannot go on."""
-
-    kind = ErrorKind.INVALID
 
 
 def encode_text(text: str) -> bytes:

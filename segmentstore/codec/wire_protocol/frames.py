@@ -1,11 +1,10 @@
-"""Cuts a stream of received pieces into frames.
+"""From received bytes to frames, and from frames to commands.
 
 Invariants:
 
 - At most one incomplete frame is kept, so memory is bounded by `frame_bytes_max` and the last piece.
 - After a ProtocolError the stream is out of step for good: feeding on raises it again.
-
-Which command a frame's type stands for.
+- Every type number belongs to one command: COMMANDS is made of all that the modules of this package define.
 """
 
 from collections.abc import Mapping
@@ -15,12 +14,12 @@ from typing import Final
 from segmentstore.codec.wire_protocol import (
     administration,
     appends,
+    command,
     reads,
     refusals,
     segments,
     tables,
 )
-from segmentstore.codec.wire_protocol import command as session
 from segmentstore.codec.wire_protocol.command import (
     FRAME_BYTES_MAX,
     FRAME_HEADER,
@@ -30,11 +29,15 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.contracts.identifiers import BufferView
 
-
-def check_frame_length(command_type: int, length: int, *, frame_bytes_max: int) -> None:
-    """Raises ProtocolError for a payload length that no frame may have."""
-    if not 0 <= length <= frame_bytes_max - FRAME_HEADER_BYTES:
-        raise ProtocolError(f"frame has an impossible length type={command_type} length={length}")
+_COMMAND_MODULES: Final[tuple[ModuleType, ...]] = (
+    command,
+    appends,
+    reads,
+    segments,
+    tables,
+    administration,
+    refusals,
+)
 
 
 class FrameSplitter:
@@ -67,20 +70,15 @@ class FrameSplitter:
         return [decode_command(command_type, payload) for command_type, payload in self.feed(piece)]
 
 
-_MODULES: Final[tuple[ModuleType, ...]] = (
-    session,
-    appends,
-    reads,
-    segments,
-    tables,
-    administration,
-    refusals,
-)
+def check_frame_length(command_type: int, length: int, *, frame_bytes_max: int) -> None:
+    """Raises ProtocolError for a payload length that no frame may have."""
+    if not 0 <= length <= frame_bytes_max - FRAME_HEADER_BYTES:
+        raise ProtocolError(f"frame has an impossible length type={command_type} length={length}")
 
 
 def _commands() -> dict[int, type[Command]]:
     found: dict[int, type[Command]] = {}
-    for module in _MODULES:
+    for module in _COMMAND_MODULES:
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Command) and value is not Command:
                 assert value.type not in found, f"two commands of one type {value.__name__}"
@@ -94,7 +92,7 @@ COMMANDS: Final[Mapping[int, type[Command]]] = MappingProxyType(_commands())
 
 def decode_command(command_type: int, payload: BufferView) -> Command:
     """The command of a frame. Raises ProtocolError for an unknown type or a payload that does not fit it."""
-    command = COMMANDS.get(command_type)
-    if command is None:
+    command_class = COMMANDS.get(command_type)
+    if command_class is None:
         raise ProtocolError(f"unknown command type={command_type} length={len(payload)}")
-    return command.decode(payload)
+    return command_class.decode(payload)

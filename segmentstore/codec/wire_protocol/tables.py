@@ -1,4 +1,4 @@
-"""Keys and values of tables on the wire.
+"""Requests and replies about table segments, and how their keys and values look on the wire.
 
 | structure | bytes |
 |---|---|
@@ -9,8 +9,6 @@
 
 An empty key has no version behind it, whatever its first number says: the Java client writes it so. Its version is
 read as NO_VERSION.
-
-Table segments: keys, values and versions.
 """
 
 import struct
@@ -34,8 +32,11 @@ from segmentstore.codec.wire_protocol.fields import (
 )
 from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
 
-_LENGTHS = struct.Struct(">ii")
-_VERSION = struct.Struct(">q")
+NO_TABLE_OFFSET: Final = -1
+"""As the expected length of a table: whatever it is."""
+
+_TWO_LENGTHS = struct.Struct(">ii")
+_ENTRY_VERSION = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class IteratorArguments:
 
 def _write_key(key: TableKey) -> bytes:
     length = len(key.key)
-    lengths = _LENGTHS.pack(4 + length + 8, length)
-    return lengths + key.key + _VERSION.pack(key.version) if length else lengths
+    lengths = _TWO_LENGTHS.pack(4 + length + 8, length)
+    return lengths + key.key + _ENTRY_VERSION.pack(key.version) if length else lengths
 
 
 def _read_key(cursor: FieldCursor) -> TableKey:
@@ -67,7 +68,7 @@ def _read_key(cursor: FieldCursor) -> TableKey:
 def _write_entry(entry: TableEntry) -> bytes:
     length = len(entry.value)
     key = _write_key(TableKey(entry.key, entry.version))
-    return key + _LENGTHS.pack(4 + length, length) + entry.value
+    return key + _TWO_LENGTHS.pack(4 + length, length) + entry.value
 
 
 def _read_entry(cursor: FieldCursor) -> TableEntry:
@@ -94,14 +95,12 @@ def _read_iterator(cursor: FieldCursor) -> IteratorArguments:
 Keys: TypeAlias = Annotated[
     Sequence[TableKey], list_of(Field(_write_key, _read_key), item_bytes_min=8)
 ]
+
 Entries: TypeAlias = Annotated[
     Sequence[TableEntry], list_of(Field(_write_entry, _read_entry), item_bytes_min=16)
 ]
+
 Iterator: TypeAlias = Annotated[IteratorArguments, Field(_write_iterator, _read_iterator)]
-
-
-NO_TABLE_OFFSET: Final = -1
-"""As the expected length of a table: whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,8 @@
 """One call of the service, from the bytes of the request to the bytes of the answer.
 
-Invariant: a refusal, or anything else that an old record would make wrong, is told once what it rests on is proved
-(call.py).
-
-Which answers are told as they are, although the controller may have lost its tables and not know it yet.
-
-All others wait for a proof (segmentstore/controller/metadata/ownership_proof.py): refusals, "there is none", "nothing follows", listings, and what a
-call found done already.
+The controller may have lost its tables to another process and not know it yet. So most answers wait for a proof that
+what they rest on was not old when it was read (`segmentstore/controller/metadata/ownership_proof.py`): refusals, "there
+is none", "nothing follows", listings, and what a call found done already. These are told at once:
 
 | told at once | why an old one does no harm |
 |---|---|
@@ -15,7 +11,9 @@ call found done already.
 | successors, if there are any | recorded once, never changed |
 | a scale in progress | the client asks again |
 | a transaction that is committing, aborting, or ended | decided once |
-| a transaction begun, a lease renewed | proved for as long as the lease needs it (transactions.py) |
+| a transaction begun, a lease renewed | proved for as long as the lease needs it (`Decisions.prove_lease`) |
+
+Invariant: a refusal, or anything else that an old record would make wrong, is told once what it rests on is proved.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,11 +27,35 @@ from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.controller.metadata.ownership_proof import noting_reads
 
-Request = TypeVar("Request", bound=Message)
-
 SERVICE_NAME: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 """The one that Pravega's clients call."""
+
 OWN_SERVICE: Final = "segmentstore.controller.v1.StagedCommits"
+
+_PING_STATUS = api.PingTxnStatus.Status
+_TRANSACTION_STATE = api.TxnState.State
+
+_HARMLESS_IF_STALE: Final[dict[type[Message], Callable[[Any], bool]]] = {
+    api.SegmentRanges: lambda answer: bool(answer.segmentRanges),
+    api.SuccessorResponse: lambda answer: bool(answer.segments),
+    api.ScaleStatusResponse: lambda answer: (
+        answer.status == api.ScaleStatusResponse.ScaleStatus.IN_PROGRESS
+    ),
+    api.TxnStatus: lambda answer: answer.status == api.TxnStatus.Status.SUCCESS,
+    api.PingTxnStatus: lambda answer: (
+        answer.status in (_PING_STATUS.OK, _PING_STATUS.COMMITTED, _PING_STATUS.ABORTED)
+    ),
+    api.TxnState: lambda answer: (
+        answer.state not in (_TRANSACTION_STATE.UNKNOWN, _TRANSACTION_STATE.OPEN)
+    ),
+    api.CreateTxnResponse: lambda _: True,
+    own_api.BeginStageResponse: lambda _: True,
+}
+
+_SUCCESSFUL_STATUSES: Final = ("SUCCESS", "STARTED")
+_REFUSAL_KINDS: Final = (ErrorKind.NOT_FOUND, ErrorKind.CONFLICT)
+
+Request = TypeVar("Request", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +97,9 @@ def unary(
     return Call(name, answer, service)
 
 
-_PING = api.PingTxnStatus.Status
-_STATE = api.TxnState.State
-
-_HARMLESS: Final[dict[type[Message], Callable[[Any], bool]]] = {
-    api.SegmentRanges: lambda answer: bool(answer.segmentRanges),
-    api.SuccessorResponse: lambda answer: bool(answer.segments),
-    api.ScaleStatusResponse: lambda answer: (
-        answer.status == api.ScaleStatusResponse.ScaleStatus.IN_PROGRESS
-    ),
-    api.TxnStatus: lambda answer: answer.status == api.TxnStatus.Status.SUCCESS,
-    api.PingTxnStatus: lambda answer: answer.status in (_PING.OK, _PING.COMMITTED, _PING.ABORTED),
-    api.TxnState: lambda answer: answer.state not in (_STATE.UNKNOWN, _STATE.OPEN),
-    api.CreateTxnResponse: lambda _: True,
-    own_api.BeginStageResponse: lambda _: True,
-}
-
-_GOOD: Final = ("SUCCESS", "STARTED")
-_REFUSALS: Final = (ErrorKind.NOT_FOUND, ErrorKind.CONFLICT)
-
-
 def is_safe_if_stale(answer: Message, *, wrote: bool) -> bool:
     """Whether the answer needs no proof; `wrote`: its call has changed a table."""
-    harmless = _HARMLESS.get(type(answer))
+    harmless = _HARMLESS_IF_STALE.get(type(answer))
     if harmless is not None and harmless(answer):
         return True
     return wrote and not _refuses(answer)
@@ -105,12 +107,12 @@ def is_safe_if_stale(answer: Message, *, wrote: bool) -> bool:
 
 def is_refusal(error: SegmentStoreError) -> bool:
     """Whether clients give up on it because of what was read. Others ask again, or are judged by the request alone."""
-    return error.kind in _REFUSALS
+    return error.kind in _REFUSAL_KINDS
 
 
 def _refuses(answer: Message) -> bool:
     for field in answer.DESCRIPTOR.fields:
         if field.enum_type is not None and field.name in ("status", "result"):
             number = getattr(answer, field.name)
-            return field.enum_type.values_by_number[number].name not in _GOOD
+            return field.enum_type.values_by_number[number].name not in _SUCCESSFUL_STATUSES
     return False

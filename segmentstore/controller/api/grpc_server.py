@@ -1,31 +1,10 @@
-"""The socket of the controller: gRPC over plain HTTP/2.
+"""The gRPC server of the controller: the socket (plain HTTP/2), the services, the calls under way, errors as statuses.
 
-Invariants:
+There are two services, Pravega's and our own. A call goes from the server to ControllerService, which waits for a
+controller that recovers and hands the call to the answerer of its name; OpenCalls holds those under way in one life of
+the controller.
 
-- At most `calls_at_once_max` calls are under way; further ones are answered RESOURCE_EXHAUSTED, which clients retry.
-- `close` lets calls that are under way finish for `close_grace_seconds`, then cancels them: an operation that a call
-  began is finished by whoever holds its stream next.
-
-The gRPC services, Pravega's and our own: finds the call, turns errors into statuses.
-
-Invariants:
-
-- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
-  come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
-  stand still for many times as long as it took.
-- A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
-- Calls are answered by the life of the controller that is there when they begin, and end with it at the latest.
-- A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
-
-Calls under way in one life of the controller: they end with it.
-
-Invariants:
-
-- When `end` returns no call is under way any more, and each of them was answered or refused.
-- A call that is ended so is refused with ControllerRestartedError, which clients come back after; its operation is taken up by
-  the next life, as that of any caller who left.
-
-Which gRPC status an error becomes. Clients retry on the codes, not on the words.
+Which gRPC status an error becomes (clients retry on the codes, not on the words):
 
 | kind | code | clients |
 |---|---|---|
@@ -35,6 +14,21 @@ Which gRPC status an error becomes. Clients retry on the codes, not on the words
 | UNAVAILABLE, FENCED | UNAVAILABLE | retry |
 | FULL | RESOURCE_EXHAUSTED | retry |
 | CORRUPT | INTERNAL | retry, and a person is needed |
+
+Invariants:
+
+- At most `calls_at_once_max` calls are under way; further ones are answered RESOURCE_EXHAUSTED, which clients retry.
+- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
+  come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
+  stand still for many times as long as it took.
+- A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
+- Calls are answered by the life of the controller that is there when they begin, and end with it at the latest. When
+  `OpenCalls.end` returns no call is under way any more, and each of them was answered or refused.
+- A call that is ended so is refused with ControllerRestartedError, which clients come back after; its operation is
+  taken up by the next life, as that of any caller who left.
+- `ControllerServer.close` lets calls that are under way finish for `close_grace_seconds`, then cancels them: an
+  operation that a call began is finished by whoever holds its stream next.
+- A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
 """
 
 import asyncio
@@ -46,8 +40,13 @@ from dataclasses import dataclass
 import grpc
 
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
-from segmentstore.controller.api.call import SERVICE_NAME, Call
+from segmentstore.controller.api.call import Call
 from segmentstore.controller.errors import ControllerRestartedError, RetryLaterError
+
+_LOG = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Handler = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,8 @@ class ControllerServerSettings:
     close_grace_seconds: float = 2.0
 
 
-Context = grpc.aio.ServicerContext[bytes, bytes]
-Handler = Callable[[bytes, Context], Awaitable[bytes]]
-
-
 class OpenCalls:
-    """Of one life."""
+    """The calls under way in one life of the controller; they end with it."""
 
     def __init__(self) -> None:
         self._calls: dict[asyncio.Timeout, None] = {}
@@ -114,7 +109,7 @@ class ControllerService:
 
     def __init__(self, *, calls: Sequence[Call]) -> None:
         """`calls`: those that there are; each life brings its own answerers."""
-        self._calls = _by_name(calls)
+        self._calls = _calls_by_name(calls)
         self._open_calls = OpenCalls()
         self._ready = asyncio.Event()
 
@@ -131,7 +126,7 @@ class ControllerService:
     def begin(self, calls: Sequence[Call]) -> None:
         """A life of the controller begins: these answer."""
         assert not self.is_ready, "a life begins while another one answers"
-        answerers = _by_name(calls)
+        answerers = _calls_by_name(calls)
         assert answerers.keys() == self._calls.keys(), f"other calls {sorted(answerers)}"
         self._calls = answerers
         self._open_calls = OpenCalls()
@@ -145,8 +140,8 @@ class ControllerService:
     async def answer(self, name: str, request: bytes) -> bytes:
         """One call without a socket.
 
-        Raises SegmentStoreError (RetryLaterError while the controller recovers, ControllerRestartedError if its life ends),
-        KeyError (no such call).
+        Raises SegmentStoreError (RetryLaterError while the controller recovers, ControllerRestartedError if its life
+        ends), KeyError (no such call).
         """
         if not self._ready.is_set():
             raise RetryLaterError("the controller is recovering")
@@ -235,19 +230,6 @@ class ControllerServer:
             await server.stop(self._settings.close_grace_seconds)
 
 
-_LOG = logging.getLogger(__name__)
-
-__all__ = ["SERVICE_NAME", "ControllerService"]
-
-
-def _by_name(calls: Sequence[Call]) -> dict[str, Call]:
-    by_name = {call.name: call for call in calls}
-    assert len(by_name) == len(calls), (
-        f"a call has two answerers calls={sorted(call.name for call in calls)}"
-    )
-    return by_name
-
-
 def status_code(error: SegmentStoreError) -> grpc.StatusCode:
     """The code that says what the caller should do."""
     match error.kind:
@@ -263,3 +245,11 @@ def status_code(error: SegmentStoreError) -> grpc.StatusCode:
             return grpc.StatusCode.RESOURCE_EXHAUSTED
         case ErrorKind.CORRUPT:
             return grpc.StatusCode.INTERNAL
+
+
+def _calls_by_name(calls: Sequence[Call]) -> dict[str, Call]:
+    by_name = {call.name: call for call in calls}
+    assert len(by_name) == len(calls), (
+        f"a call has two answerers calls={sorted(call.name for call in calls)}"
+    )
+    return by_name

@@ -1,16 +1,13 @@
-"""The calls of scopes and of listings.
+"""The calls about scopes, about streams, and about the segments of a stream: decode, call, encode.
 
 A listing's token is the last name delivered; the page behind the last name is empty and ends the listing. Every answer
 carries a token, also the empty ones.
 
-The calls that create, change and delete streams.
-
 A sealed stream refuses updates and truncations with FAILURE: older clients do not know a status of its own for it and
 would read that one as success.
 
-The calls about the segments of a stream: which, where, what comes behind, and scaling.
-
-An unknown stream is the gRPC status NOT_FOUND here: these answers have no status of their own.
+For the calls about segments (which, where, what comes behind, scaling) an unknown stream is the gRPC status NOT_FOUND:
+their answers have no status of their own.
 """
 
 from collections.abc import Sequence
@@ -126,25 +123,6 @@ class ScopeCalls:
         except ScopeNotFoundError:
             return _no_scope(after)
         return _streams_message(request.scope.scope, page, after)
-
-
-def _streams_message(scope: str, page: NamePage, after: str) -> api.StreamsInScopeResponse:
-    return api.StreamsInScopeResponse(
-        streams=[api.StreamInfo(scope=scope, stream=stream) for stream in page.names],
-        continuationToken=_token_behind(page, after),
-        status=api.StreamsInScopeResponse.Status.SUCCESS,
-    )
-
-
-def _no_scope(after: str) -> api.StreamsInScopeResponse:
-    return api.StreamsInScopeResponse(
-        continuationToken=api.ContinuationToken(token=after),
-        status=api.StreamsInScopeResponse.Status.SCOPE_NOT_FOUND,
-    )
-
-
-def _token_behind(page: NamePage, after: str) -> api.ContinuationToken:
-    return api.ContinuationToken(token=page.names[-1] if page.names else after)
 
 
 class StreamCalls:
@@ -399,3 +377,22 @@ class SegmentCalls:
 
     def _token(self, stream: api.StreamInfo) -> str:
         return self._issue_token(stream.scope, stream.stream)
+
+
+def _streams_message(scope: str, page: NamePage, after: str) -> api.StreamsInScopeResponse:
+    return api.StreamsInScopeResponse(
+        streams=[api.StreamInfo(scope=scope, stream=stream) for stream in page.names],
+        continuationToken=_token_behind(page, after),
+        status=api.StreamsInScopeResponse.Status.SUCCESS,
+    )
+
+
+def _no_scope(after: str) -> api.StreamsInScopeResponse:
+    return api.StreamsInScopeResponse(
+        continuationToken=api.ContinuationToken(token=after),
+        status=api.StreamsInScopeResponse.Status.SCOPE_NOT_FOUND,
+    )
+
+
+def _token_behind(page: NamePage, after: str) -> api.ContinuationToken:
+    return api.ContinuationToken(token=page.names[-1] if page.names else after)

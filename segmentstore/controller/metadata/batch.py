@@ -1,4 +1,4 @@
-"""One atomic change of a metadata table, put together before it is written.
+"""One atomic change of a metadata table, put together before it is written; and the keys of records with their type.
 
 Invariants:
 
@@ -7,8 +7,6 @@ Invariants:
   is no change. Whether a thing exists is said by its record, which stands in the same batch.
 - A removal is written as an empty value, because a batch of a table sets values only; the empty values are taken out
   of the table afterwards, and read as absent until then.
-
-A key of a metadata table together with the type of the record behind it.
 """
 
 from collections.abc import Callable
@@ -18,16 +16,6 @@ from typing import Generic, TypeVar
 from segmentstore.codec.controller_records.record_fields import Record
 from segmentstore.codec.controller_records.record_keys import REMOVED
 from segmentstore.contracts.tables import NOT_EXISTS
-
-
-@dataclass(frozen=True, slots=True)
-class RecordChange:
-    """A new value of a key, and the version that it replaces."""
-
-    key: bytes
-    value: bytes
-    expected_version: int
-
 
 RecordType = TypeVar("RecordType", bound=Record)
 
@@ -52,6 +40,15 @@ class Versioned(Generic[RecordType]):
     """None: there is none."""
     version: int = NOT_EXISTS
     """Also of an absent record: a removed one may have left a marker with a version of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChange:
+    """A new value of a key, and the version that it replaces."""
+
+    key: bytes
+    value: bytes
+    expected_version: int
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ Invariants:
 - The table of a scope exists before the scope does, and goes before the name is free again.
 """
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
 from segmentstore.contracts.errors import SegmentExistsError
 from segmentstore.contracts.tables import TableApi

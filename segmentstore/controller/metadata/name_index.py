@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import IndexPage, IndexRoot
 from segmentstore.controller.metadata.batch import RecordKey
 

@@ -1,21 +1,19 @@
-"""Proof that a table was this process's own when something was read from it.
+"""Proof that a table was this process's own when a call read from it.
 
 Another process may have taken the table's container over. Who has lost it does not know until it writes: what it reads
 meanwhile is old. A write that succeeds cannot come from there, so what was read before it was not old. The write is an
 empty record, which reads as absent.
+
+What a call has read is noted by the tables themselves (`note_read`), so that no component can forget it; before the
+answer is told the call proves all of it (`CallReads.prove`). What works in the background belongs to no call, and notes
+nothing.
 
 Invariants:
 
 - A proof is submitted behind the moment at which it was asked for. Everything read before is thereby proved.
 - Whoever asks meanwhile shares the next one. They begin at least PAUSE_SECONDS apart, however many ask.
 - Nobody owns a proof that is under way: a caller who leaves takes nobody else's away.
-
-Which tables a call has read, so that it can prove them before its answer is told.
-
-Noted by the tables themselves: no room can forget one. What works in the background belongs to no call, and notes
-nothing.
-
-Invariant: a call notes what it reads itself, and what it reads of other components' memory (TransactionTable.note_read).
+- A call notes what it reads itself, and what it reads of other components' memory (TransactionTable.note_read).
 """
 
 import asyncio
@@ -26,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.record_keys import REMOVED
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.tables import Table, TableApi, TableEntry
@@ -35,7 +33,7 @@ from segmentstore.runtime.cancellation import retrieve_exception
 
 PAUSE_SECONDS: Final = 0.02
 
-_KEY: Final = record_keys.PROOF.encode()
+_PROOF_KEY: Final = record_keys.PROOF.encode()
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +46,7 @@ class _PendingProof:
 
 
 class OwnershipProof:
-    """Of one table."""
+    """The proofs of one table."""
 
     def __init__(self, *, tables: TableApi, name: str) -> None:
         self._tables = tables
@@ -96,14 +94,14 @@ class OwnershipProof:
     def _begin(self, mine: _PendingProof, table: Table) -> None:
         assert mine is self._gathering, "a round that is not the next one"
         mine.since = asyncio.get_running_loop().time()
-        mine.outcome = self._under_way = table.update([TableEntry(_KEY, REMOVED)])
+        mine.outcome = self._under_way = table.update([TableEntry(_PROOF_KEY, REMOVED)])
         mine.outcome.add_done_callback(retrieve_exception)
         self._next_at = mine.since + PAUSE_SECONDS
         self._gathering = _PendingProof()
 
 
 class CallReads:
-    """Of one call."""
+    """The tables that one call has read."""
 
     def __init__(self) -> None:
         self._proofs: dict[OwnershipProof, None] = {}
@@ -120,29 +118,29 @@ class CallReads:
             await proof.wait()
 
 
-_of_call: ContextVar[CallReads | None] = ContextVar("tables_read", default=None)
+_reads_of_call: ContextVar[CallReads | None] = ContextVar("tables_read", default=None)
 
 
 @contextmanager
 def noting_reads() -> Iterator[CallReads]:
     """What is read inside, also by tasks that begin inside, is noted."""
     read = CallReads()
-    token = _of_call.set(read)
+    token = _reads_of_call.set(read)
     try:
         yield read
     finally:
-        _of_call.reset(token)
+        _reads_of_call.reset(token)
 
 
 def note_read(proof: OwnershipProof) -> None:
     """The call of the moment, if there is one, reads the table of this proof."""
-    read = _of_call.get()
+    read = _reads_of_call.get()
     if read is not None:
         read.note(proof)
 
 
 def note_written() -> None:
     """The call of the moment, if there is one, has changed a table."""
-    read = _of_call.get()
+    read = _reads_of_call.get()
     if read is not None:
         read.wrote = True

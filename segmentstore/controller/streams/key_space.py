@@ -1,23 +1,15 @@
-"""Ranges of the key space [0, 1), and what replaces what in a scale.
+"""Ranges of the key space [0, 1), and what replaces what in a scale. Pure.
 
 Invariant: the bounds of new ranges are made equal, bit for bit, to those of the ranges that they replace or touch.
 Clients compute bounds in floating point; a gap of one unit in the last place would lose routing keys.
 """
 
-import itertools
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
 from segmentstore.codec.controller_records.stream_records import StreamSegment
 from segmentstore.controller.errors import PreconditionError
-
-
-def split_range(low: float, high: float, parts: int) -> list[tuple[float, float]]:
-    """Even parts whose outer bounds are exactly the given ones."""
-    bounds = [low + (high - low) * part / parts for part in range(parts)] + [high]
-    return list(itertools.pairwise(bounds))
-
 
 Range = tuple[float, float]
 """Lower bound inclusive, upper bound exclusive."""
@@ -29,6 +21,12 @@ _TOLERANCE: Final = 0.0001
 def even_ranges(count: int) -> list[Range]:
     """The key space in `count` equal parts."""
     bounds = [number / count for number in range(count)] + [1.0]
+    return list(pairwise(bounds))
+
+
+def split_range(low: float, high: float, parts: int) -> list[tuple[float, float]]:
+    """Even parts whose outer bounds are exactly the given ones."""
+    bounds = [low + (high - low) * part / parts for part in range(parts)] + [high]
     return list(pairwise(bounds))
 
 

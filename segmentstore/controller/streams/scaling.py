@@ -1,17 +1,13 @@
 """Scaling a stream by hand or by rate: some active segments are replaced by others over the same keys.
 
-Invariants:
-
-- The intent is the new epoch itself: whoever resumes follows its record and decides nothing again.
-- The order of the steps is that of scaling.py; the new epoch becomes current last.
-
-From one epoch to the next: what scaling and a commit behind a scale have in common.
-
-The order is the one promise: the new epoch is recorded, its segments are created, then every replaced segment gets its
-successors, and only then is the first of them sealed. A client that meets the seal finds where to go on (H75).
+A commit behind a scale takes the same steps from one epoch to the next (EpochTransition). Their order is the one
+promise: the new epoch is recorded, its segments are created, then every replaced segment gets its successors, and only
+then is the first of them sealed; the new epoch becomes current last. A client that meets the seal finds where to go on
+(H75).
 
 Invariants:
 
+- The intent of a scale is the new epoch itself: whoever resumes follows its record and decides nothing again.
 - Every step may be repeated; records that an earlier attempt wrote are left as they are.
 - A segment is replaced once, by the epoch right behind the last one that lists it.
 """
@@ -43,12 +39,6 @@ from segmentstore.controller.streams.stream_segments import StreamSegments
 from segmentstore.runtime.clock import WallClock
 
 
-def new_segments(before: EpochRecord, after: EpochRecord) -> list[StreamSegment]:
-    """Segments of `after` that `before` does not list."""
-    known = {segment.segment_id for segment in before.segments}
-    return [segment for segment in after.segments if segment.segment_id not in known]
-
-
 @dataclass(frozen=True, slots=True)
 class ScaleOutcome:
     """What a scale did."""
@@ -67,7 +57,7 @@ class EpochTransition:
         self, history: StreamHistory, before: EpochRecord, after: EpochRecord
     ) -> None:
         """All segments of the new epoch exist afterwards."""
-        await self._segments.create(_names(history, new_segments(before, after)))
+        await self._segments.create(_segment_names(history, new_segments(before, after)))
 
     async def publish_successors(
         self, history: StreamHistory, before: EpochRecord, after: EpochRecord
@@ -87,7 +77,7 @@ class EpochTransition:
     ) -> dict[int, int]:
         """Seal what was replaced; segment id -> final length. Successors were published before."""
         replaced = replaced_segments(before, after)
-        lengths = await self._segments.seal(_names(history, replaced))
+        lengths = await self._segments.seal(_segment_names(history, replaced))
         return {
             segment.segment_id: length for segment, length in zip(replaced, lengths, strict=True)
         }
@@ -212,11 +202,17 @@ class Scaling:
         await history.table.commit(batch)
 
 
+def new_segments(before: EpochRecord, after: EpochRecord) -> list[StreamSegment]:
+    """Segments of `after` that `before` does not list."""
+    known = {segment.segment_id for segment in before.segments}
+    return [segment for segment in after.segments if segment.segment_id not in known]
+
+
 def replaced_segments(before: EpochRecord, after: EpochRecord) -> list[StreamSegment]:
     """Segments of `before` that `after` no longer lists."""
     kept = {segment.segment_id for segment in after.segments}
     return [segment for segment in before.segments if segment.segment_id not in kept]
 
 
-def _names(history: StreamHistory, segments: Sequence[StreamSegment]) -> list[str]:
+def _segment_names(history: StreamHistory, segments: Sequence[StreamSegment]) -> list[str]:
     return [history.segment_name(segment.segment_id) for segment in segments]

@@ -1,21 +1,20 @@
 """Stream cuts: positions in a stream, one offset per segment, that together cover the key space.
 
-Two segments whose ranges overlap never took events at the same time: the one created in the earlier epoch was sealed
-before the other was born. Everything here follows from comparing creation epochs of overlapping segments.
-
-Invariant: a segment counts as behind a cut only if it precedes *every* segment of the cut that it overlaps; where a cut
-runs around it on both sides it is kept.
-
-How two cuts of one stream lie to one another.
+Pure. Two segments whose ranges overlap never took events at the same time: the one created in the earlier epoch was
+sealed before the other was born. Everything here follows from comparing creation epochs of overlapping segments.
 
 A cut names one segment, and an offset in it, for every routing key. For one key, the segment of the higher id is the
-later one: ids grow with the epoch in which a segment was created, and a segment's successors are created after it.
+later one: ids grow with the epoch in which a segment was created, and a segment's successors are created after it. Two
+cuts of one stream lie to one another in one of three ways:
 
 | order | means |
 |---|---|
 | AT_OR_AFTER | for every key the first cut lies at the second or behind it |
 | BEFORE | the same the other way round, and they differ |
 | CROSSING | it depends on the key |
+
+Invariant: a segment counts as behind a cut only if it precedes *every* segment of the cut that it overlaps; where a cut
+runs around it on both sides it is kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,9 @@ from segmentstore.controller.errors import PreconditionError
 
 Cut = Mapping[int, int]
 """Segment id -> offset. A negative offset means the segment's start: clients write it for segments yet unread."""
+
+CutWithRanges = Mapping[SegmentWithRange, int]
+"""The same, with the range of each segment."""
 
 
 def check_cover(segments: Sequence[StreamSegment]) -> None:
@@ -87,9 +89,6 @@ def reaches(
     return True
 
 
-CutWithRanges = Mapping[SegmentWithRange, int]
-
-
 class CutOrder(Enum):
     """How the first of two cuts lies to the second."""
 
@@ -101,7 +100,7 @@ class CutOrder(Enum):
 def order_of(first: CutWithRanges, second: CutWithRanges) -> CutOrder:
     """O(n log n + m) for cuts of n and m segments."""
     below = above = False
-    for segment, other in _overlapping(first, second):
+    for segment, other in _overlapping_pairs(first, second):
         left = (segment.segment_id, first[segment])
         right = (other.segment_id, second[other])
         below = below or left < right
@@ -157,7 +156,7 @@ def uncovered(segments: Iterable[SegmentWithRange]) -> list[tuple[float, float]]
     return gaps
 
 
-def _overlapping(
+def _overlapping_pairs(
     first: CutWithRanges, second: CutWithRanges
 ) -> Iterable[tuple[SegmentWithRange, SegmentWithRange]]:
     """Pairs that share keys: one walk over both, because each covers the keys without overlaps."""

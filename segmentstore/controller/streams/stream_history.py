@@ -1,11 +1,7 @@
 """The records of one stream, read: state, configuration, epochs, what replaced which segment, the head.
 
-Invariants:
-
-- Epochs are read one by one or in short stretches; nothing here grows with the age of a stream.
-- A stream that is being created or deleted does not exist for those who ask.
-
-The typed keys of a stream's records in the table of its scope (codec/stream_records/record_keys.py), and indexes.
+The keys stand in `segmentstore/codec/controller_records/record_keys.py`; here each gets the type of its record. The
+table of a scope has these indexes of streams:
 
 | index | names |
 |---|---|
@@ -13,16 +9,20 @@ The typed keys of a stream's records in the table of its scope (codec/stream_rec
 | `pending` | streams with an unfinished operation |
 | `tags/<tag>` | streams with that tag |
 
-All streams with their configurations, page by page, for what looks at streams in the background.
+`all_streams` lists all streams with their configurations, page by page, for what looks at streams in the background.
 
-A scope that is being deleted is passed over, however long that takes: the others are looked at all the same.
+Invariants:
+
+- Epochs are read one by one or in short stretches; nothing here grows with the age of a stream.
+- A stream that is being created or deleted does not exist for those who ask.
+- A listing passes a scope over that is being deleted, however long that takes: it goes on with the others.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
@@ -45,6 +45,16 @@ from segmentstore.controller.errors import (
 from segmentstore.controller.metadata.batch import RecordKey, Versioned
 from segmentstore.controller.metadata.metadata_store import SCOPES_INDEX, MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
+
+STREAMS_INDEX = "streams"
+
+DELETED_NUMBERS_KEY = RecordKey(record_keys.DELETED_NUMBERS, SegmentNumberRecord.decode)
+
+EPOCHS_PER_READ = 32
+
+_NAMES_PER_READ = 100
+
+_INVISIBLE_STATES = (StreamState.CREATING, StreamState.DELETING)
 
 
 class StreamHistory:
@@ -75,7 +85,7 @@ class StreamHistory:
     async def state(self) -> StreamStateRecord:
         """The state of a stream that exists. Raises StreamNotFoundError."""
         record = (await self.any_state()).record
-        if record is None or record.state in _INVISIBLE:
+        if record is None or record.state in _INVISIBLE_STATES:
             raise self.not_found()
         return record
 
@@ -155,16 +165,6 @@ async def cut_with_ranges(
     }
 
 
-EPOCHS_PER_READ = 32
-
-_INVISIBLE = (StreamState.CREATING, StreamState.DELETING)
-
-
-STREAMS_INDEX = "streams"
-
-DELETED_NUMBERS_KEY = RecordKey(record_keys.DELETED_NUMBERS, SegmentNumberRecord.decode)
-
-
 def state_key(stream: str) -> RecordKey[StreamStateRecord]:
     """Life and counters."""
     return RecordKey(record_keys.state(stream), StreamStateRecord.decode)
@@ -200,9 +200,6 @@ def tag_index(tag: str) -> str:
     return f"tags/{tag}"
 
 
-_NAMES_PER_READ = 100
-
-
 @dataclass(frozen=True, slots=True)
 class ListedStream:
     """A stream as it was a moment ago."""
@@ -210,17 +207,6 @@ class ListedStream:
     scope: str
     stream: str
     configuration: StreamConfigurationRecord
-
-
-async def all_scopes(store: MetadataStore) -> AsyncGenerator[str, None]:
-    """Every scope, in order. Hold it in `aclosing`."""
-    after, more = "", True
-    while more:
-        page = await store.scopes.names(SCOPES_INDEX, after=after, count=_NAMES_PER_READ)
-        for scope in page.names:
-            yield scope
-            after = scope
-        more = page.more
 
 
 async def all_streams(store: MetadataStore) -> AsyncGenerator[ListedStream, None]:
@@ -244,3 +230,14 @@ async def all_streams(store: MetadataStore) -> AsyncGenerator[ListedStream, None
                 more = page.more
             after_scope = scope
         more_scopes = scopes.more
+
+
+async def all_scopes(store: MetadataStore) -> AsyncGenerator[str, None]:
+    """Every scope, in order. Hold it in `aclosing`."""
+    after, more = "", True
+    while more:
+        page = await store.scopes.names(SCOPES_INDEX, after=after, count=_NAMES_PER_READ)
+        for scope in page.names:
+            yield scope
+            after = scope
+        more = page.more

@@ -1,12 +1,12 @@
-"""What an operation on a stream does to the segments in the store, each step safe to repeat.
+"""What an operation on a stream does to the segments in the store, each step safe to repeat; and how long segments are.
+
+Lengths and event counts are asked for without waking the segments that sleep in Tier 2.
 
 Invariants:
 
 - Doing a step twice is the same as doing it once: names are never used again, so "exists" and "is sealed" and "is
   gone" can only be the work of an earlier attempt.
 - A segment that has to be there and is not is an error; nothing is created in its place.
-
-Lengths and event counts of segments, asked for without waking those that sleep in Tier 2.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class StreamSegments:
         try:
             await self._segments.truncate(name, offset)
         except SegmentNotFoundError as error:
-            raise _missing(name) from error
+            raise _segment_is_missing(name) from error
 
     async def delete(self, names: Sequence[str]) -> None:
         """None of them exists afterwards."""
@@ -79,7 +79,7 @@ class StreamSegments:
         try:
             return await self._segments.seal(name)
         except SegmentNotFoundError as error:
-            raise _missing(name) from error
+            raise _segment_is_missing(name) from error
 
     async def _delete(self, name: str) -> None:
         try:
@@ -92,11 +92,6 @@ class StreamSegments:
             return await self._segments.info(name)
         except SegmentNotFoundError:
             return None
-
-
-def _missing(name: str) -> RetryLaterError:
-    # "Not found" would tell the client that there is no such stream. Repair brings the segment back, empty.
-    return RetryLaterError(f"a segment that its stream lists is missing name={name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +128,11 @@ class SegmentSizes:
         # A name sorts before everything that it is the beginning of.
         found = await self._segments.list_segments(prefix=name, limit=1)
         return found[0] if found and found[0].name == name else None
+
+
+def _segment_is_missing(name: str) -> RetryLaterError:
+    # "Not found" would tell the client that there is no such stream. Repair brings the segment back, empty.
+    return RetryLaterError(f"a segment that its stream lists is missing name={name!r}")
 
 
 def _size_of(properties: SegmentProperties) -> SegmentSize:

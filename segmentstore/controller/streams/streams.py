@@ -1,31 +1,26 @@
-"""All verbs and questions of streams in one hand.
+"""Streams: all verbs and questions in one hand; creating, updating, sealing and deleting a stream stand here.
 
-streams.creation.create(...)    streams.scaling.scale(...)         streams.queries.successors(...)
-streams.sealing.seal(...)       streams.truncation.truncate(...)
-streams.deletion.delete(...)    streams.configuring.update(...)
+    streams.creation.create(...)    streams.scaling.scale(...)         streams.queries.successors(...)
+    streams.sealing.seal(...)       streams.truncation.truncate(...)
+    streams.deletion.delete(...)    streams.configuring.update(...)
 
-Creating a stream: intent with configuration and first epoch, segments, the mark stream, active.
+| verb | steps |
+|---|---|
+| create | intent with configuration and first epoch, segments, the mark stream, active |
+| update | one batch, nothing to resume |
+| seal | the active segments are sealed and have no successors |
+| delete | of a sealed stream: its mark stream, what other components keep of it, its segments, its records, its name |
 
 Invariants:
 
 - A stream is visible once all of its segments and its mark stream exist.
 - First segments share the key space evenly; their numbers go on where the deleted stream of that name stopped.
-
-Changing what the user asked of a stream: one batch, nothing to resume.
-
-Invariant: the indexes of tags say exactly what the configurations say.
-
-Sealing a stream: its active segments are sealed and have no successors.
-
-Invariant: "no successors" is answered only once the stream's state says SEALED, which is written after the last
-segment was sealed (H75).
-
-Deleting a sealed stream: its mark stream, what other components keep of it, its segments, its records; last its name.
-
-Invariants:
-
+- The indexes of tags say exactly what the configurations say.
+- "No successors" is answered only once the stream's state says SEALED, which is written after the last segment was
+  sealed (H75).
 - The next free segment number outlives the stream, so a stream created again finds none of the old segments.
-- The state record goes last, in one batch with the name: until then whoever comes next goes on deleting.
+- The state record of a deleted stream goes last, in one batch with the name: until then whoever comes next goes on
+  deleting.
 """
 
 from collections.abc import Awaitable, Callable
@@ -84,6 +79,16 @@ from segmentstore.controller.streams.stream_segments import StreamSegments
 from segmentstore.controller.streams.truncation import Truncation
 from segmentstore.runtime.clock import WallClock
 
+MARK_CONFIGURATION = StreamConfigurationRecord(scaling=ScalingPolicy(segment_count_min=1))
+
+_LARGEST_SEGMENT_ID = segment_id_of(number=(1 << 31) - 1, creation_epoch=(1 << 31) - 1)
+
+Closing = Callable[[str, str], AbstractAsyncContextManager[None]]
+"""Keeps a stream (scope, name) free of unfinished business of another room while it is sealed."""
+
+Cleaning = Callable[[StreamHistory], Awaitable[None]]
+"""Removes what another room keeps of a stream that is being deleted; may be called again."""
+
 
 class Streams:
     """Builds the verbs over the doors; holds no state of its own."""
@@ -124,11 +129,6 @@ class Streams:
         )
         self.configuring = Configuring(operations=self.operations, settings=settings)
         self.queries = StreamQueries(operations=self.operations, segments=self.segments)
-
-
-_LARGEST_ID = segment_id_of(number=(1 << 31) - 1, creation_epoch=(1 << 31) - 1)
-
-MARK_CONFIGURATION = StreamConfigurationRecord(scaling=ScalingPolicy(segment_count_min=1))
 
 
 class Creation:
@@ -221,38 +221,6 @@ class Creation:
         await history.table.commit(batch)
 
 
-def check_names(scope: str, stream: str, settings: StreamSettings) -> None:
-    """Raises InvalidRequestError for names under which some later segment could not be created."""
-    if len(stream) > INTERNAL_NAME_LENGTH_MAX:
-        raise InvalidRequestError(f"a stream name is too long length={len(stream)}")
-    # The mark stream is created behind the intent: by then it is too late to refuse.
-    longer = mark_stream(stream) if is_user_name(stream) else stream
-    longest = transient_segment(
-        segment_name(scope, longer, _LARGEST_ID), writer_id=bytes(16), nonce=bytes(16)
-    )
-    if len(longest) > settings.segment_name_length_max:
-        excess = len(longest) - settings.segment_name_length_max
-        raise InvalidRequestError(
-            f"scope and stream name are too long together scope={scope!r} stream={stream!r} excess={excess}"
-        )
-
-
-def check_configuration(configuration: StreamConfigurationRecord, settings: StreamSettings) -> None:
-    """Raises InvalidRequestError."""
-    count = configuration.scaling.segment_count_min
-    if not 1 <= count <= settings.segments_per_stream_max:
-        raise InvalidRequestError(
-            f"a stream has 1 to {settings.segments_per_stream_max} segments count={count}"
-        )
-    if len(configuration.tags) > settings.tags_per_stream_max:
-        raise InvalidRequestError(f"a stream has too many tags count={len(configuration.tags)}")
-    for tag in configuration.tags:
-        if not 0 < len(tag) <= settings.tag_length_max:
-            raise InvalidRequestError(
-                f"a tag has 1 to {settings.tag_length_max} characters {tag!r}"
-            )
-
-
 class Configuring:
     """The verb update."""
 
@@ -284,10 +252,6 @@ class Configuring:
                 if tag not in configuration.tags:
                     batch.unlist_name(tag_index(tag), stream)
             await history.table.commit(batch)
-
-
-Closing = Callable[[str, str], AbstractAsyncContextManager[None]]
-"""Keeps a stream (scope, name) free of unfinished business of another room while it is sealed."""
 
 
 class Sealing:
@@ -341,10 +305,6 @@ class Sealing:
         batch.put(state_key(history.stream), replace(state.record, state=StreamState.SEALED), state)
         batch.unlist_name(PENDING_INDEX, history.stream)
         await history.table.commit(batch)
-
-
-Cleaning = Callable[[StreamHistory], Awaitable[None]]
-"""Removes what another room keeps of a stream that is being deleted; may be called again."""
 
 
 class Deletion:
@@ -455,3 +415,35 @@ class Deletion:
         batch.unlist_name(STREAMS_INDEX, stream)
         batch.unlist_name(PENDING_INDEX, stream)
         await table.commit(batch)
+
+
+def check_names(scope: str, stream: str, settings: StreamSettings) -> None:
+    """Raises InvalidRequestError for names under which some later segment could not be created."""
+    if len(stream) > INTERNAL_NAME_LENGTH_MAX:
+        raise InvalidRequestError(f"a stream name is too long length={len(stream)}")
+    # The mark stream is created behind the intent: by then it is too late to refuse.
+    longer = mark_stream(stream) if is_user_name(stream) else stream
+    longest = transient_segment(
+        segment_name(scope, longer, _LARGEST_SEGMENT_ID), writer_id=bytes(16), nonce=bytes(16)
+    )
+    if len(longest) > settings.segment_name_length_max:
+        excess = len(longest) - settings.segment_name_length_max
+        raise InvalidRequestError(
+            f"scope and stream name are too long together scope={scope!r} stream={stream!r} excess={excess}"
+        )
+
+
+def check_configuration(configuration: StreamConfigurationRecord, settings: StreamSettings) -> None:
+    """Raises InvalidRequestError."""
+    count = configuration.scaling.segment_count_min
+    if not 1 <= count <= settings.segments_per_stream_max:
+        raise InvalidRequestError(
+            f"a stream has 1 to {settings.segments_per_stream_max} segments count={count}"
+        )
+    if len(configuration.tags) > settings.tags_per_stream_max:
+        raise InvalidRequestError(f"a stream has too many tags count={len(configuration.tags)}")
+    for tag in configuration.tags:
+        if not 0 < len(tag) <= settings.tag_length_max:
+            raise InvalidRequestError(
+                f"a tag has 1 to {settings.tag_length_max} characters {tag!r}"
+            )

@@ -1,6 +1,8 @@
 """Brings transactions to the end that was promised: joins stages, merges what commits, deletes what aborts, forgets.
 
-One worker per stream that has something to do, inside one task group; a worker ends when nothing is left.
+TransactionCompleter has one worker per stream that has something to do, inside one task group; a worker ends when
+nothing is left. TransactionSweeper forgets later on what is finished: transactions, and fences that need not last; and
+the transactions that were written ahead in vain.
 
 Invariants:
 
@@ -11,16 +13,8 @@ Invariants:
 - Segments forget a transaction only after its commit is recorded (H74).
 - A transaction with stages takes all of them in before any of it goes into the stream. Until that is recorded its own
   segments stay where they are: a step that is done again finds what the step before it left.
-
-Deletes the segments of transactions that are aborted.
-
-Invariant: what stays is only what a transaction never had. An epoch that the stream does not have belonged to a stream
-of the same name that is gone; the segments of its transactions went with it.
-
-Forgets what is finished: transactions, and fences that need not last; and what was reserved in vain.
-
-Invariants:
-
+- What stays of an aborted transaction is only what it never had. An epoch that the stream does not have belonged to a
+  stream of the same name that is gone; the segments of its transactions went with it.
 - A finished transaction is remembered for `completed_seconds`, counted from the controller's start at least, unless its
   stream has more than `completed_per_stream_max` of them; and never forgotten before its segments have forgotten it.
 - A lasting fence goes with its stream and not before.
@@ -66,7 +60,7 @@ from segmentstore.runtime.clock import WallClock
 
 _LOG = logging.getLogger(__name__)
 
-_GONE = (ScopeNotFoundError, StreamNotFoundError)
+_STREAM_GONE_ERRORS = (ScopeNotFoundError, StreamNotFoundError)
 
 
 class TransactionCompleter:
@@ -185,7 +179,7 @@ class TransactionCompleter:
                 last_epoch=state.record.last_epoch,
                 transaction_id=name.transaction_id,
             )
-        except (*_GONE, EpochNotFoundError):
+        except (*_STREAM_GONE_ERRORS, EpochNotFoundError):
             return []
 
     # --- one stream ------------------------------------------------------------------------------
@@ -247,7 +241,7 @@ class TransactionCompleter:
                 history = await self._operations.history(book.scope, book.stream)
                 await history.state()
                 await self._join(book, history, transaction_id, record)
-            except _GONE as error:
+            except _STREAM_GONE_ERRORS as error:
                 _LOG.warning("stream=%s is gone with stages: %s", book.stream, error)
                 await self.drop(book, [transaction_id, *record.stages])
 
@@ -298,7 +292,7 @@ class TransactionCompleter:
             # Settles the stream first: that may be the end of a rolling commit, and the queue is another then.
             async with self._operations.exclusive(book.scope, book.stream) as history:
                 await self._commit_held(book, history)
-        except _GONE as error:
+        except _STREAM_GONE_ERRORS as error:
             _LOG.warning(
                 "stream=%s/%s is gone with its commits: %s", book.scope, book.stream, error
             )
@@ -370,7 +364,7 @@ class TransactionCompleter:
             history = await self._operations.history(book.scope, book.stream)
             await history.state()
             await self._aborts.delete(history, aborting)
-        except _GONE as error:
+        except _STREAM_GONE_ERRORS as error:
             _LOG.info("stream=%s/%s is gone with its aborts: %s", book.scope, book.stream, error)
             await self.drop(book, list(aborting))
             return
@@ -400,20 +394,15 @@ class TransactionCompleter:
                         if transaction_epoch_of(each) == epoch
                     },
                 )
-        except _GONE:
+        except _STREAM_GONE_ERRORS:
             _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
         for transaction_id in unforgotten:
             book.unforgotten.pop(transaction_id, None)
         book.forgets = False
 
 
-def numbers_of(epoch: EpochRecord) -> frozenset[int]:
-    """Segment numbers; equal ones mean equal ranges, because a number belongs to one range for ever."""
-    return frozenset(segment.number for segment in epoch.segments)
-
-
 class Aborts:
-    """May be done again."""
+    """Deletes the segments of transactions that are aborted; may be done again."""
 
     def __init__(self, *, segments: StreamSegments) -> None:
         self._segments = segments
@@ -511,3 +500,8 @@ class TransactionSweeper:
             and since + self._settings.completed_seconds <= now
             and application_id not in book.fences_moving
         ]
+
+
+def numbers_of(epoch: EpochRecord) -> frozenset[int]:
+    """Segment numbers; equal ones mean equal ranges, because a number belongs to one range for ever."""
+    return frozenset(segment.number for segment in epoch.segments)

@@ -1,4 +1,6 @@
-"""Writes down what becomes of a transaction, commit or abort, and what a call is told that came too late.
+"""Aborts transactions whose lease has run out (`end_leases`), and decides all others once: commit or abort.
+
+Here stand the leases of all open transactions. A call that comes too late is told how the transaction was decided.
 
 Invariants:
 
@@ -7,11 +9,6 @@ Invariants:
 - While a decision is being written the transaction is announced; whoever wants to decide it too waits for the outcome.
 - A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
 - Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
-
-Which transactions were not heard of for too long.
-
-Invariants:
-
 - A lease runs by the loop's clock, which neither jumps nor stands still while the process runs (H77). A controller
   that starts grants every open transaction the longest lease that a ping may have asked for: pings are in memory only,
   and it cannot know who tried to ping in between.
@@ -41,6 +38,8 @@ from segmentstore.controller.transactions.transaction_states import (
 from segmentstore.controller.transactions.transaction_table import TransactionName, TransactionTable
 
 _LOG = logging.getLogger(__name__)
+
+Name = TypeVar("Name")
 
 
 class Decisions:
@@ -222,11 +221,8 @@ class Decisions:
         self._completer.wake(book)
 
 
-Name = TypeVar("Name")
-
-
 class Leases(Generic[Name]):
-    """Deadlines in loop time. Renewing is O(log n): the old deadline is skipped when its time comes."""
+    """When each lease runs out, in loop time. Renewing is O(log n): the old deadline is skipped when its time comes."""
 
     def __init__(self) -> None:
         self._deadlines: dict[Name, tuple[float, int]] = {}

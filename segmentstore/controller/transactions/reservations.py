@@ -1,7 +1,20 @@
-"""Transactions that are written down before anybody begins them, so that a begin waits for its segments only.
+"""Ids of transactions, and transactions that are written down before anybody begins them.
 
-Where transactions begin one soon behind the other, the batch that records a commit also holds the records of as many
-transactions as it finishes: open ones, with ids of their own and without segments. A begin takes one of them.
+## Ids
+
+No two transactions share an id: those of one controller differ by the counter, those of two controllers by 32 + 62
+drawn bits.
+
+    bits 96 .. 127   the stream's epoch
+    bits 64 ..  95   drawn once per controller start
+    bit       63     0: one of the clients reads the lower half as a signed number and would lose the epoch
+    bits  0 ..  62   counter, from a drawn number on
+
+## Reservations
+
+A begin of a reserved transaction waits for its segments only. Where transactions begin one soon behind the other, the
+batch that records a commit also holds the records of as many transactions as it finishes: open ones, with ids of their
+own and without segments. A begin takes one of them.
 
 Invariants:
 
@@ -12,17 +25,6 @@ Invariants:
 - Its record holds the longest lease, which is what a transaction has after a start; nobody with a longer one gets it.
 - It belongs to the epoch that was current when it was written down; once that is over it is given back.
 - What is given back, or may have been written and may not, is removed by the next pass, and never handed out.
-
-Ids that no two transactions share.
-
-    bits 96 .. 127   the stream's epoch
-    bits 64 ..  95   drawn once per controller start
-    bit       63     0: one of the clients reads the lower half as a signed number and would lose the epoch
-    bits  0 ..  62   counter, from a drawn number on
-
-Invariants:
-
-- Two ids of one controller differ by the counter, those of two controllers by 32 + 62 drawn bits.
 """
 
 import asyncio
@@ -45,25 +47,28 @@ from segmentstore.controller.transactions.transaction_table import (
 )
 from segmentstore.runtime.clock import WallClock
 
+_ID_LOW_BITS = 63
+_ID_EPOCH_MAX = (1 << 31) - 1
+
 
 class TransactionIds:
-    """Hands out ids."""
+    """Hands out ids of transactions."""
 
     def __init__(self, *, random: Random) -> None:
         self._incarnation = random.getrandbits(32)
-        self._next = random.getrandbits(_LOW_BITS - 1)
+        self._next = random.getrandbits(_ID_LOW_BITS - 1)
 
     def take(self, *, epoch: int) -> int:
         """A new id for a transaction of the epoch. Raises InvalidRequestError if the epoch does not fit."""
-        if not 0 <= epoch <= _EPOCH_MAX:
+        if not 0 <= epoch <= _ID_EPOCH_MAX:
             raise InvalidRequestError(f"epoch is out of range epoch={epoch}")
-        low = self._next & ((1 << _LOW_BITS) - 1)
+        low = self._next & ((1 << _ID_LOW_BITS) - 1)
         self._next += 1
         return epoch << 96 | self._incarnation << 64 | low
 
 
 class Reservations:
-    """Decides how many, keeps them in the stream's book."""
+    """Decides how many transactions are written ahead, and keeps them in the stream's book."""
 
     def __init__(
         self,
@@ -141,7 +146,3 @@ class Reservations:
         book.given_back.update(dict.fromkeys(book.reserved))
         book.reserved.clear()
         return list(book.given_back)
-
-
-_LOW_BITS = 63
-_EPOCH_MAX = (1 << 31) - 1

@@ -1,25 +1,20 @@
-"""The controller's verbs of transactions.
+"""The controller's verbs of transactions, and what a stream's sealing and deleting do to its transactions.
 
-    create   record OPEN, then segments, then the answer (transactions.py)
-    commit   record COMMITTING, then the answer; merging follows (completer.py)
+    create   record OPEN, or one that was written ahead; then a segment beside each segment of the epoch; the answer
+    commit   record COMMITTING, then the answer; merging follows (`completion.py`)
     abort    record ABORTING, then the answer; deleting follows
     ping     a new lease, in memory only; a controller that starts grants the longest one
-    lease over, or the stream is to be sealed: as abort
+    lease over (`decisions.py`), or the stream is to be sealed: as abort
 
 Invariants:
 
 - An answer says only what is durable: after a commit was answered the transaction will be committed, whatever dies.
 - Commits of one stream take effect in the order of their calls.
-- A lease that was told of is kept, also by a controller that takes over before anybody has written.
 - A commit is never undone and an abort never becomes a commit; the later call is refused.
-
-Begins transactions: record OPEN, or one that was written ahead; then a segment beside each segment of the epoch.
-
-Invariants:
-
 - A transaction's record is older than its segments: a controller that dies in between leaves a transaction whose lease
   runs out, not segments that nobody knows.
-- One that is told of lives as long as its lease, also if another controller took over before anybody wrote.
+- A transaction that its owner was told of lives as long as its lease, also if another controller took over before
+  anybody wrote.
 """
 
 import asyncio
@@ -66,14 +61,14 @@ from segmentstore.runtime.clock import WallClock
 
 _LOG = logging.getLogger(__name__)
 
+PingStatus = api.PingTxnStatus
+
 _ABORTED = (TransactionState.ABORTING, TransactionState.ABORTED)
 _COMMITTED = (TransactionState.COMMITTING, TransactionState.COMMITTED)
 
-PingStatus = api.PingTxnStatus
-
 
 class Begins:
-    """Of all streams."""
+    """Begins transactions of all streams."""
 
     def __init__(
         self,
@@ -153,7 +148,7 @@ class Begins:
 
 
 class Transactions:
-    """Verbs, leases, and what is forgotten in the end."""
+    """The verbs of transactions, the start, and sealing and deleting a stream."""
 
     def __init__(
         self,

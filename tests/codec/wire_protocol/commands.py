@@ -7,9 +7,8 @@ from typing import cast, get_type_hints
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from segmentstore.codec.wire_protocol import administration, segments
+from segmentstore.codec.wire_protocol import administration, segments, tables
 from segmentstore.codec.wire_protocol import fields as forms
-from segmentstore.codec.wire_protocol import tables as table_entries
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.frames import COMMANDS
 from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
@@ -52,9 +51,9 @@ STRATEGIES: Mapping[object, SearchStrategy[object]] = {
     administration.StorageChunks: _tuples(
         st.builds(administration.StorageChunk, INT64S, INT64S, INT64S, TEXTS, st.booleans())
     ),
-    table_entries.Keys: _tuples(st.builds(_key, BYTES, INT64S)),
-    table_entries.Entries: _tuples(st.builds(_entry, BYTES, BYTES, INT64S)),
-    table_entries.Iterator: st.builds(table_entries.IteratorArguments, BYTES, BYTES, BYTES, BYTES),
+    tables.Keys: _tuples(st.builds(_key, BYTES, INT64S)),
+    tables.Entries: _tuples(st.builds(_entry, BYTES, BYTES, INT64S)),
+    tables.Iterator: st.builds(tables.IteratorArguments, BYTES, BYTES, BYTES, BYTES),
 }
 
 

@@ -6,12 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.wire_protocol import appends, reads, refusals, segments, tables
-from segmentstore.codec.wire_protocol import command as session
 from segmentstore.codec.wire_protocol.command import (
     FRAME_BYTES_MAX,
     FRAME_HEADER,
     PAYLOAD_BYTES_MAX,
     Command,
+    Event,
+    Hello,
+    Padding,
+    PartialEvent,
     frame,
 )
 from segmentstore.codec.wire_protocol.fields import ProtocolError, decode_text, encode_text
@@ -40,7 +43,7 @@ def test_every_command_reads_back_what_it_wrote(command: Command) -> None:
 @settings(max_examples=600, deadline=None)
 @given(any_command, st.binary(min_size=1, max_size=12))
 def test_fields_that_newer_peers_append_are_ignored(command: Command, more: bytes) -> None:
-    if isinstance(command, session.Padding | session.PartialEvent | session.Event):
+    if isinstance(command, Padding | PartialEvent | Event):
         return
     if any(name in type(command).__slots__ for name in ("iterator",)) or isinstance(
         command, appends.AppendBlock
@@ -119,11 +122,11 @@ def test_an_impossible_frame_length_is_refused_with_a_reason(length: int) -> Non
 
 
 def test_the_longest_frame_passes_and_one_byte_more_is_refused() -> None:
-    longest = session.Padding(bytes(PAYLOAD_BYTES_MAX)).encode()
+    longest = Padding(bytes(PAYLOAD_BYTES_MAX)).encode()
     assert len(longest) == FRAME_BYTES_MAX
     assert FrameSplitter().feed(longest) == [(-1, bytes(PAYLOAD_BYTES_MAX))]
     with pytest.raises(ProtocolError, match="too long"):
-        session.Padding(bytes(PAYLOAD_BYTES_MAX + 1)).encode()
+        Padding(bytes(PAYLOAD_BYTES_MAX + 1)).encode()
 
 
 def test_an_unknown_type_is_refused() -> None:
@@ -245,13 +248,13 @@ def test_any_bytes_are_text_or_a_protocol_error(content: bytes) -> None:
     [((16, 5), True), ((17, 5), True), ((15, 5), True), ((5, 5), True), ((4, 1), False)],
 )
 def test_versions_meet_when_the_ranges_overlap(theirs: tuple[int, int], meets: bool) -> None:
-    hello = session.Hello(*theirs)
+    hello = Hello(*theirs)
     assert hello.speaks(high_version=16, low_version=5) is meets
 
 
 def test_versions_from_the_future_do_not_meet() -> None:
-    assert not session.Hello(20, 17).speaks(high_version=16, low_version=5)
-    assert not session.Hello(5, 16).speaks(high_version=16, low_version=5), "an empty range"
+    assert not Hello(20, 17).speaks(high_version=16, low_version=5)
+    assert not Hello(5, 16).speaks(high_version=16, low_version=5), "an empty range"
 
 
 def test_every_command_is_frozen_and_has_its_own_type() -> None:
