@@ -1,1 +1,1 @@
-"""Nouns, errors and doors that every room shares. Imports only the standard library."""
+"""Nouns, errors and interfaces that every package shares; imports only the standard library."""

@@ -1,9 +1,9 @@
 """What users of the store hold in their hands: properties, attribute updates, read results, and the verbs.
 
-`SegmentApi` is spoken by one container and by the whole store alike, so that the HTTP and wire rooms
-need not know how many containers there are.
+`SegmentApi` is spoken by one container and by the whole store alike, so that the HTTP and wire servers need not know
+how many containers there are.
 
-What a segment may be called.
+What a segment may be called (check_segment_name):
 
 - 1 to 512 bytes of UTF-8, no NUL, no surrogate halves; everything else is the user's.
 - `<target>#transaction.<32 hex digits>` is a transaction of `<target>`: it lives in the same container, so it can be
@@ -19,6 +19,8 @@ from typing import NamedTuple, Protocol
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
+
+NAME_BYTES_MAX = 512
 
 
 class AttributeUpdateType(IntEnum):
@@ -232,9 +234,6 @@ class SegmentApi(Protocol):
         self, prefix: str = "", start_after: str = "", limit: int = 1000
     ) -> Sequence[SegmentProperties]:
         """Existing segments in name order, both those in memory and those only in Tier 2."""
-
-
-NAME_BYTES_MAX = 512
 
 
 def check_segment_name(name: str) -> None:

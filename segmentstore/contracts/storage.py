@@ -30,27 +30,6 @@ from segmentstore.contracts.identifiers import (
 
 
 @dataclass(frozen=True, slots=True)
-class ProposedImage:
-    """A chunk image: where it lies and which bytes of the segment it holds."""
-
-    start_offset: int
-    end_offset: int
-    object_key: str
-    position: int
-    size: int
-    file_crc32: int
-
-
-@dataclass(frozen=True, slots=True)
-class SwapProposal:
-    """Put `new` in the place of `old`: the same range of one segment, both in offset order."""
-
-    segment_id: SegmentId
-    old: Sequence[ProposedImage]
-    new: Sequence[ProposedImage]
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentRecord:
     """A segment as Tier 2 knows it: the state after exactly the operations up to `sequence_number`."""
 
@@ -240,6 +219,27 @@ class SnapshotInfo:
     epoch: int
     version: int
     """Of the root that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedImage:
+    """A chunk image: where it lies and which bytes of the segment it holds."""
+
+    start_offset: int
+    end_offset: int
+    object_key: str
+    position: int
+    size: int
+    file_crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapProposal:
+    """Put `new` in the place of `old`: the same range of one segment, both in offset order."""
+
+    segment_id: SegmentId
+    old: Sequence[ProposedImage]
+    new: Sequence[ProposedImage]
 
 
 KeptBytes: TypeAlias = Callable[[SegmentId, int, int], bytes | None]

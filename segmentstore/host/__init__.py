@@ -1,1 +1,1 @@
-"""Composition: settings, service builder, container manager and registry, standalone."""
+"""One process that runs containers: settings in, a running store out."""

@@ -1,10 +1,8 @@
-"""Makes what runs here equal to what is assigned here, and says what ended by itself.
+"""Makes what runs here equal to what is assigned here, and decides the assignment of a store on one machine.
 
-Each container that is assigned lives in one task: create, start, run, close. The manager starts that task when an
-assignment names the container and cancels it when a later one does not, or says that the container was elsewhere
-in between.
-
-Invariants:
+ContainerManager runs each assigned container in one task: create, start, run, close. It starts that task when an
+assignment names the container and cancels it when a later one does not, or says that the container was elsewhere in
+between.
 
 - M1  What runs converges to what is assigned.
 - M2  One transition per container id at a time: a container's next life begins after its task has ended, and the task
@@ -17,19 +15,16 @@ Invariants:
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
 
-Which containers this host runs, decided inside the process: the controller of a store on one machine.
-
-All containers belong to the one host. A container that is reported failed is taken out of the assignment and put back
-after a pause; each further failure doubles the pause up to a limit, and a container that ran well for a while starts
-again from the first pause (H42).
-
-Invariants:
+InProcessAssignmentSource decides, inside the process, which containers this host runs: all of them belong to the one
+host. A container that is reported failed is taken out of the assignment and put back after a pause; each further
+failure doubles the pause up to a limit, and a container that ran well for a while starts again from the first pause
+(H42).
 
 - Versions only grow (K1); a version names each container at most once, on one host (K2), and since when (K3): what was
   taken out and put back is there since it was put back.
 - A failed container is absent from the version that follows its report, and comes back in a later one at the earliest.
 - A container that failed because bytes are corrupt never comes back: a person must look first.
-- Nothing runs here: pauses end when a watcher looks, so there is no task to own and none to leak.
+- An assignment source runs nothing: pauses end when a watcher looks, so there is no task to own and none to leak.
 """
 
 import asyncio
@@ -52,6 +47,8 @@ from segmentstore.host.settings import RestartSettings
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 logger = logging.getLogger(__name__)
+
+_NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -185,12 +182,12 @@ class ContainerManager:
         life.container = container
         try:
             life.cause = await self._start_and_run(container, life)
-            self._registry.set_absent(container, reason=_reason(life.cause), failed=True)
+            self._registry.set_absent(container, reason=_failure_reason(life.cause), failed=True)
             logger.error(
                 "container=%d ended by itself%s: %s",
                 container_id,
                 " and will not be restarted" if is_corrupt(life.cause) else "",
-                _reason(life.cause),
+                _failure_reason(life.cause),
                 exc_info=life.cause if logger.isEnabledFor(logging.DEBUG) else None,
             )
         except asyncio.CancelledError:
@@ -247,15 +244,12 @@ class ContainerManager:
             self._settled.set()
 
 
-def _reason(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     """The first cause of a group of failures, as one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = str(error)
     return f"failed: {text}" if text else f"failed: {type(error).__name__}"
-
-
-_NEVER = float("inf")
 
 
 @dataclass(slots=True)

@@ -8,17 +8,10 @@
 Invariants:
 
 - A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone.
-- A store need not answer when the process starts (H41); what outlives one life of a container is made once, here.
-
-An object store that need not be there when the process starts (H41).
-
-The store behind it is started by the first call that reaches it. Until that succeeds every call raises StorageError,
-which containers understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
-
-Invariants:
-
-- The store behind is started at most once at a time, and no call reaches it before it is started.
-- Once started, a call costs one comparison more.
+- A store need not answer when the process starts (H41): all but that in memory are behind a LazyObjectStore, which
+  starts them by the first call that reaches it. Until that succeeds every call raises StorageError, which containers
+  understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
+- What outlives one life of a container is made once, here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +75,9 @@ class Tier2Stores:
         if place == "memory":
             self._stores = [MemoryObjectStore()] * len(lanes)
         elif place.startswith(S3_SCHEME):
-            bucket, self._metrics = _bucket(place, settings.s3, random, executor=threads.lane())
+            bucket, self._metrics = _open_bucket(
+                place, settings.s3, random, executor=threads.lane()
+            )
             self._stores = [bucket] * len(lanes)
         else:
             assert directory is not None, "tier 2 in files without a data directory"
@@ -118,7 +113,7 @@ class Tier2Stores:
             await store.close()
 
 
-def _bucket(
+def _open_bucket(
     place: str, settings: S3StoreSettings, random: Random, *, executor: Lane
 ) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
     # Only those who use S3 need its client library.

@@ -1,4 +1,7 @@
-"""The whole store as one SegmentApi: every verb goes to the container that owns the name.
+"""The whole store by name: every verb of segments and tables goes to the container that owns the name.
+
+SegmentStore is the store as one SegmentApi, TableStore as one TableApi. SegmentLayout says where a segment's bytes are
+in Tier 2, and where its events begin there, for servers that tell clients of it.
 
 Invariants:
 
@@ -6,14 +9,7 @@ Invariants:
 - Verbs touch exactly one container; `list_segments` and `flush(None)` touch all of them, or fail: a part of the
   answer is never passed off as the whole.
 - A merge across containers is refused, with the way out in the message; it is never a copy in disguise (H61).
-
-The whole store as one TableApi: every verb goes to the container that owns the table's name.
-
-A name is checked before it is hashed, and always goes to the same container (H60, H62).
-
-Where a segment's bytes are in Tier 2, and where its events begin there, for servers that tell clients of it.
-
-- A segment is looked up where it runs: a container that is not here raises ContainerNotFoundError.
+- The layout of a segment is looked up where it runs: a container that is not here raises ContainerNotFoundError.
 - What is not published yet has no layout; no answer stands in for it.
 """
 
@@ -42,9 +38,12 @@ from tier2.tiered_storage import TieredStorage
 
 LIST_LIMIT_MAX = 10_000
 
+StorageSource = Callable[[ContainerId], TieredStorage]
+"""Tier 2 of a running container. Raises ContainerNotFoundError."""
+
 
 class SegmentStore:
-    """Routes by name. Owns nothing; the containers are the registry's."""
+    """Routes the verbs of segments by name. Owns nothing; the containers are the registry's."""
 
     def __init__(self, *, registry: ContainerRegistry) -> None:
         self._registry = registry
@@ -160,7 +159,7 @@ class SegmentStore:
 
 
 class TableStore:
-    """Routes by name. Owns nothing; the containers are the registry's."""
+    """Routes the verbs of tables by name. Owns nothing; the containers are the registry's."""
 
     def __init__(self, *, registry: ContainerRegistry) -> None:
         self._registry = registry
@@ -177,10 +176,6 @@ class TableStore:
     def _container(self, name: str) -> SegmentContainer:
         check_segment_name(name)
         return self._registry.get(container_of(name, self._registry.container_count))
-
-
-StorageSource = Callable[[ContainerId], TieredStorage]
-"""Tier 2 of a running container. Raises ContainerNotFoundError."""
 
 
 class SegmentLayout:

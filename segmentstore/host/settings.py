@@ -1,10 +1,9 @@
-"""What the value of a setting must respect, kept beside the field that holds it.
+"""Every setting of the service: its name, unit, default, range, and the sentence that explains it.
 
-Every setting of the service: its name, unit, default, range, and the sentence that explains it.
-
-A setting is a field of one of the frozen dataclasses below; a section is a field of `ServiceSettings`. Its full name
-is `section.field`, as in a TOML file; its environment variable is `SEGMENTSTORE_SECTION_FIELD`. Where values come from,
-and which source wins, is `setting_sources`.
+A setting is a field of one of the frozen dataclasses below; a section is a field of `ServiceSettings`. What the value
+must respect (SettingRule) is kept beside the field that holds it. Its full name is `section.field`, as in a TOML file;
+its environment variable is `SEGMENTSTORE_SECTION_FIELD`. Where values come from, and which source wins, is decided in
+`setting_sources.py`.
 
 Invariants:
 
@@ -12,7 +11,7 @@ Invariants:
 - Every setting has a default, a sentence and a range (or a list of choices); `check_setting` refuses what is outside.
 - Settings are values: nothing here opens, reads or starts anything.
 
-Retention of segments by name, as a person writes it in one setting.
+Retention of segments by name, as a person writes it in one setting (`retention.rules`):
 
     PREFIX=LIMIT[+LIMIT][;PREFIX=...]      e.g.  logs/=7d+100GiB; metrics/=30d; =365d
 
@@ -27,6 +26,24 @@ from typing import TypeAlias, cast
 from containers.container_settings import RetentionRule
 from segmentstore.codec.quantities import parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
+
+MIB = 1 << 20
+GIB = 1 << 30
+_WORDS_FOR_NO_ADDRESS = {
+    "wire.address": ("off",),
+    "wire.advertised_address": ("",),
+    "controller.address": ("off",),
+}
+
+SettingValue: TypeAlias = int | float | str
+
+
+class SettingsError(InvalidRequestError):
+    """Settings that cannot be used. `problems` has one sentence for each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +72,6 @@ def text(default: str, sentence: str, *choices: str) -> str:
     """A field with text; one of the choices, if there are any."""
     rule = SettingRule(sentence, choices=choices)
     return field(default=default, metadata={"rule": rule})
-
-
-SettingValue: TypeAlias = int | float | str
-
-MIB = 1 << 20
-GIB = 1 << 30
-
-
-class SettingsError(InvalidRequestError):
-    """Settings that cannot be used. `problems` has one sentence for each."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +397,7 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         "controller.address": settings.controller.address,
     }
     for name, address in addresses.items():
-        if not _is_address(address) and address not in _NO_ADDRESS.get(name, ()):
+        if not _is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):
             problems.append(f"{name} must be HOST:PORT, not {address!r}")
     place = settings.tier2.place
     if place not in ("volumes", "filesystem", "memory") and not place.startswith("s3://"):
@@ -412,13 +415,6 @@ def check_relations(settings: ServiceSettings) -> list[str]:
     return problems
 
 
-_NO_ADDRESS = {
-    "wire.address": ("off",),
-    "wire.advertised_address": ("",),
-    "controller.address": ("off",),
-}
-
-
 def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
     return bool(host) and port.isascii() and port.isdigit() and int(port) <= 65535
@@ -432,17 +428,17 @@ def split_address(address: str) -> tuple[str, int]:
 
 def parse_retention_rules(text: str) -> tuple[RetentionRule, ...]:
     """Raises ValueError with a sentence."""
-    return tuple(_rule(part.strip()) for part in text.split(";") if part.strip())
+    return tuple(_retention_rule(part.strip()) for part in text.split(";") if part.strip())
 
 
-def _rule(text: str) -> RetentionRule:
+def _retention_rule(text: str) -> RetentionRule:
     prefix, equals, limits = text.rpartition("=")
     if not equals:
         raise ValueError(f"a retention rule is PREFIX=LIMIT, such as logs/=7d, not {text!r}")
     age: float | None = None
     size: int | None = None
     for limit in limits.split("+"):
-        seconds = _seconds_or_none(limit)
+        seconds = _retention_seconds_or_none(limit)
         if seconds is not None and age is None:
             age = seconds
         elif seconds is None and size is None:
@@ -452,7 +448,7 @@ def _rule(text: str) -> RetentionRule:
     return RetentionRule(prefix=prefix.strip(), age_seconds=age, bytes_max=size)
 
 
-def _seconds_or_none(limit: str) -> float | None:
+def _retention_seconds_or_none(limit: str) -> float | None:
     if limit.strip()[-1:].isdigit():
         raise ValueError(f"a retention limit needs a unit, such as 7d or 100GiB, not {limit!r}")
     try:

@@ -1,1 +1,1 @@
-"""The HTTP face: Durable Streams at /v1/stream, the segment verbs at /v1/segments, /health and /metrics."""
+"""The HTTP server: Durable Streams at /v1/stream, the segment verbs at /v1/segments, /health and /metrics."""

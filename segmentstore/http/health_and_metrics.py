@@ -1,14 +1,14 @@
-"""What `/health` says: 200 while every expected container takes appends, 503 otherwise, and why.
+"""`/health`, `/metrics`, and the counts of requests that `/metrics` polls.
 
-Counts of what the server answered: plain numbers that `/metrics` polls.
+`/health` says 200 while every expected container takes appends, 503 otherwise, and why.
 
-`/metrics` in the Prometheus text format, made from snapshots at the moment it is asked for.
+`/metrics` is in the Prometheus text format, made from snapshots at the moment it is asked for:
 
     segmentstore_container_<name>{container="n"}       every number of SegmentContainer.metrics()
     segmentstore_http_requests_total{verb,status}
     segmentstore_http_request_duration_seconds{verb}   histogram
-    segmentstore_http_<name>                           every other number of the HTTP room
-    segmentstore_<name>                                numbers of the process's other faces
+    segmentstore_http_<name>                           every other number of the HTTP server
+    segmentstore_<name>                                numbers of the process's other servers
 
 A name that ends in `_total` is a counter, every other one a gauge. Nothing else in this project imports the exporter.
 """
@@ -27,6 +27,26 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from segmentstore.contracts.containers import ContainerHealth
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LATENCY_BOUNDS_SECONDS = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    10,
+)
+
+ContainerMetrics = Mapping[int, Mapping[str, float]]
+"""Per container id, what SegmentContainer.metrics() gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +103,6 @@ def container_as_json(container: ContainerHealth) -> dict[str, object]:
     }
 
 
-LATENCY_BOUNDS_SECONDS = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    10,
-)
-
-
 class LatencyHistogram:
     """Durations of one verb, in buckets of LATENCY_BOUNDS_SECONDS and one above."""
 
@@ -132,20 +135,6 @@ class RequestStatistics:
         histogram.add(seconds)
 
 
-ContainerMetrics = Mapping[int, Mapping[str, float]]
-"""Per container id, what SegmentContainer.metrics() gives."""
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class _Collector(Collector):
-    def __init__(self, exposition: "MetricsExposition") -> None:
-        self._exposition = exposition
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._exposition.families()
-
-
 class MetricsExposition:
     """Polls snapshots and writes them down."""
 
@@ -162,7 +151,7 @@ class MetricsExposition:
         self._gauges = gauges
         self._node = node
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(self))
+        self._registry.register(_MetricsCollector(self))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -191,12 +180,12 @@ class MetricsExposition:
             durations.add_metric([verb], buckets, histogram.sum_seconds)
         yield durations
         for name, value in sorted(self._gauges().items()):
-            family = _family(f"segmentstore_http_{name}", "Of the HTTP server.", [])
+            family = _metric_family(f"segmentstore_http_{name}", "Of the HTTP server.", [])
             family.add_metric([], value)
             yield family
 
         for name, value in sorted(self._node().items()):
-            family = _family(f"segmentstore_{name}", "Of the process.", [])
+            family = _metric_family(f"segmentstore_{name}", "Of the process.", [])
             family.add_metric([], value)
             yield family
 
@@ -204,7 +193,7 @@ class MetricsExposition:
         containers = self._containers()
         names = sorted({name for numbers in containers.values() for name in numbers})
         for name in names:
-            family = _family(
+            family = _metric_family(
                 f"segmentstore_container_{name}", "Of one segment container.", ["container"]
             )
             for container, numbers in sorted(containers.items()):
@@ -213,7 +202,15 @@ class MetricsExposition:
             yield family
 
 
-def _family(
+class _MetricsCollector(Collector):
+    def __init__(self, exposition: "MetricsExposition") -> None:
+        self._exposition = exposition
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._exposition.families()
+
+
+def _metric_family(
     name: str, documentation: str, labels: list[str]
 ) -> CounterMetricFamily | GaugeMetricFamily:
     if name.endswith("_total"):

@@ -1,13 +1,13 @@
-"""Segment names as they stand in a URL.
+"""What comes in: segment names in paths, request bodies within their budgets, numbers and JSON.
 
-The name is everything behind the route's prefix in the *raw* path, percent-decoded exactly once: `%2F` is a
-slash like any other, `%252F` is the three characters `%2F`.
+A name is everything behind the route's prefix in the *raw* path, percent-decoded exactly once: `%2F` is a slash like
+any other, `%252F` is the three characters `%2F`.
 
 - A name is UTF-8, at most `name_bytes_max` bytes, and holds no control character.
 - None of its parts (between slashes) is empty, `.` or `..`: no proxy or file system may read it as a path step.
 - `__ds` as first part is reserved for the control APIs of Durable Streams.
 
-Request bodies: read whole, within a limit each, a limit together, and a time.
+A body is read whole, within a limit each, a limit together, and a time.
 
 - A body larger than its limit is refused from its Content-Length, before a byte of it is read.
 - Bytes count against the shared budget from before they are read until the caller's `async with` ends, which is after
@@ -25,48 +25,15 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from segmentstore.contracts.errors import (
-    InvalidRequestError,
-)
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.http import header_names
-from segmentstore.http.responses import (
-    Refusal,
-    bad_request,
-    busy,
-    too_large,
-)
-
-
-def parse_json(text: str | bytes) -> object:
-    """Raises InvalidRequestError."""
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"not JSON: {error}") from error
-    return value
-
-
-_COUNT = re.compile("[0-9]{1,18}")
-
-
-def parse_count(text: str | None, name: str, default: int) -> int:
-    """A number in a query. Raises Refusal (400)."""
-    if text is None:
-        return default
-    if _COUNT.fullmatch(text) is None:
-        raise bad_request(f"{name} is not a number value={text[:32]!r}")
-    return int(text)
-
-
-def is_true(value: str | None) -> bool:
-    """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
-    return value is not None and value.strip().lower() == "true"
-
+from segmentstore.http.responses import Refusal, bad_request, busy, too_large
 
 RESERVED_PART = "__ds"
-
-_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_QUERY_COUNT = re.compile("[0-9]{1,18}")
+_BODY_PIECE_BYTES = 64 << 10
 
 
 @lru_cache(maxsize=4096)
@@ -92,7 +59,7 @@ def name_of_path(raw_name: str, name_bytes_max: int) -> str:
 
 def check_name(name: str) -> None:
     """Raises InvalidRequestError if no segment may have this name (its length aside)."""
-    if _CONTROL.search(name):
+    if _CONTROL_CHARACTER.search(name):
         raise InvalidRequestError(f"name holds a control character name={name!r}")
     for part in name.split("/"):
         if part in {"", ".", ".."}:
@@ -102,9 +69,6 @@ def check_name(name: str) -> None:
 def is_reserved(name: str) -> bool:
     """Whether the name belongs to the control APIs."""
     return name == RESERVED_PART or name.startswith(RESERVED_PART + "/")
-
-
-_PIECE_BYTES = 64 << 10
 
 
 class BodyBudget:
@@ -197,7 +161,7 @@ class BodyReader:
         while not request.content.at_eof():
             try:
                 async with asyncio.timeout_at(deadline):
-                    piece = await request.content.read(_PIECE_BYTES)
+                    piece = await request.content.read(_BODY_PIECE_BYTES)
             except TimeoutError as error:
                 raise Refusal(
                     408, f"the body took too long seconds_max={self._seconds_max}", kind="invalid"
@@ -213,3 +177,26 @@ def refuse_encoding(request: web.BaseRequest) -> None:
     encoding = request.headers[header_names.CONTENT_ENCODING]
     if encoding.lower() != "identity":
         raise Refusal(415, f"content encoding is not supported value={encoding!r}", kind="invalid")
+
+
+def parse_count(text: str | None, name: str, default: int) -> int:
+    """A number in a query. Raises Refusal (400)."""
+    if text is None:
+        return default
+    if _QUERY_COUNT.fullmatch(text) is None:
+        raise bad_request(f"{name} is not a number value={text[:32]!r}")
+    return int(text)
+
+
+def is_true(value: str | None) -> bool:
+    """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
+    return value is not None and value.strip().lower() == "true"
+
+
+def parse_json(text: str | bytes) -> object:
+    """Raises InvalidRequestError."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"not JSON: {error}") from error
+    return value

@@ -1,16 +1,9 @@
-"""Headers that every answer carries, and the shapes of small answers.
+"""What goes out: refusals by kind, security and CORS headers, the 204 of a plain append.
 
-Content is foreign: browsers must neither guess its type (nosniff) nor run it in this server's origin (CSP sandbox), or
-a stored text/html would be stored cross-site scripting.
-
-How the HTTP room says no: one exception with a status, and the status of every error of the store.
-
-The body is always JSON: {"error": a sentence, "kind": what to do about it}.
-
-The answer to a plain append, the most frequent one by far: put together and written in one piece.
-
-- It says what every other 204 of this room says; only the way there is shorter.
-- A client that does not read its answers is not answered further (the writer's limit holds here too).
+- Content is foreign: browsers must neither guess its type (nosniff) nor run it in this server's origin (CSP sandbox),
+  or a stored text/html would be stored cross-site scripting.
+- A refusal is one exception with a status; every error of the store has a status by its kind. The body is always JSON:
+  {"error": a sentence, "kind": what to do about it}.
 """
 
 import json
@@ -32,42 +25,18 @@ CONTENT_HEADERS: Mapping[str, str] = {
     **SECURITY_HEADERS,
     "Content-Security-Policy": "sandbox; default-src 'none'",
 }
-_METHODS = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
-
-
-class CrossOrigin:
-    """What browsers of other origins may do (CORS)."""
-
-    def __init__(self, allow_origin: str) -> None:
-        self._headers: Mapping[str, str] = {}
-        self._preflight: Mapping[str, str] = {}
-        if allow_origin:
-            self._headers = {
-                "Access-Control-Allow-Origin": allow_origin,
-                "Access-Control-Expose-Headers": header_names.RESPONSE_HEADERS_EXPOSED,
-            }
-            self._preflight = {
-                **self._headers,
-                "Access-Control-Allow-Methods": _METHODS,
-                "Access-Control-Allow-Headers": header_names.REQUEST_HEADERS_ALLOWED,
-                "Access-Control-Max-Age": "86400",
-            }
-
-    def add_to(self, response: web.StreamResponse) -> None:
-        """Before the response is prepared."""
-        response.headers.update(self._headers)
-
-    def preflight(self) -> web.Response:
-        """The answer to OPTIONS."""
-        return web.Response(
-            status=204, headers={**SECURITY_HEADERS, **self._preflight, "Allow": _METHODS}
-        )
-
-
-def json_response(status: int, value: object) -> web.Response:
-    """An answer of this server's own making."""
-    headers = {**SECURITY_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
-    return web.Response(status=status, headers=headers, body=json.dumps(value).encode())
+_METHODS_ALLOWED = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
+_SECURITY_HEADER_LINES = "".join(f"{name}: {value}\r\n" for name, value in SECURITY_HEADERS.items())
+STATUS_OF_KIND: Mapping[ErrorKind, int] = {
+    ErrorKind.INVALID: 400,
+    ErrorKind.NOT_FOUND: 404,
+    ErrorKind.CONFLICT: 409,
+    ErrorKind.TOO_LARGE: 413,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.FULL: 507,
+    ErrorKind.FENCED: 410,
+    ErrorKind.CORRUPT: 500,
+}
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -104,16 +73,18 @@ def refusal_response(refusal: Refusal) -> web.Response:
     return web.Response(status=refusal.status, headers=headers, body=refusal.body())
 
 
-STATUS_OF_KIND: Mapping[ErrorKind, int] = {
-    ErrorKind.INVALID: 400,
-    ErrorKind.NOT_FOUND: 404,
-    ErrorKind.CONFLICT: 409,
-    ErrorKind.TOO_LARGE: 413,
-    ErrorKind.UNAVAILABLE: 503,
-    ErrorKind.FULL: 507,
-    ErrorKind.FENCED: 410,
-    ErrorKind.CORRUPT: 500,
-}
+def refusal_of(error: SegmentStoreError, retry_after_seconds: int) -> Refusal:
+    """The HTTP answer to an error of the store."""
+    status = STATUS_OF_KIND[error.kind]
+    headers = {"Retry-After": str(retry_after_seconds)} if status == 503 else None
+    return Refusal(status, str(error), kind=error.kind.value, headers=headers)
+
+
+def refusal_of_http(error: web.HTTPException) -> Refusal:
+    """The same shape for what aiohttp itself refuses."""
+    kind = "too_large" if error.status == 413 else "invalid"
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+    return Refusal(error.status, error.reason or "refused", kind=kind, headers=headers)
 
 
 def bad_request(sentence: str) -> Refusal:
@@ -155,21 +126,39 @@ def busy(sentence: str, retry_after_seconds: int) -> Refusal:
     return Refusal(503, sentence, kind="unavailable", headers=headers)
 
 
-def refusal_of(error: SegmentStoreError, retry_after_seconds: int) -> Refusal:
-    """The HTTP answer to an error of the store."""
-    status = STATUS_OF_KIND[error.kind]
-    headers = {"Retry-After": str(retry_after_seconds)} if status == 503 else None
-    return Refusal(status, str(error), kind=error.kind.value, headers=headers)
+def json_response(status: int, value: object) -> web.Response:
+    """An answer of this server's own making."""
+    headers = {**SECURITY_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
+    return web.Response(status=status, headers=headers, body=json.dumps(value).encode())
 
 
-def refusal_of_http(error: web.HTTPException) -> Refusal:
-    """The same shape for what aiohttp itself refuses."""
-    kind = "too_large" if error.status == 413 else "invalid"
-    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-    return Refusal(error.status, error.reason or "refused", kind=kind, headers=headers)
+class CrossOrigin:
+    """What browsers of other origins may do (CORS)."""
 
+    def __init__(self, allow_origin: str) -> None:
+        self._headers: Mapping[str, str] = {}
+        self._preflight: Mapping[str, str] = {}
+        if allow_origin:
+            self._headers = {
+                "Access-Control-Allow-Origin": allow_origin,
+                "Access-Control-Expose-Headers": header_names.RESPONSE_HEADERS_EXPOSED,
+            }
+            self._preflight = {
+                **self._headers,
+                "Access-Control-Allow-Methods": _METHODS_ALLOWED,
+                "Access-Control-Allow-Headers": header_names.REQUEST_HEADERS_ALLOWED,
+                "Access-Control-Max-Age": "86400",
+            }
 
-_HEAD_COMMON = "".join(f"{name}: {value}\r\n" for name, value in SECURITY_HEADERS.items())
+    def add_to(self, response: web.StreamResponse) -> None:
+        """Before the response is prepared."""
+        response.headers.update(self._headers)
+
+    def preflight(self) -> web.Response:
+        """The answer to OPTIONS."""
+        return web.Response(
+            status=204, headers={**SECURITY_HEADERS, **self._preflight, "Allow": _METHODS_ALLOWED}
+        )
 
 
 class HttpDate:
@@ -189,9 +178,13 @@ class HttpDate:
 
 
 class PlainAppendResponse(web.StreamResponse):
-    """204 to a plain append: written in one piece, past the stages that every other answer goes through.
+    """204 to a plain append, the most frequent answer by far: put together and written in one piece.
 
-    They cost more than the append. What is added to `headers` before prepare() is sent too.
+    It goes past the stages that every other answer goes through, which cost more than the append.
+
+    - It says what every other 204 of this package says; only the way there is shorter.
+    - What is added to `headers` before prepare() is sent too.
+    - A client that does not read its answers is not answered further (the writer's limit holds here too).
     """
 
     def __init__(self, *, next_offset: str, date: str) -> None:
@@ -210,7 +203,7 @@ class PlainAppendResponse(web.StreamResponse):
         self._stays_open = request.keep_alive
         head = "HTTP/1.1" if request.version == HttpVersion11 else "HTTP/1.0"
         head += (
-            f" 204 No Content\r\n{_HEAD_COMMON}Stream-Next-Offset: {self._next_offset}\r\n"
+            f" 204 No Content\r\n{_SECURITY_HEADER_LINES}Stream-Next-Offset: {self._next_offset}\r\n"
             f"Date: {self._date}\r\n"
         )
         if self.headers:

@@ -22,13 +22,6 @@ alone has no verb, so there the name is the whole rest. A segment called `a/info
 
 Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
 
-GET /v1/segments/{name}/read: a stretch of any size, in bounded pieces.
-
-- The answer's length is fixed when it begins (Content-Length), from what exists then; it never waits for more.
-- One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
-- If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one. What
-  the first of them meets is the answer: it begins only when they are there.
-
 Attributes as JSON: keys and values are bytes or numbers in the store and text in a request.
 
     bytes that are UTF-8 and do not begin with "hex:"    the text itself
@@ -91,11 +84,23 @@ from segmentstore.http.stream_attributes import configuration_of, is_reserved_ke
 from segmentstore.http.stream_directory import StreamDirectory, StreamHandleCache
 from segmentstore.http.stream_ranges import gather
 
+UPDATES_MAX = 1_000
+"""Updates of one request."""
+_HEX_MARK = "hex:"
+_ATTRIBUTE_NUMBER_MIN, _ATTRIBUTE_NUMBER_MAX = -(1 << 63), (1 << 63) - 1
+_UPDATE_FIELDS = frozenset({"key", "value", "type", "comparison"})
+
 Verb = Callable[[web.BaseRequest, str], Coroutine[None, None, web.StreamResponse]]
 
 
 class SegmentStreaming:
-    """Handles big reads."""
+    """Handles GET {name}/read: a stretch of any size, in bounded pieces.
+
+    - The answer's length is fixed when it begins (Content-Length), from what exists then; it never waits for more.
+    - One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
+    - If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one.
+      What the first of them meets is the answer: it begins only when they are there.
+    """
 
     def __init__(
         self, *, segments: SegmentApi, settings: HttpSettings, cross_origin: CrossOrigin
@@ -373,31 +378,6 @@ def properties_as_json(properties: SegmentProperties) -> dict[str, object]:
     }
 
 
-UPDATES_MAX = 1_000
-"""Updates of one request."""
-
-_HEX = "hex:"
-_NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
-_UPDATE_FIELDS = frozenset({"key", "value", "type", "comparison"})
-
-
-def text_of_bytes(value: bytes) -> str:
-    """The text form; bytes_of_text() gives the bytes back."""
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return _HEX + value.hex()
-    return _HEX + value.hex() if text.startswith(_HEX) else text
-
-
-def bytes_of_text(text: str) -> bytes:
-    """Raises InvalidRequestError for broken hexadecimal digits."""
-    try:
-        return bytes.fromhex(text[len(_HEX) :]) if text.startswith(_HEX) else text.encode()
-    except ValueError as error:
-        raise InvalidRequestError(f"attribute text is malformed value={text[:64]!r}") from error
-
-
 def attributes_as_json(
     attributes: Mapping[AttributeKey, AttributeValue],
 ) -> dict[str, int | str]:
@@ -406,6 +386,15 @@ def attributes_as_json(
         text_of_bytes(key): text_of_bytes(value) if isinstance(value, bytes) else value
         for key, value in attributes.items()
     }
+
+
+def text_of_bytes(value: bytes) -> str:
+    """The text form; bytes_of_text() gives the bytes back."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return _HEX_MARK + value.hex()
+    return _HEX_MARK + value.hex() if text.startswith(_HEX_MARK) else text
 
 
 def updates_of_json(updates: object) -> list[AttributeUpdate]:
@@ -439,16 +428,16 @@ def _parse_update(update: object) -> AttributeUpdate:
         update_type = AttributeUpdateType[str(type_name).upper()]
     except KeyError as error:
         raise InvalidRequestError(f"no such attribute update type={type_name!r}") from error
-    value = _parse_value(update.get("value"))
+    value = _parse_attribute_value(update.get("value"))
     if update_type is AttributeUpdateType.ACCUMULATE and not isinstance(value, int):
         raise InvalidRequestError("accumulate needs a number")
     if update_type is AttributeUpdateType.REPLACE_IF_GREATER and not isinstance(value, int):
         raise InvalidRequestError("replace_if_greater needs a number")
-    comparison = _parse_value(update.get("comparison"))
+    comparison = _parse_attribute_value(update.get("comparison"))
     return AttributeUpdate(AttributeKey(key), value, update_type, comparison)
 
 
-def _parse_value(value: object) -> AttributeValue | None:
+def _parse_attribute_value(value: object) -> AttributeValue | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -460,7 +449,17 @@ def _parse_value(value: object) -> AttributeValue | None:
             )
         return encoded
     if isinstance(value, int) and not isinstance(value, bool):
-        if _NUMBER_MIN <= value <= _NUMBER_MAX:
+        if _ATTRIBUTE_NUMBER_MIN <= value <= _ATTRIBUTE_NUMBER_MAX:
             return value
         raise InvalidRequestError(f"attribute number does not fit 64 bits value={value}")
     raise InvalidRequestError("an attribute value is a number, text or null")
+
+
+def bytes_of_text(text: str) -> bytes:
+    """Raises InvalidRequestError for broken hexadecimal digits."""
+    try:
+        return (
+            bytes.fromhex(text[len(_HEX_MARK) :]) if text.startswith(_HEX_MARK) else text.encode()
+        )
+    except ValueError as error:
+        raise InvalidRequestError(f"attribute text is malformed value={text[:64]!r}") from error

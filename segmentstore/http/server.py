@@ -1,20 +1,19 @@
-"""A listening socket for the application.
+"""The HTTP server: its socket, start and shutdown, and its parts put together.
 
-aiohttp's low-level server: its parser and its protocol, without its router, its applications and their middleware,
-which would find the one handler anew for each request.
+build_application() makes one handler over a SegmentApi, and what has to run beside it; HttpServer listens for it.
 
-close() stops accepting, ends long polls and event streams, lets requests under way finish within `shutdown_seconds`,
-and then drops what is left. Commits that were submitted go on in the containers.
+    /v1/stream/{name}     Durable Streams (stream_*.py)
+    /v1/segments...       segment verbs (segment_verbs.py)
+    /v1/flush             POST: everything is in Tier 2 (segment_verbs.py)
+    /v1/containers...     swaps that compactors propose (tier2_verbs.py)
+    /v1/backups...        points in time of the store (tier2_verbs.py)
+    /v1/clocks/settle     POST: a person says that the present time is right (H77)
+    /health, /metrics     (health_and_metrics.py)
 
-Puts the room together: one handler over a SegmentApi, and what has to run beside it.
-
-/v1/stream/{name}     Durable Streams (stream_*.py)
-/v1/segments...       segment verbs (segment_verbs.py)
-/v1/flush             POST: everything is in Tier 2 (segment_verbs.py)
-/v1/containers...     swaps that compactors propose (tier2_verbs.py)
-/v1/backups...        points in time of the store (tier2_verbs.py)
-/v1/clocks/settle     POST: a person says that the present time is right (H77)
-/health, /metrics
+- aiohttp's low-level server: its parser and its protocol, without its router, its applications and their middleware,
+  which would find the one handler anew for each request.
+- close() stops accepting, ends long polls and event streams, lets requests under way finish within `shutdown_seconds`,
+  and then drops what is left. Commits that were submitted go on in the containers.
 """
 
 import asyncio
@@ -217,7 +216,7 @@ def build_application(
     )
     router = Router(
         directory=shared.directory,
-        create=_create(shared, executor),
+        create=_build_stream_create(shared, executor),
         append=StreamAppend(
             directory=shared.directory,
             bodies=shared.bodies,
@@ -225,8 +224,8 @@ def build_application(
             wall_clock=wall_clock,
             executor=executor,
         ),
-        read=_read(shared, wall_clock, random),
-        verbs=_verbs(shared, health),
+        read=_build_stream_read(shared, wall_clock, random),
+        verbs=_build_segment_verbs(shared, health),
         swaps=SwapVerbs(owners=swap_owners, bodies=shared.bodies, settings=settings),
         backups=BackupVerbs(owners=backup_owners),
         health=health,
@@ -285,7 +284,7 @@ def _shared_parts(
     )
 
 
-def _create(shared: SharedParts, executor: Executor | None) -> StreamCreate:
+def _build_stream_create(shared: SharedParts, executor: Executor | None) -> StreamCreate:
     return StreamCreate(
         directory=shared.directory,
         forks=StreamForks(
@@ -297,7 +296,7 @@ def _create(shared: SharedParts, executor: Executor | None) -> StreamCreate:
     )
 
 
-def _read(shared: SharedParts, wall_clock: WallClock, random: Random) -> StreamRead:
+def _build_stream_read(shared: SharedParts, wall_clock: WallClock, random: Random) -> StreamRead:
     return StreamRead(
         directory=shared.directory,
         events=StreamEvents(
@@ -314,7 +313,7 @@ def _read(shared: SharedParts, wall_clock: WallClock, random: Random) -> StreamR
     )
 
 
-def _verbs(shared: SharedParts, health: Callable[[], NodeHealth]) -> SegmentVerbs:
+def _build_segment_verbs(shared: SharedParts, health: Callable[[], NodeHealth]) -> SegmentVerbs:
     return SegmentVerbs(
         segments=shared.segments,
         directory=shared.directory,

@@ -1,9 +1,12 @@
 """POST /v1/stream/{name}: append, append and close, or close.
 
-The hot path of the room. Its order (what is refused before what) is the protocol's:
+The hot path of the package. Its order (what is refused before what) is the protocol's:
 
     1 header syntax 400 -> 2 empty body, or none of a type 400 -> 3 absent 404, deleted 410 -> 4 closed -> 5 content
     type 409 -> 6 producer 403, 400, duplicate 204, gap 409 -> 7 Stream-Seq 409 -> 8 JSON 400
+
+StreamAppend parses, judges and appends. decide_append() is steps 5 to 8: what the protocol's state says of one append.
+judge() is step 6: what a stream does with the (id, epoch, sequence) of an idempotent producer. Both are pure.
 
 - A request is judged against *pending* attributes and submitted in the same stretch, with no await in between; the
   attributes it changes travel in the operation of its bytes, as compare-and-set on what it was judged by (H73).
@@ -14,11 +17,7 @@ The hot path of the room. Its order (what is refused before what) is the protoco
 A plain append (no producer, no Stream-Seq, no close; the type that was accepted last; bytes stored as they come) has
 nothing to be judged by, so that steps 1 to 8 come down to a look at the headers and `append()`.
 
-What the protocol's state says of one append: steps 5 to 8 of `stream_append`. Pure.
-
-5 content type 409 -> 6 producer 403, 400, duplicate 204, gap 409 -> 7 Stream-Seq 409 -> 8 JSON 400
-
-Idempotent producers: what a stream does with (id, epoch, sequence) of a request. Pure decisions.
+Idempotent producers:
 
 | known record | request | verdict |
 |---|---|---|
@@ -87,7 +86,10 @@ from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
 from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.clock import WallClock
 
-_ATTEMPTS_MAX = 8
+_APPEND_ATTEMPTS_MAX = 8
+NUMBER_MAX = (1 << 53) - 1
+"""What a JavaScript client can count exactly."""
+_PRODUCER_NUMBER = re.compile("[0-9]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,10 @@ class AppendDecision:
     @property
     def accepted(self) -> bool:
         return self.refusal is None and self.duplicate_of is None
+
+
+ACCEPTED = AppendDecision([])
+"""Nothing speaks against the request, and nothing is changed but bytes."""
 
 
 class StreamAppend:
@@ -228,7 +234,7 @@ class StreamAppend:
             raise bad_request("a body needs a Content-Type")
         asked.body = asked.payload = body
         loop = asyncio.get_running_loop()
-        for _ in range(_ATTEMPTS_MAX):
+        for _ in range(_APPEND_ATTEMPTS_MAX):
             pin = self._pins.lease_nowait(name)
             if pin is None:
                 pin = await self._open(name)
@@ -406,8 +412,39 @@ def is_plain(headers: Mapping[str, str], pin: StreamHandle) -> bool:
     )
 
 
-ACCEPTED = AppendDecision([])
-"""Nothing speaks against the request, and nothing is changed but bytes."""
+def producer_claim(
+    producer_id: str | None,
+    epoch: str | None,
+    sequence: str | None,
+    *,
+    producer_id_bytes_max: int,
+) -> ProducerClaim | None:
+    """Parse the three headers: all or none. Raises Refusal (400)."""
+    if producer_id is None and epoch is None and sequence is None:
+        return None
+    if producer_id is None or epoch is None or sequence is None:
+        raise bad_request("Producer-Id, Producer-Epoch and Producer-Seq belong together")
+    if not producer_id:
+        raise bad_request("Producer-Id is empty")
+    # Headers arrive decoded with surrogates for bytes that are not UTF-8.
+    if any("\ud800" <= character <= "\udfff" for character in producer_id):
+        raise bad_request("Producer-Id is not UTF-8")
+    length = len(producer_id.encode())
+    if length > producer_id_bytes_max:
+        raise bad_request(
+            f"Producer-Id is too long bytes={length} bytes_max={producer_id_bytes_max}"
+        )
+    return ProducerClaim(
+        producer_id,
+        _producer_number("Producer-Epoch", epoch),
+        _producer_number("Producer-Seq", sequence),
+    )
+
+
+def _producer_number(name: str, text: str) -> int:
+    if _PRODUCER_NUMBER.fullmatch(text) is None or int(text) > NUMBER_MAX:
+        raise bad_request(f"{name} is not a number from 0 to {NUMBER_MAX} value={text[:32]!r}")
+    return int(text)
 
 
 def decide_append(
@@ -463,12 +500,6 @@ def decide_append(
     return AppendDecision(updates)
 
 
-NUMBER_MAX = (1 << 53) - 1
-"""What a JavaScript client can count exactly."""
-
-_NUMBER = re.compile("[0-9]{1,16}")
-
-
 class Verdict(Enum):
     """What to do with a producer's request."""
 
@@ -480,7 +511,7 @@ class Verdict(Enum):
 
 
 def judge(known: ProducerRecord | None, claim: ProducerClaim) -> Verdict:
-    """The table above."""
+    """By the table of idempotent producers, at the top of this file."""
     if known is None:
         return Verdict.ACCEPT if claim.sequence == 0 else Verdict.GAP
     if claim.epoch < known.epoch:
@@ -495,39 +526,6 @@ def judge(known: ProducerRecord | None, claim: ProducerClaim) -> Verdict:
 def expected_sequence(known: ProducerRecord | None) -> int:
     """The sequence that a gap lacks."""
     return 0 if known is None else known.sequence + 1
-
-
-def producer_claim(
-    producer_id: str | None,
-    epoch: str | None,
-    sequence: str | None,
-    *,
-    producer_id_bytes_max: int,
-) -> ProducerClaim | None:
-    """Parse the three headers: all or none. Raises Refusal (400)."""
-    if producer_id is None and epoch is None and sequence is None:
-        return None
-    if producer_id is None or epoch is None or sequence is None:
-        raise bad_request("Producer-Id, Producer-Epoch and Producer-Seq belong together")
-    if not producer_id:
-        raise bad_request("Producer-Id is empty")
-    # Headers arrive decoded with surrogates for bytes that are not UTF-8.
-    if any("\ud800" <= character <= "\udfff" for character in producer_id):
-        raise bad_request("Producer-Id is not UTF-8")
-    length = len(producer_id.encode())
-    if length > producer_id_bytes_max:
-        raise bad_request(
-            f"Producer-Id is too long bytes={length} bytes_max={producer_id_bytes_max}"
-        )
-    return ProducerClaim(
-        producer_id, _number("Producer-Epoch", epoch), _number("Producer-Seq", sequence)
-    )
-
-
-def _number(name: str, text: str) -> int:
-    if _NUMBER.fullmatch(text) is None or int(text) > NUMBER_MAX:
-        raise bad_request(f"{name} is not a number from 0 to {NUMBER_MAX} value={text[:32]!r}")
-    return int(text)
 
 
 def refuse(verdict: Verdict, known: ProducerRecord | None, claim: ProducerClaim) -> Refusal:

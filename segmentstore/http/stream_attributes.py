@@ -23,7 +23,7 @@ Keys (reserved: the segment verbs refuse to set them, see `is_reserved_key`):
 
 A segment without them was made by the segment verbs: as a stream it is application/octet-stream and never expires.
 
-RFC 3339 instants as `Stream-Expires-At` carries them: a date, a time, and `Z` or a numeric offset.
+An RFC 3339 instant, as `Stream-Expires-At` carries it, is a date, a time, and `Z` or a numeric offset.
 """
 
 import json
@@ -45,6 +45,13 @@ _CORE_NAMESPACE = CORE_ATTRIBUTE_PREFIX + b"stream"
 _EXTENDED_NAMESPACE = b"stream/"
 _PRODUCER_PREFIX = _EXTENDED_NAMESPACE + b"producer/"
 _PRODUCER_RECORD = struct.Struct(">QQ")
+
+INSTANT_CHARACTERS_MAX = 40
+
+# fromisoformat alone takes dates, week numbers and instants without an offset, which are not RFC 3339.
+_INSTANT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
 
 
 def _core_key(number: int) -> AttributeKey:
@@ -206,15 +213,8 @@ def configuration_of(attributes: Mapping[AttributeKey, AttributeValue]) -> Strea
     )
 
 
-# fromisoformat alone takes dates, week numbers and instants without an offset, which are not RFC 3339.
-_INSTANT = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
-)
-INSTANT_CHARACTERS_MAX = 40
-
-
 def instant_ms(text: str) -> int:
-    """Unix time in milliseconds. Raises InvalidRequestError."""
+    """The Unix time in milliseconds of an RFC 3339 instant. Raises InvalidRequestError."""
     if len(text) > INSTANT_CHARACTERS_MAX or _INSTANT.fullmatch(text) is None:
         raise InvalidRequestError(
             f"not an RFC 3339 instant value={text[:INSTANT_CHARACTERS_MAX]!r}"

@@ -1,33 +1,11 @@
 """Which streams exist, for all verbs: a segment that is neither expired, nor half created, nor deleted.
 
-- A stream that is over is removed by whoever notices it first: a request for it, or the sweep.
+StreamDirectory finds, expires and deletes streams. It keeps the open segments of hot streams (StreamHandleCache), the
+last accesses by which streams expire (StreamExpiry), and the names that forks keep taken (ForkRegistry).
+
+- A stream that is over is removed by what notices it first: a request for it, or the sweep.
 - A create that crashed before its first bytes were stored left a segment marked `initialising`; it counts as absent and
   the next create of that name removes it.
-
-When a stream is over: `Stream-Expires-At` by the wall clock, `Stream-TTL` by the last access.
-
-- The last access is volatile, in the loop's time: reads must not write. A stream that this process has not seen before
-  counts as accessed now, so a restart (or a full table) lets streams live longer, never shorter.
-- Nothing is over while the clocks are not trusted (H77).
-
-Which streams have forks: a stream that is deleted while forks of it exist answers 410 until the last fork is gone.
-
-A fork copies its inherited bytes, so it needs nothing of its source. What remains is the source's name: it stays taken.
-The registry of a source is a small segment of its own (under a prefix that users cannot reach), because the source
-itself may be sealed when it is forked and is really removed when it is deleted. Its name is `__ds/forks/` and the
-SHA-256 of the source's name in hexadecimal digits, so that a name of the greatest length has room for one.
-
-- The registry exists from the first fork on; it counts forks up before the copy begins and down after a fork is gone.
-- A crash in between leaves the count too high: the name of a deleted source then stays taken. Never data.
-
-Segments that stay resolved between two appends.
-
-Opening a segment resolves its name, activates it and pins it, which costs more than the append itself. A hot
-stream therefore keeps its open segment here, least recently used last out.
-
-- At most `count_max` idle pins are kept; a pin idle for `idle_seconds` is released, so nothing stays pinned for ever.
-- A pin that was forgotten (its segment was deleted, or its container stopped) is never handed out again.
-- A pin is released only when nobody uses it.
 """
 
 import asyncio
@@ -64,6 +42,8 @@ from segmentstore.runtime.keyed_locks import NameLocks
 
 logger = logging.getLogger(__name__)
 
+_FORK_REGISTRY_PREFIX = RESERVED_PART + "/forks/"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
@@ -75,213 +55,6 @@ class OpenStream:
     configuration: StreamConfiguration
 
 
-class ForkRegistry:
-    """Counts forks by the name of their source."""
-
-    def __init__(self, *, segments: SegmentApi) -> None:
-        self._segments = segments
-
-    async def is_deleted(self, name: str) -> bool:
-        """Whether the stream was deleted and its name is still taken by its forks."""
-        attributes = await self._attributes(name)
-        return attributes is not None and DELETED_KEY in attributes
-
-    async def count_up(self, source: str) -> None:
-        """A fork of the source begins."""
-        with suppress(SegmentExistsError):
-            await self._segments.create(_registry_of(source))
-        await self._accumulate(source, 1)
-
-    async def count_down(self, source: str) -> ForkOrigin | None:
-        """A fork of the source is gone; if that frees the source's name, what the source itself was forked from."""
-        attributes = await self._attributes(source)
-        if attributes is None:
-            return None
-        count = attributes.get(FORK_COUNT_KEY)
-        if isinstance(count, int) and count > 1:
-            await self._accumulate(source, -1)
-            return None
-        await self._segments.delete(_registry_of(source))
-        if DELETED_KEY not in attributes:
-            return None
-        return configuration_of(attributes).fork_origin
-
-    async def delete_source(self, name: str, origin: ForkOrigin | None) -> bool:
-        """Before a stream is deleted: keep its name taken if it has forks. True if it has."""
-        if await self._attributes(name) is None:
-            return False
-        updates = [AttributeUpdate(DELETED_KEY, 1)]
-        if origin is not None:
-            updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
-        await self._segments.update_attributes(_registry_of(name), updates)
-        return True
-
-    async def _accumulate(self, source: str, change: int) -> None:
-        update = AttributeUpdate(FORK_COUNT_KEY, change, AttributeUpdateType.ACCUMULATE)
-        await self._segments.update_attributes(_registry_of(source), [update])
-
-    async def _attributes(self, name: str) -> dict[AttributeKey, AttributeValue] | None:
-        try:
-            return dict(await self._segments.attributes(_registry_of(name)))
-        except SegmentNotFoundError:
-            return None
-
-
-class StreamHandle:
-    """One open segment, with what a stream's appends need to know of it."""
-
-    __slots__ = (
-        "configuration",
-        "content_type_accepted",
-        "forgotten",
-        "last_used",
-        "opened",
-        "segment",
-        "takes_plain_bytes",
-        "users",
-    )
-
-    def __init__(self, segment: Segment, opened: AbstractAsyncContextManager[Segment]) -> None:
-        self.segment = segment
-        self.opened = opened
-        self.configuration: StreamConfiguration = configuration_of(segment.info().core_attributes)
-        self.takes_plain_bytes = not (self.configuration.may_expire or self.configuration.is_json)
-        """Whether a body of the right type is stored as it comes, and nothing else happens."""
-        self.content_type_accepted = self.configuration.content_type
-        """The last Content-Type header that matched: clients repeat themselves."""
-        self.users = 0
-        self.last_used = 0.0
-        self.forgotten = False
-
-
-class StreamHandleCache:
-    """A bounded cache of open segments. Use: pin = lease_nowait(name) or await lease(name); ...; release(pin)."""
-
-    def __init__(self, *, segments: SegmentApi, count_max: int, idle_seconds: float) -> None:
-        self._segments = segments
-        self._count_max = count_max
-        self._idle_seconds = idle_seconds
-        self._pins: OrderedDict[str, StreamHandle] = OrderedDict()
-        self._retired: deque[StreamHandle] = deque()
-
-    def __len__(self) -> int:
-        return len(self._pins)
-
-    def lease_nowait(self, name: str) -> StreamHandle | None:
-        """The kept pin of that name, None if there is none."""
-        pin = self._pins.get(name)
-        if pin is not None:
-            pin.users += 1
-            self._pins.move_to_end(name)
-        return pin
-
-    async def lease(self, name: str) -> StreamHandle:
-        """Raises what open_segment raises."""
-        await self._close_retired()
-        opened = self._segments.open_segment(name)
-        segment = await opened.__aenter__()
-        pin = StreamHandle(segment, opened)
-        pin.users = 1
-        if name in self._pins:
-            # Somebody else opened it meanwhile; one of the two serves the next request.
-            pin.forgotten = True
-            return pin
-        self._pins[name] = pin
-        while len(self._pins) > self._count_max:
-            self._retire(next(iter(self._pins)))
-        return pin
-
-    def release(self, pin: StreamHandle, now: float) -> None:
-        """The other end of a lease; `now` is the loop's time."""
-        assert pin.users > 0, f"released more often than leased name={pin.segment.name!r}"
-        pin.users -= 1
-        pin.last_used = now
-        if pin.forgotten and pin.users == 0:
-            self._retired.append(pin)
-
-    async def forget(self, name: str, pin: StreamHandle | None = None) -> None:
-        """Hand it out no more: for a pin that met the end of its segment, or before a delete."""
-        if name in self._pins and pin in (None, self._pins[name]):
-            self._retire(name)
-        await self._close_retired()
-
-    async def release_idle(self, now: float) -> None:
-        """Called by the tick."""
-        while self._pins:
-            name, pin = next(iter(self._pins.items()))
-            if pin.users or now - pin.last_used < self._idle_seconds:
-                break
-            self._retire(name)
-        await self._close_retired()
-
-    async def close(self) -> None:
-        """Release every pin that nobody uses, and forget the rest."""
-        while self._pins:
-            self._retire(next(iter(self._pins)))
-        await self._close_retired()
-
-    def check(self) -> None:
-        """Prove the bounds and that no forgotten pin is handed out. O(n)."""
-        assert len(self._pins) <= self._count_max, f"pins={len(self._pins)} max={self._count_max}"
-        for name, pin in self._pins.items():
-            assert not pin.forgotten, f"a forgotten pin is still handed out name={name!r}"
-        for pin in self._retired:
-            assert pin.users == 0, f"retired in use name={pin.segment.name!r} users={pin.users}"
-
-    def _retire(self, name: str) -> None:
-        pin = self._pins.pop(name)
-        pin.forgotten = True
-        if pin.users == 0:
-            self._retired.append(pin)
-
-    async def _close_retired(self) -> None:
-        while self._retired:
-            await self._retired.popleft().opened.__aexit__(None, None, None)
-
-
-class StreamExpiry:
-    """Remembers last accesses and judges ages."""
-
-    def __init__(self, *, clock_watch: ClockWatch, wall_clock: WallClock, streams_max: int) -> None:
-        self._clock_watch = clock_watch
-        self._wall_clock = wall_clock
-        self._streams_max = streams_max
-        self._accessed: OrderedDict[tuple[int, int], float] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._accessed)
-
-    def touch(self, properties: SegmentProperties, configuration: StreamConfiguration) -> None:
-        """The stream was read or written now."""
-        if configuration.time_to_live_seconds is not None:
-            self._remember((properties.container_id, properties.segment_id))
-
-    def is_over(self, properties: SegmentProperties, configuration: StreamConfiguration) -> bool:
-        """Whether the stream counts as absent. Asking is no access, except the very first time."""
-        if not configuration.may_expire or not self._clock_watch.trusted():
-            return False
-        expires_at_ms = configuration.expires_at_ms
-        if expires_at_ms is not None and self._wall_clock.now_ms() >= expires_at_ms:
-            return True
-        time_to_live = configuration.time_to_live_seconds
-        if time_to_live is None:
-            return False
-        key = (properties.container_id, properties.segment_id)
-        if key not in self._accessed:
-            self._remember(key)
-        return asyncio.get_running_loop().time() - self._accessed[key] >= time_to_live
-
-    def forget(self, properties: SegmentProperties) -> None:
-        """The stream is gone."""
-        self._accessed.pop((properties.container_id, properties.segment_id), None)
-
-    def _remember(self, key: tuple[int, int]) -> None:
-        self._accessed[key] = asyncio.get_running_loop().time()
-        self._accessed.move_to_end(key)
-        if len(self._accessed) > self._streams_max:
-            self._accessed.popitem(last=False)
-
-
 class StreamDirectory:
     """Finds, expires and deletes streams."""
 
@@ -289,9 +62,9 @@ class StreamDirectory:
         self,
         *,
         segments: SegmentApi,
-        pins: StreamHandleCache,
-        expiry: StreamExpiry,
-        forks: ForkRegistry,
+        pins: "StreamHandleCache",
+        expiry: "StreamExpiry",
+        forks: "ForkRegistry",
     ) -> None:
         self.segments = segments
         self.pins = pins
@@ -404,8 +177,238 @@ class StreamDirectory:
         return page[-1].name if len(page) == count_max else ""
 
 
-_PREFIX = RESERVED_PART + "/forks/"
+class StreamHandle:
+    """One open segment, with what a stream's appends need to know of it."""
+
+    __slots__ = (
+        "configuration",
+        "content_type_accepted",
+        "forgotten",
+        "last_used",
+        "opened",
+        "segment",
+        "takes_plain_bytes",
+        "users",
+    )
+
+    def __init__(self, segment: Segment, opened: AbstractAsyncContextManager[Segment]) -> None:
+        self.segment = segment
+        self.opened = opened
+        self.configuration: StreamConfiguration = configuration_of(segment.info().core_attributes)
+        self.takes_plain_bytes = not (self.configuration.may_expire or self.configuration.is_json)
+        """Whether a body of the right type is stored as it comes, and nothing else happens."""
+        self.content_type_accepted = self.configuration.content_type
+        """The last Content-Type header that matched: clients repeat themselves."""
+        self.users = 0
+        self.last_used = 0.0
+        self.forgotten = False
 
 
-def _registry_of(source: str) -> str:
-    return _PREFIX + hashlib.sha256(source.encode()).hexdigest()
+class StreamHandleCache:
+    """Segments that stay resolved between two appends.
+
+    Use: pin = lease_nowait(name) or await lease(name); ...; release(pin).
+
+    Opening a segment resolves its name, activates it and pins it, which costs more than the append itself. A hot
+    stream therefore keeps its open segment here, least recently used first out.
+
+    - At most `count_max` idle pins are kept; a pin idle for `idle_seconds` is released, so nothing stays pinned for
+      ever.
+    - A pin that was forgotten (its segment was deleted, or its container stopped) is never handed out again.
+    - A pin is released only when nobody uses it.
+    """
+
+    def __init__(self, *, segments: SegmentApi, count_max: int, idle_seconds: float) -> None:
+        self._segments = segments
+        self._count_max = count_max
+        self._idle_seconds = idle_seconds
+        self._pins: OrderedDict[str, StreamHandle] = OrderedDict()
+        self._retired: deque[StreamHandle] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def lease_nowait(self, name: str) -> StreamHandle | None:
+        """The kept pin of that name, None if there is none."""
+        pin = self._pins.get(name)
+        if pin is not None:
+            pin.users += 1
+            self._pins.move_to_end(name)
+        return pin
+
+    async def lease(self, name: str) -> StreamHandle:
+        """Raises what open_segment raises."""
+        await self._close_retired()
+        opened = self._segments.open_segment(name)
+        segment = await opened.__aenter__()
+        pin = StreamHandle(segment, opened)
+        pin.users = 1
+        if name in self._pins:
+            # Somebody else opened it meanwhile; one of the two serves the next request.
+            pin.forgotten = True
+            return pin
+        self._pins[name] = pin
+        while len(self._pins) > self._count_max:
+            self._retire(next(iter(self._pins)))
+        return pin
+
+    def release(self, pin: StreamHandle, now: float) -> None:
+        """The other end of a lease; `now` is the loop's time."""
+        assert pin.users > 0, f"released more often than leased name={pin.segment.name!r}"
+        pin.users -= 1
+        pin.last_used = now
+        if pin.forgotten and pin.users == 0:
+            self._retired.append(pin)
+
+    async def forget(self, name: str, pin: StreamHandle | None = None) -> None:
+        """Hand it out no more: for a pin that met the end of its segment, or before a delete."""
+        if name in self._pins and pin in (None, self._pins[name]):
+            self._retire(name)
+        await self._close_retired()
+
+    async def release_idle(self, now: float) -> None:
+        """Called by the tick."""
+        while self._pins:
+            name, pin = next(iter(self._pins.items()))
+            if pin.users or now - pin.last_used < self._idle_seconds:
+                break
+            self._retire(name)
+        await self._close_retired()
+
+    async def close(self) -> None:
+        """Release every pin that nobody uses, and forget the rest."""
+        while self._pins:
+            self._retire(next(iter(self._pins)))
+        await self._close_retired()
+
+    def check(self) -> None:
+        """Prove the bounds and that no forgotten pin is handed out. O(n)."""
+        assert len(self._pins) <= self._count_max, f"pins={len(self._pins)} max={self._count_max}"
+        for name, pin in self._pins.items():
+            assert not pin.forgotten, f"a forgotten pin is still handed out name={name!r}"
+        for pin in self._retired:
+            assert pin.users == 0, f"retired in use name={pin.segment.name!r} users={pin.users}"
+
+    def _retire(self, name: str) -> None:
+        pin = self._pins.pop(name)
+        pin.forgotten = True
+        if pin.users == 0:
+            self._retired.append(pin)
+
+    async def _close_retired(self) -> None:
+        while self._retired:
+            await self._retired.popleft().opened.__aexit__(None, None, None)
+
+
+class StreamExpiry:
+    """When a stream is over: `Stream-Expires-At` by the wall clock, `Stream-TTL` by the last access.
+
+    - The last access is volatile, in the loop's time: reads must not write. A stream that this process has not seen
+      before counts as accessed now, so a restart (or a full table) lets streams live longer, never shorter.
+    - Nothing is over while the clocks are not trusted (H77).
+    """
+
+    def __init__(self, *, clock_watch: ClockWatch, wall_clock: WallClock, streams_max: int) -> None:
+        self._clock_watch = clock_watch
+        self._wall_clock = wall_clock
+        self._streams_max = streams_max
+        self._accessed: OrderedDict[tuple[int, int], float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._accessed)
+
+    def touch(self, properties: SegmentProperties, configuration: StreamConfiguration) -> None:
+        """The stream was read or written now."""
+        if configuration.time_to_live_seconds is not None:
+            self._remember((properties.container_id, properties.segment_id))
+
+    def is_over(self, properties: SegmentProperties, configuration: StreamConfiguration) -> bool:
+        """Whether the stream counts as absent. Asking is no access, except the very first time."""
+        if not configuration.may_expire or not self._clock_watch.trusted():
+            return False
+        expires_at_ms = configuration.expires_at_ms
+        if expires_at_ms is not None and self._wall_clock.now_ms() >= expires_at_ms:
+            return True
+        time_to_live = configuration.time_to_live_seconds
+        if time_to_live is None:
+            return False
+        key = (properties.container_id, properties.segment_id)
+        if key not in self._accessed:
+            self._remember(key)
+        return asyncio.get_running_loop().time() - self._accessed[key] >= time_to_live
+
+    def forget(self, properties: SegmentProperties) -> None:
+        """The stream is gone."""
+        self._accessed.pop((properties.container_id, properties.segment_id), None)
+
+    def _remember(self, key: tuple[int, int]) -> None:
+        self._accessed[key] = asyncio.get_running_loop().time()
+        self._accessed.move_to_end(key)
+        if len(self._accessed) > self._streams_max:
+            self._accessed.popitem(last=False)
+
+
+class ForkRegistry:
+    """Which streams have forks: one that is deleted while forks of it exist answers 410 until the last fork is gone.
+
+    A fork copies its inherited bytes, so it needs nothing of its source. What remains is the source's name: it stays
+    taken. The registry of a source is a small segment of its own (under a prefix that users cannot reach), because the
+    source itself may be sealed when it is forked and is really removed when it is deleted. Its name is `__ds/forks/`
+    and the SHA-256 of the source's name in hexadecimal digits, so that a name of the greatest length has room for one.
+
+    - The registry exists from the first fork on; it counts forks up before the copy begins and down after a fork is
+      gone.
+    - A crash in between leaves the count too high: the name of a deleted source then stays taken. Never data.
+    """
+
+    def __init__(self, *, segments: SegmentApi) -> None:
+        self._segments = segments
+
+    async def is_deleted(self, name: str) -> bool:
+        """Whether the stream was deleted and its name is still taken by its forks."""
+        attributes = await self._attributes(name)
+        return attributes is not None and DELETED_KEY in attributes
+
+    async def count_up(self, source: str) -> None:
+        """A fork of the source begins."""
+        with suppress(SegmentExistsError):
+            await self._segments.create(_fork_registry_of(source))
+        await self._accumulate(source, 1)
+
+    async def count_down(self, source: str) -> ForkOrigin | None:
+        """A fork of the source is gone; if that frees the source's name, what the source itself was forked from."""
+        attributes = await self._attributes(source)
+        if attributes is None:
+            return None
+        count = attributes.get(FORK_COUNT_KEY)
+        if isinstance(count, int) and count > 1:
+            await self._accumulate(source, -1)
+            return None
+        await self._segments.delete(_fork_registry_of(source))
+        if DELETED_KEY not in attributes:
+            return None
+        return configuration_of(attributes).fork_origin
+
+    async def delete_source(self, name: str, origin: ForkOrigin | None) -> bool:
+        """Before a stream is deleted: keep its name taken if it has forks. True if it has."""
+        if await self._attributes(name) is None:
+            return False
+        updates = [AttributeUpdate(DELETED_KEY, 1)]
+        if origin is not None:
+            updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
+        await self._segments.update_attributes(_fork_registry_of(name), updates)
+        return True
+
+    async def _accumulate(self, source: str, change: int) -> None:
+        update = AttributeUpdate(FORK_COUNT_KEY, change, AttributeUpdateType.ACCUMULATE)
+        await self._segments.update_attributes(_fork_registry_of(source), [update])
+
+    async def _attributes(self, name: str) -> dict[AttributeKey, AttributeValue] | None:
+        try:
+            return dict(await self._segments.attributes(_fork_registry_of(name)))
+        except SegmentNotFoundError:
+            return None
+
+
+def _fork_registry_of(source: str) -> str:
+    return _FORK_REGISTRY_PREFIX + hashlib.sha256(source.encode()).hexdigest()

@@ -1,8 +1,4 @@
-"""From what a client asked for to a byte offset of a stream.
-
-A stretch of a stream: bytes, or in JSON mode whole messages.
-
-Reading a stretch of a segment: gather what is there, or wait for what comes next.
+"""From an offset that a client asked for to bytes: whole messages in JSON mode, what is there now, or waiting for more.
 
 Bytes that come out are owned by the caller (H53); at most about the asked length is held.
 """
@@ -23,13 +19,18 @@ from segmentstore.http.responses import bad_request, gone
 from segmentstore.http.stream_attributes import StreamConfiguration
 from segmentstore.http.stream_directory import OpenStream
 
+_KINDS_WITH_BYTES = (ReadResultEntryKind.CACHE, ReadResultEntryKind.STORAGE)
+
 
 def byte_offset(
     requested: RequestedOffset,
     properties: SegmentProperties,
     configuration: StreamConfiguration,
 ) -> int:
-    """Raises Refusal: 410 (an earlier stream of that name, or truncated bytes), 400 (past the end)."""
+    """Where the requested offset lies in the stream.
+
+    Raises Refusal: 410 (an earlier stream of that name, or truncated bytes), 400 (past the end).
+    """
     match requested.place:
         case OffsetPlace.START:
             return properties.start_offset
@@ -84,16 +85,8 @@ async def read_piece(stream: OpenStream, offset: int, bytes_max: int) -> bytes:
     return content
 
 
-_WITH_BYTES = (ReadResultEntryKind.CACHE, ReadResultEntryKind.STORAGE)
-
-
-def _entries(segment: Segment, offset: int, length: int) -> AsyncGenerator[ReadResultEntry, None]:
-    # The door promises an iterator held in `aclosing`, so one with aclose(); its type does not say so.
-    return segment.read(offset, length)
-
-
 async def gather(segment: Segment, offset: int, length_max: int) -> bytes:
-    """What can be read now from `offset` on, up to `length_max` bytes; b"" at the end.
+    """What can be read of the segment now, from `offset` on, up to `length_max` bytes; b"" at the end.
 
     Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError, StorageError.
     """
@@ -105,7 +98,7 @@ async def gather(segment: Segment, offset: int, length_max: int) -> bytes:
         async for entry in entries:
             if entry.kind is ReadResultEntryKind.TRUNCATED:
                 await entry.content()
-            if entry.kind not in _WITH_BYTES:
+            if entry.kind not in _KINDS_WITH_BYTES:
                 break
             pieces.append(await entry.content())
             length += len(pieces[-1])
@@ -125,3 +118,8 @@ async def wait_for_bytes(segment: Segment, offset: int, length_max: int) -> byte
             content = await entry.content()
             return content if len(content) <= length_max else content[:length_max]
     raise AssertionError(f"a read without a first entry name={segment.name!r} offset={offset}")
+
+
+def _entries(segment: Segment, offset: int, length: int) -> AsyncGenerator[ReadResultEntry, None]:
+    # The door promises an iterator held in `aclosing`, so one with aclose(); its type does not say so.
+    return segment.read(offset, length)

@@ -1,11 +1,14 @@
-"""GET and HEAD /v1/stream/{name}: catch-up reads and long polls.
+"""GET and HEAD /v1/stream/{name}: catch-up reads, long polls and server-sent events.
 
 - One answer holds at most `read_bytes_max` bytes (in JSON mode whole messages, at least one).
 - Stream-Up-To-Date is said only if the answer reaches the end; Stream-Closed only if it reaches the end of a closed
   stream. Both are read after the bytes, in the stretch that makes the answer.
 - Only answers that can never change are cacheable: whole pieces of one incarnation that do not reach an open end.
+- The number of requests that wait for bytes that do not exist yet (long polls and SSE connections) is bounded: one too
+  many is told to come back (H58).
+- Every wait ends by its own deadline, or at once when the server stops.
 
-GET /v1/stream/{name}?live=sse: server-sent events.
+Server-sent events (GET with live=sse):
 
     event: data     one per stretch of bytes, always followed by
     event: control  {"streamNextOffset", "streamCursor" unless closed, "upToDate", "streamClosed"}
@@ -16,11 +19,6 @@ GET /v1/stream/{name}?live=sse: server-sent events.
   offset lies before them. Only at the end of a closed stream are they sent (as U+FFFD).
 - The connection ends: at the end of a closed stream, when the stream is deleted, after `sse_seconds`, when the
   client takes nothing for `write_seconds_max`, and when the server stops. One window of bytes is held at most.
-
-Requests that wait for bytes that do not exist yet: long polls and SSE connections.
-
-- Their number is bounded: one too many is told to come back (H58).
-- Every wait ends by its own deadline, or at once when the server stops.
 """
 
 import asyncio
@@ -57,10 +55,11 @@ from segmentstore.http.stream_ranges import (
 from segmentstore.runtime.clock import WallClock
 
 _CACHEABLE = "public, max-age=60, stale-while-revalidate=300"
+_LINE_END = re.compile("\r\n|\r|\n")
 
 
 class Waiters:
-    """Counts and ends waits."""
+    """Counts and ends the waits of long polls and SSE connections."""
 
     def __init__(self, *, waiters_max: int, connections_max: int, retry_after_seconds: int) -> None:
         self._waiters_max = waiters_max
@@ -145,7 +144,7 @@ class StreamEvents:
             response = web.StreamResponse(status=200, headers=headers)
             self._cross_origin.add_to(response)
             await response.prepare(request)
-            connection = _Connection(self, request, response, stream, offset)
+            connection = _EventConnection(self, request, response, stream, offset)
             try:
                 await connection.run()
             except (SegmentNotFoundError, SegmentTruncatedError, Refusal):
@@ -285,7 +284,7 @@ class StreamRead:
         if requested.place is not OffsetPlace.NOW:
             etag = _etag(properties, offset, end, closed=closed)
             headers["ETag"] = etag
-            if not live and _matches(request.headers.get(header_names.IF_NONE_MATCH), etag):
+            if not live and _matches_etag(request.headers.get(header_names.IF_NONE_MATCH), etag):
                 return web.Response(status=304, headers=headers)
         body = array_of_lines(content) if stream.configuration.is_json else content
         return web.Response(status=200, headers=headers, body=body)
@@ -316,47 +315,15 @@ def _etag(properties: SegmentProperties, start: int, end: int, *, closed: bool) 
     return f'"{properties.container_id}.{properties.segment_id}:{start}:{end}{mark}"'
 
 
-def _matches(if_none_match: str | None, etag: str) -> bool:
+def _matches_etag(if_none_match: str | None, etag: str) -> bool:
     if if_none_match is None:
         return False
     candidates = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return etag in candidates or "*" in candidates
 
 
-_LINE_END = re.compile("\r\n|\r|\n")
-
-
-def data_event(payload: str) -> str:
-    """One data event; the payload may hold any line ends."""
-    lines = "".join(f"data:{line}\n" for line in _LINE_END.split(payload))
-    return f"event: data\n{lines}\n"
-
-
-def control_event(*, next_offset: str, cursor: str | None, up_to_date: bool, closed: bool) -> str:
-    """One control event; a closed end has no cursor, for nobody needs to come back."""
-    control: dict[str, str | bool] = {"streamNextOffset": next_offset}
-    if cursor is not None and not closed:
-        control["streamCursor"] = cursor
-    if up_to_date:
-        control["upToDate"] = True
-    if closed:
-        control["streamClosed"] = True
-    return f"event: control\ndata:{json.dumps(control, separators=(',', ':'))}\n\n"
-
-
-def whole_characters_length(content: bytes) -> int:
-    """How many bytes of the content are not part of a character cut off at its end."""
-    for back in range(1, min(3, len(content)) + 1):
-        byte = content[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return len(content) - back if needed > back else len(content)
-    return len(content)
-
-
-class _Connection:
-    """One reader's position."""
+class _EventConnection:
+    """One SSE connection: its reader's position."""
 
     def __init__(
         self,
@@ -433,3 +400,32 @@ class _Connection:
             return base64.b64encode(content).decode(), len(content)
         length = len(content) if closed else whole_characters_length(content)
         return content[:length].decode(errors="replace"), length
+
+
+def data_event(payload: str) -> str:
+    """One data event; the payload may hold any line ends."""
+    lines = "".join(f"data:{line}\n" for line in _LINE_END.split(payload))
+    return f"event: data\n{lines}\n"
+
+
+def control_event(*, next_offset: str, cursor: str | None, up_to_date: bool, closed: bool) -> str:
+    """One control event; a closed end has no cursor, for nobody needs to come back."""
+    control: dict[str, str | bool] = {"streamNextOffset": next_offset}
+    if cursor is not None and not closed:
+        control["streamCursor"] = cursor
+    if up_to_date:
+        control["upToDate"] = True
+    if closed:
+        control["streamClosed"] = True
+    return f"event: control\ndata:{json.dumps(control, separators=(',', ':'))}\n\n"
+
+
+def whole_characters_length(content: bytes) -> int:
+    """How many bytes of the content are not part of a character cut off at its end."""
+    for back in range(1, min(3, len(content)) + 1):
+        byte = content[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return len(content) - back if needed > back else len(content)
+    return len(content)

@@ -1,27 +1,30 @@
-"""/v1/backups: points in time of the whole store, kept in Tier 2 while it serves (H6).
+"""What the owners of Tier 2 do for others: backups of the whole store, and swaps for compactors beside a container.
+
+/v1/backups: points in time of the whole store, kept in Tier 2 while it serves (H6).
 
     GET     /v1/backups          {"backups": [{"backup", "made_ms", "containers", "complete"}]}, by name
     POST    /v1/backups/{name}   everything acknowledged before is flushed and kept as NAME
                                  {"pinned": [{"backup", "container", "epoch", "root_version", "made_ms"}]}
     DELETE  /v1/backups/{name}   204; what only it named is deleted after a while
 
-- Each owner pins its own root, so this needs a process that runs every container: without one of them nothing is done.
-- A container after the other. A pin that breaks off leaves a backup that is not `complete`; repeating it completes it.
+- Each owner keeps a snapshot of its own manifest, so this needs a process that runs every container: without one of
+  them nothing is done.
+- A container after the other. A POST that breaks off leaves a backup that is not `complete`; repeating it completes it.
 - A name that is taken gives what is there already.
 
-/v1/containers/{id}/swaps: the door of a container's owner for compactors beside it (H9).
+/v1/containers/{id}/swaps: what compactors beside a container ask of its owner (H9).
 
     POST  {id}/swaps/keys          {"count": n}  ->  {"keys": [...]}: keys to upload chunk objects under
     POST  {id}/swaps/release       {"keys": [...]}: they will not be used; what lies under them is garbage
-    PUT   {id}/swaps/objects?key=  raw body: an object, for whoever cannot write to Tier 2 itself
+    PUT   {id}/swaps/objects?key=  raw body: an object, for a compactor that cannot write to Tier 2 itself
     POST  {id}/swaps               {"segment_id": n, "old": [images], "new": [images]}
 
     image   {"start_offset", "end_offset", "object_key", "position", "size", "file_crc32"}: numbers, and a string
 
 - 200 with {"swapped": true} means published; 409 that the owner refused, with the reason, and that nothing changed.
 - A key is used up by the first proposal that names it, accepted or refused.
-- One proposal and one object are under way at a time; whoever comes meanwhile gets a 503 and comes again. So the memory
-  of a compactor's work here is bounded, however many there are.
+- One proposal and one object are under way at a time; a further one gets a 503 and comes again. So the memory of a
+  compactor's work here is bounded, however many there are.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -43,6 +46,11 @@ from segmentstore.http.responses import (
     not_found,
 )
 from segmentstore.http.settings import HttpSettings
+
+_IMAGE_NUMBERS = ("start_offset", "end_offset", "position", "size", "file_crc32")
+_IMAGE_FIELDS = frozenset((*_IMAGE_NUMBERS, "object_key"))
+_NUMBER_END = 1 << 63
+_KEYS_PER_REQUEST_MAX = 1_024
 
 
 class BackupOwner(Protocol):
@@ -127,12 +135,6 @@ class BackupVerbs:
         return json_response(200, {"backups": rows})
 
 
-_NUMBERS = ("start_offset", "end_offset", "position", "size", "file_crc32")
-_FIELDS = frozenset((*_NUMBERS, "object_key"))
-_NUMBER_END = 1 << 63
-_KEYS_PER_REQUEST_MAX = 1_024
-
-
 class SwapOwner(Protocol):
     """What the owner of a container's Tier 2 does for compactors: tier2/tiered_storage.py."""
 
@@ -193,7 +195,7 @@ class SwapVerbs:
 
     async def _reserve(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
         asked = await self._json_object(request, {"count"})
-        count = _number(asked, "count")
+        count = _json_number(asked, "count")
         if not 1 <= count <= _KEYS_PER_REQUEST_MAX:
             raise bad_request(f"1 to {_KEYS_PER_REQUEST_MAX} keys are given out at once {count=}")
         return json_response(200, {"keys": owner.reserve_object_keys(count)})
@@ -226,7 +228,7 @@ class SwapVerbs:
     async def _propose(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
         asked = await self._json_object(request, {"segment_id", "old", "new"})
         proposal = SwapProposal(
-            segment_id=SegmentId(_number(asked, "segment_id")),
+            segment_id=SegmentId(_json_number(asked, "segment_id")),
             old=_images(asked, "old"),
             new=_images(asked, "new"),
         )
@@ -262,16 +264,16 @@ def _images(asked: Mapping[str, object], field: str) -> Sequence[ProposedImage]:
 
 
 def _image(image: object) -> ProposedImage:
-    if not isinstance(image, dict) or set(image) != _FIELDS:
-        raise bad_request(f"an image has the fields {sorted(_FIELDS)}")
+    if not isinstance(image, dict) or set(image) != _IMAGE_FIELDS:
+        raise bad_request(f"an image has the fields {sorted(_IMAGE_FIELDS)}")
     key = image["object_key"]
     if not isinstance(key, str):
         raise bad_request(f"object_key is not a string object_key={key!r}")
-    start, end, position, size, crc32 = (_number(image, name) for name in _NUMBERS)
+    start, end, position, size, crc32 = (_json_number(image, name) for name in _IMAGE_NUMBERS)
     return ProposedImage(start, end, key, position, size, crc32)
 
 
-def _number(asked: Mapping[str, object], field: str) -> int:
+def _json_number(asked: Mapping[str, object], field: str) -> int:
     value = asked[field]
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _NUMBER_END:
         raise bad_request(f"{field} is not a number {field}={value!r}")

@@ -1,1 +1,1 @@
-"""Time, entropy, files, threads, statistics: what the outside world gives, each behind a door that can be replaced."""
+"""Time, randomness, files and threads, replaceable in a simulation; machinery that several packages share."""

@@ -1,13 +1,10 @@
-"""Work that is done to its end, whatever arrives meanwhile: giving back locks and files, which nobody would do later.
+"""What a cancellation must not reach: cleanup, submitted work, and failures that are reported elsewhere.
 
-Invariants:
-
-- The work is never cancelled through whoever waits for it.
-- A cancellation is not lost: it is delivered when the work has ended, however that ended.
-
-Waiting for what was submitted, so that whoever stops waiting does not cancel it.
-
-For futures whose failure is somebody else's to report, or of which nobody is left who would look.
+- finish_despite_cancellation(): work that is done to its end, whatever arrives meanwhile: giving back locks and files,
+  which nothing would do later. It is never cancelled through its waiter, and a cancellation is not lost: it is
+  delivered when the work has ended, however that ended.
+- await_shielded(): waiting for what was submitted, so that a waiter who stops waiting does not cancel it.
+- retrieve_exception(): for futures whose failure is reported elsewhere, or that nothing awaits any more.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
-"""Calendar time. Intervals are measured with the running loop's time(); this is for stamps that outlive the process.
+"""Calendar time, and whether the clocks can be trusted enough to delete by them (H77).
 
-Whether the clocks can be trusted enough to delete by them (H77).
+Intervals are measured with the running loop's time(); WallClock is for stamps that outlive the process.
 
-The wall clock may jump, the loop's clock does not; between two looks both must have moved by the same amount, within a
-bound. If they did not, one of them lies, and nothing is deleted because of its age until
+The wall clock may jump, the loop's clock does not; between two looks (ClockWatch) both must have moved by the same
+amount, within a bound. If they did not, one of them lies, and nothing is deleted because of its age until
 
 - time settled it: no further jump for `settle_seconds`, or the wall clock came back to where it was while trusted, or
 - a person did: `settle()`.
 
-A jump while the process was down cannot be seen. Whoever judges by stamps that outlive the process calls `doubt()` when
-it starts: then time has to settle that first.
+A jump while the process was down cannot be seen. A component that judges by stamps that outlive the process calls
+`doubt()` when it starts: then time has to settle that first.
 
 Everything that judges an age calls `trusted()` first, which looks at the clocks itself, so a jump is seen before
 the judgement and not one tick later.
@@ -19,6 +19,8 @@ import asyncio
 import logging
 import time
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class WallClock(Protocol):
@@ -41,9 +43,6 @@ def short_interval_seconds() -> float:
     For how long a step took, where the answer decides only where the step runs next. The simulation gives its loop's.
     """
     return time.perf_counter()
-
-
-logger = logging.getLogger(__name__)
 
 
 class ClockWatch:

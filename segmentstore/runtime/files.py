@@ -1,24 +1,21 @@
-"""The door to files, with exactly the calls that durability arguments need, and the real implementation.
+"""Files, directories, locks and syncs, with exactly the calls that durability needs; writes past the page cache.
 
-All calls block and are made from an executor (`loop.run_in_executor`), never on the loop; the simulation runs them
-inline after a seeded delay. Errors are OSError as the system gives them; translating them is the caller's business.
+File and FileSystem are the interface, SystemFile and SystemFileSystem the real implementation. All calls block and are
+made from an executor (`loop.run_in_executor`), never on the loop; the simulation runs them inline after a seeded delay.
+Errors are OSError as the system gives them; translating them is the caller's business.
 
 Rules the simulated disk holds callers to (H79): bytes written and not yet synced persist page by page in any subset; a
 new file's name persists only after sync_directory(); a failed sync may have dropped the bytes although the next
 one says OK (H48).
 
-Writes past the system's cache of files: long stretches, and single pages that are synced at once.
-
-A page of the cache costs its copy and, where the machine hands memory out only when it is touched, several times that:
-0.7 s of CPU per GB of a volume, against 0.15 s for a copy into memory that is used again and again. And a page is
-synced sooner when it need not be put into the cache, marked, found and written back.
-
-Invariants:
+Two kinds of writes go past the system's cache of files: long stretches (DirectWriter), and single pages that are synced
+at once (SyncedPageWriter). A page of the cache costs its copy and, where the machine hands memory out only when it is
+touched, several times that: 0.7 s of CPU per GB of a volume, against 0.15 s for a copy into memory that is used again
+and again. And a page is synced sooner when it need not be put into the cache, marked, found and written back.
 
 - Only whole pages go past the cache, and none with a byte from elsewhere: no page is written both ways at a time.
 - A descriptor that others use writes through the cache again when a call ends.
-
-Blocking. One call of `DirectWriter` at a time; several of `SyncedPageWriter` do not disturb each other.
+- One call of `DirectWriter` at a time; several of `SyncedPageWriter` do not disturb each other.
 """
 
 import errno
@@ -35,8 +32,13 @@ _IOV_MAX = 1024
 _WRITE_AND_SYNC: int = getattr(os, "RWF_DSYNC", 0)
 """Flag of a write that returns when its bytes are synced; 0 where the system has none."""
 
-_REFUSALS = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_UNSUPPORTED_ERRNOS = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """What file systems and kernels answer to a kind of write that they do not have; nothing is written then."""
+
+PAGE_BYTES = 4096
+"""Place and length of direct writes are multiples of it, as file systems and disks want it."""
+
+_DIRECT_STEP_BYTES = 2 << 20
 
 
 class File(Protocol):
@@ -159,7 +161,7 @@ class SystemFile:
             try:
                 written = os.pwritev(self._descriptor, buffers, offset, _WRITE_AND_SYNC)
             except OSError as error:
-                if error.errno not in _REFUSALS:
+                if error.errno not in _UNSUPPORTED_ERRNOS:
                     raise
                 self._synced_write_is_refused = True  # by the file system or an old kernel
             else:
@@ -182,7 +184,7 @@ class SystemFile:
         try:
             written = self._pages.write(offset, buffers[0])
         except OSError as error:
-            if error.errno not in _REFUSALS:
+            if error.errno not in _UNSUPPORTED_ERRNOS:
                 raise
             self._synced_page_is_refused = True
             return False
@@ -206,8 +208,8 @@ class SystemFile:
         if begin >= end or self._direct_is_refused:
             self.write_at(offset, buffers)
             return
-        head, rest = _split(buffers, begin)
-        pages, tail = _split(rest, end - begin)
+        head, rest = _split_buffers(buffers, begin)
+        pages, tail = _split_buffers(rest, end - begin)
         self.write_at(offset, head)
         self._write_pages(offset + begin, pages)
         self.write_at(offset + end, tail)
@@ -288,7 +290,9 @@ class SystemFile:
             pages.close()
 
 
-def _split(buffers: Sequence[BufferView], length: int) -> tuple[list[BufferView], list[BufferView]]:
+def _split_buffers(
+    buffers: Sequence[BufferView], length: int
+) -> tuple[list[BufferView], list[BufferView]]:
     """The first `length` bytes, and the others; nothing is copied."""
     for number, buffer in enumerate(buffers):
         if len(buffer) > length:
@@ -361,17 +365,12 @@ class SystemFileSystem:
         return status.f_bavail * status.f_frsize
 
 
-PAGE_BYTES = 4096
-"""Place and length of direct writes are multiples of it, as file systems and disks want it."""
-_STEP_BYTES = 2 << 20
-
-
 class DirectWriter:
-    """Holds 2 MiB of memory."""
+    """Writes long stretches past the cache. Holds 2 MiB of memory."""
 
     def __init__(self) -> None:
         # Page-aligned, as direct writes want their memory too.
-        self._view = memoryview(mmap.mmap(-1, _STEP_BYTES))
+        self._view = memoryview(mmap.mmap(-1, _DIRECT_STEP_BYTES))
 
     def write(self, descriptor: int, offset: int, buffers: Sequence[BufferView]) -> None:
         """Write the buffers one behind the other; `offset` and their sum are multiples of PAGE_BYTES.
@@ -385,11 +384,11 @@ class DirectWriter:
             for buffer in buffers:
                 rest = memoryview(buffer)
                 while rest:
-                    piece = rest[: _STEP_BYTES - filled]
+                    piece = rest[: _DIRECT_STEP_BYTES - filled]
                     self._view[filled : filled + len(piece)] = piece
                     rest = rest[len(piece) :]
                     filled += len(piece)
-                    if filled == _STEP_BYTES:
+                    if filled == _DIRECT_STEP_BYTES:
                         offset += self._write_step(descriptor, offset, filled)
                         filled = 0
             self._write_step(descriptor, offset, filled)
@@ -405,7 +404,8 @@ class DirectWriter:
 
 
 class SyncedPageWriter:
-    """Holds a page of memory and a descriptor of the file's own, until close()."""
+    """Writes single pages past the cache, each synced. Holds a page of memory and a descriptor of the file's own, until
+    close()."""
 
     def __init__(self, descriptor: int) -> None:
         """Raises OSError where the file cannot be opened for this once more."""
@@ -414,7 +414,7 @@ class SyncedPageWriter:
         self._descriptor = os.open(
             f"/proc/self/fd/{descriptor}", access | os.O_DIRECT | os.O_CLOEXEC
         )
-        self._free = [_Page()]
+        self._free = [_AlignedPage()]
 
     def write(self, offset: int, content: BufferView) -> int:
         """Write a page at a multiple of PAGE_BYTES; what was written is synced. Returns how many bytes that are.
@@ -424,7 +424,7 @@ class SyncedPageWriter:
         try:
             page = self._free.pop()
         except IndexError:
-            page = _Page()  # Another thread writes from the one that was there.
+            page = _AlignedPage()  # Another thread writes from the one that was there.
         page.view[:] = content
         try:
             return os.pwritev(self._descriptor, page.buffers, offset, os.RWF_DSYNC)
@@ -438,7 +438,7 @@ class SyncedPageWriter:
             os.close(descriptor)
 
 
-class _Page:
+class _AlignedPage:
     """Memory to write a page from, aligned as direct writes want it."""
 
     __slots__ = ("buffers", "view")

@@ -1,22 +1,23 @@
-"""What every serving process of this project does alike: the loop it runs on, and the signals that end it.
+"""What every serving process of this project does alike.
 
-Interpreter settings of a serving process: where Python's defaults cost a loop its punctuality.
+It chooses its loop (loop_factory), ends on signals (stop_signals), and changes Python's defaults where they cost a loop
+its punctuality (tune_for_serving, freeze_long_lived_objects):
 
 - A full garbage collection walks every object; what start-up and recovery made lives long, so it is set aside once, and
-  collections of the young run less often, during recovery as well: whoever serves already shares the loop with it.
+  collections of the young run less often, during recovery as well: a process that serves already shares the loop with
+  it.
 - A thread that computes holds the interpreter for up to the switch interval after the loop asks for it: 5 ms by
   default, many times the latency of an append.
 - glibc gives buffers above 128 KB back to the system as soon as they are free, and the next one is made of fresh pages,
   whose first touch costs more than filling them. Told to keep some, it hands the same pages out again.
 
-Where everything in a process that seems to stand still is waiting: for people, on a signal.
+On a signal it says where everything in a process that seems to stand still is waiting (report_stacks_on_signal):
 
     kill -USR1 PID
 
 writes to the log one line for each task and each thread, innermost call last. Those that are at the same place share a
-line, so that ten thousand long polls are one of them.
-
-It only looks: nothing is stopped, and what is written names places in the code, never data.
+line, so that ten thousand long polls are one of them. It only looks: nothing is stopped, and what is written names
+places in the code, never data.
 """
 
 import asyncio
@@ -33,6 +34,23 @@ from types import CodeType, FrameType
 _SAME_SIGNAL_SECONDS = 1.0
 """Supervisors send a signal to a process and to its group: one wish, not two."""
 _EXIT_AT_ONCE = 130
+
+YOUNG_OBJECTS = 20_000
+"""Allocations between two collections of the youngest generation (default 700)."""
+
+MIDDLE_COLLECTIONS, FULL_COLLECTIONS = 4, 250
+"""Collections of the younger generation between two of the next (default 10 and 10). The middle one walks at most
+80,000 objects then, 5 to 18 ms under a backlog; with twenty it was 400,000 and 27 to 51 ms, as long in all."""
+
+SWITCH_SECONDS = 0.0005
+
+_MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES_MAX = 64 << 20
+_MAPPED_BYTES_MIN = 32 << 20
+"""The largest that glibc takes; larger buffers are still mapped and unmapped one by one."""
+
+_AWAITED_DEPTH_MAX = 60
+"""Calls of a task that are followed."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -68,21 +86,6 @@ def stop_signals(on_first: Callable[[], object] | None = None) -> asyncio.Event:
     return stopping
 
 
-YOUNG_OBJECTS = 20_000
-"""Allocations between two collections of the youngest generation (default 700)."""
-
-MIDDLE_COLLECTIONS, FULL_COLLECTIONS = 4, 250
-"""Collections of the younger generation between two of the next (default 10 and 10). The middle one walks at most
-80,000 objects then, 5 to 18 ms under a backlog; with twenty it was 400,000 and 27 to 51 ms, as long in all."""
-
-SWITCH_SECONDS = 0.0005
-
-_MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES_MAX = 64 << 20
-_MAPPED_BYTES_MIN = 32 << 20
-"""The largest that glibc takes; larger buffers are still mapped and unmapped one by one."""
-
-
 def tune_for_serving() -> None:
     """Call once, before the process begins to recover or serve."""
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_COLLECTIONS, FULL_COLLECTIONS)
@@ -105,10 +108,6 @@ def _keep_freed_memory() -> None:
         tune(_MALLOC_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
 
 
-_DEPTH_MAX = 60
-"""Calls of a task that are followed."""
-
-
 def report_stacks_on_signal(report: Callable[[str], None]) -> None:
     """From now on SIGUSR1 has every line of stack_lines() given to `report`, on the running loop."""
     loop = asyncio.get_running_loop()
@@ -123,30 +122,31 @@ def report_stacks_on_signal(report: Callable[[str], None]) -> None:
 def stack_lines(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
     """Tasks of the loop, then threads. O(tasks)."""
     tasks = Counter(
-        (_kind(task.get_name()), " > ".join(_awaited(task))) for task in asyncio.all_tasks(loop)
+        (_task_kind(task.get_name()), " > ".join(_awaited_places(task)))
+        for task in asyncio.all_tasks(loop)
     )
     for (name, place), count in sorted(tasks.items()):
         yield f"task {name!r} count={count} at {place}"
-    threads = Counter(" > ".join(_called(frame)) for frame in sys._current_frames().values())
+    threads = Counter(" > ".join(_called_places(frame)) for frame in sys._current_frames().values())
     for place, count in sorted(threads.items()):
         yield f"thread count={count} at {place}"
 
 
-def _kind(name: str) -> str:
+def _task_kind(name: str) -> str:
     """`Task-17` is only a number that asyncio gave it."""
     return "Task" if name.startswith("Task-") else name
 
 
-def _awaited(task: "asyncio.Task[object]") -> Iterator[str]:
+def _awaited_places(task: "asyncio.Task[object]") -> Iterator[str]:
     """From the task's own coroutine to what it waits for in the end."""
     waiting: object = task.get_coro()
-    for _ in range(_DEPTH_MAX):
+    for _ in range(_AWAITED_DEPTH_MAX):
         for kind in ("cr", "ag", "gi"):
             code = getattr(waiting, f"{kind}_code", None)
             if isinstance(code, CodeType):
                 frame = getattr(waiting, f"{kind}_frame", None)
                 line = frame.f_lineno if isinstance(frame, FrameType) else code.co_firstlineno
-                yield _place(code, line)
+                yield _code_place(code, line)
                 within = "gi_yieldfrom" if kind == "gi" else f"{kind}_await"
                 waiting = getattr(waiting, within, None)
                 break
@@ -156,10 +156,10 @@ def _awaited(task: "asyncio.Task[object]") -> Iterator[str]:
             return
 
 
-def _called(frame: FrameType) -> list[str]:
-    return [_place(each.f_code, line) for each, line in traceback.walk_stack(frame)][::-1]
+def _called_places(frame: FrameType) -> list[str]:
+    return [_code_place(each.f_code, line) for each, line in traceback.walk_stack(frame)][::-1]
 
 
-def _place(code: CodeType, line: int) -> str:
+def _code_place(code: CodeType, line: int) -> str:
     file = "/".join(code.co_filename.rsplit("/", 2)[-2:])
     return f"{code.co_qualname}({file}:{line})"

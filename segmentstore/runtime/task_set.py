@@ -1,6 +1,6 @@
-"""The requests of one connection that have to wait for something.
+"""Background tasks of one owner, such as the requests of a connection that have to wait for something.
 
-Every task is owned here: it ends by itself, or is cancelled when its connection goes. Cancelling one never undoes what
+Every task is owned here: it ends by itself, or is cancelled when its owner goes. Cancelling one never undoes what
 it submitted: the container owns that.
 """
 

@@ -1,26 +1,13 @@
-"""One client: bytes in, frames to whom they concern, replies out.
+"""One client: bytes in, frames to what handles them, replies out.
+
+WireConnection reads the socket into a ReceiveBuffer and looks at the frames there; only what is kept is copied. Appends
+and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else to ConnectionRequests.
 
 - The first frame has to be a Hello, and our first frame is the answer to it.
-- Frames are looked at where they were received; only what is kept is copied.
 - The socket is not read while the connection has too much under way; everything it was promised goes on, and so do
   all other connections (H35).
 - A frame that cannot be understood, or is out of order, ends this connection with one line in the log, and no other.
 - When the connection goes, its reads and questions end; what it appended goes on.
-
-What a socket is read into, and the frames in it.
-
-    0 .. start      consumed
-    start .. end    received, not yet consumed
-    end .. capacity free
-
-- A connection that leaves nothing behind has no memory: it reads into what all connections share, and what is left when
-  it gives the loop back moves to memory of its own. So clients with small frames, of which there are many, meet
-  memory that is in the processor's cache. The loop has to receive and tell in one step, as those of asyncio and
-  uvloop do for sockets.
-- The memory is never resized while somebody looks at it: growing makes a new one and copies.
-- It grows to the frame that is awaited, and not faster than bytes arrive: a length alone costs a client nothing, so
-  it must cost us nothing.
-- It also grows when a client fills it in one go, up to a bound: fewer and larger steps for busy clients.
 """
 
 import asyncio
@@ -67,6 +54,8 @@ _LOGGER = logging.getLogger(__name__)
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
 _READ_SEGMENT: Final = ReadSegment.type
+_TAIL_BYTES = 8 << 10
+"""Free room below this is not worth a system call: what is received moves to the front first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,12 +402,24 @@ class WireConnection(asyncio.BufferedProtocol):
         assert self._unacked_bytes >= 0, f"unacked_bytes={self._unacked_bytes}"
 
 
-_TAIL_BYTES = 8 << 10
-"""Free room below this is not worth a system call: what is received moves to the front first."""
-
-
 class ReceiveBuffer:
-    """free() and filled() take bytes in; peek() and consume() take frames out; keep() ends a turn."""
+    """What a socket is read into, and the frames in it.
+
+        0 .. start      consumed
+        start .. end    received, not yet consumed
+        end .. capacity free
+
+    free() and filled() take bytes in; peek() and consume() take frames out; keep() ends a turn.
+
+    - A connection that leaves nothing behind has no memory: it reads into what all connections share, and what is left
+      when it gives the loop back moves to memory of its own. So clients with small frames, of which there are many,
+      meet memory that is in the processor's cache. The loop has to receive and tell in one step, as those of asyncio
+      and uvloop do for sockets.
+    - The memory is never resized while something looks at it: growing makes a new one and copies.
+    - It grows to the frame that is awaited, and not faster than bytes arrive: a length alone costs a client nothing,
+      so it must cost us nothing.
+    - It also grows when a client fills it in one go, up to a bound: fewer and larger steps for busy clients.
+    """
 
     __slots__ = (
         "_capacity_busy",

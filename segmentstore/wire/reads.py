@@ -1,18 +1,16 @@
-"""The reading half of one connection.
+"""The reading half of one connection: from memory, from Tier 2, and at the end of a segment.
 
 - What is in memory is answered in the turn in which it is asked, without a task.
-- What is only in Tier 2 takes a task; at most `cold_reads_per_connection_max` at a time, the others wait in line.
+- What is only in Tier 2 takes a task; at most `cold_reads_per_connection_max` at a time, the others wait in a queue.
 - At the end of an open segment a read waits, with one callback and no task. It ends exactly once: by bytes, by the
   end of the segment (sealed, deleted, moved away), after `long_poll_seconds` without data, or with the connection
   (H58).
 - A client that does not take what it asked for makes its own reads wait, and nothing else.
 - Every answer carries the offset that was asked for: clients find their request by it.
 
-ReadSegment frames, read without going through the fields of a command.
-
-A reader that catches up sends thousands of them a second, and the general codec takes longer than the look into the
-cache. Whatever does not fit is left to the codec (None), which says what is wrong. The bytes are those of
-`codec/wire_protocol/reads.py`:
+A client that catches up sends thousands of ReadSegment frames a second, and the general codec takes longer than the
+look into the cache, so read_request() reads such a frame without going through the fields of a command. Whatever does
+not fit is left to the codec (None), which says what is wrong. The bytes are those of `codec/wire_protocol/reads.py`:
 
     ReadSegment     text segment, int64 offset, int32 suggested length, text token, int64 request id
     text            uint16 length, modified UTF-8
@@ -40,9 +38,26 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
 _READ_BYTES_MIN: Final = 8
-_HEADER: Final = struct.Struct(">iiH")
-_FIELDS: Final = struct.Struct(">q??i")
+_TEXT_LENGTH: Final = struct.Struct(">H")
+_PLACE_AND_TOKEN_LENGTH: Final = struct.Struct(">qiH")
 _REQUEST_ID: Final = struct.Struct(">q")
+_SEGMENT_READ_HEAD: Final = struct.Struct(">iiH")
+_SEGMENT_READ_FIELDS: Final = struct.Struct(">q??i")
+
+
+def read_request(payload: bytes) -> ReadSegment | None:
+    """The command in the payload of a ReadSegment. Raises ProtocolError if its name or its token is no text."""
+    try:
+        (name_bytes,) = _TEXT_LENGTH.unpack_from(payload)
+        name_end = _TEXT_LENGTH.size + name_bytes
+        offset, length, token_bytes = _PLACE_AND_TOKEN_LENGTH.unpack_from(payload, name_end)
+        token_at = name_end + _PLACE_AND_TOKEN_LENGTH.size
+        token_end = token_at + token_bytes
+        (request_id,) = _REQUEST_ID.unpack_from(payload, token_end)
+    except struct.error:
+        return None
+    name = decode_text(payload[_TEXT_LENGTH.size : name_end])
+    return ReadSegment(name, offset, length, decode_text(payload[token_at:token_end]), request_id)
 
 
 class WaitingRead:
@@ -269,9 +284,9 @@ class ConnectionReads:
         """`data` is looked at before this returns, and not afterwards."""
         name = encode_text(command.segment)
         size = sum(map(len, data))
-        fields = _FIELDS.pack(command.offset, at_tail, end_of_segment, size)
-        length = _HEADER.size - FRAME_HEADER_BYTES + len(name) + len(fields) + size + 8
-        header = _HEADER.pack(SegmentRead.type, length, len(name)) + name + fields
+        fields = _SEGMENT_READ_FIELDS.pack(command.offset, at_tail, end_of_segment, size)
+        length = _SEGMENT_READ_HEAD.size - FRAME_HEADER_BYTES + len(name) + len(fields) + size + 8
+        header = _SEGMENT_READ_HEAD.pack(SegmentRead.type, length, len(name)) + name + fields
         self._counters.read_bytes += size
         self._outgoing.send_borrowed(header, *data, _REQUEST_ID.pack(command.request_id))
         self._on_answered()
@@ -296,22 +311,3 @@ def _take_expired(reads: dict[int, WaitingRead], now: float) -> list[WaitingRead
             break
         expired.append(reads.pop(number))
     return expired
-
-
-_TEXT_LENGTH: Final = struct.Struct(">H")
-_PLACE_AND_TOKEN_LENGTH: Final = struct.Struct(">qiH")
-
-
-def read_request(payload: bytes) -> ReadSegment | None:
-    """Of a ReadSegment. Raises ProtocolError if its name or its token is no text."""
-    try:
-        (name_bytes,) = _TEXT_LENGTH.unpack_from(payload)
-        name_end = _TEXT_LENGTH.size + name_bytes
-        offset, length, token_bytes = _PLACE_AND_TOKEN_LENGTH.unpack_from(payload, name_end)
-        token_at = name_end + _PLACE_AND_TOKEN_LENGTH.size
-        token_end = token_at + token_bytes
-        (request_id,) = _REQUEST_ID.unpack_from(payload, token_end)
-    except struct.error:
-        return None
-    name = decode_text(payload[_TEXT_LENGTH.size : name_end])
-    return ReadSegment(name, offset, length, decode_text(payload[token_at:token_end]), request_id)

@@ -1,4 +1,6 @@
-"""Puts together what a client appended: an AppendBlock and its AppendBlockEnd are one append.
+"""Appends as they were received: their two frames become one append, and small neighbours become one.
+
+read_append() puts together what a client appended: an AppendBlock and its AppendBlockEnd are one append.
 
     block    writer id (16), then n bytes
     end      writer id (16), int32 W, blob tail, int32 events, int64 last event number, int64 request id (optional)
@@ -15,14 +17,11 @@ nearly always, and have a short reader of their own, read_whole_append().
 
 The bytes are copied once, out of the receive buffer, into the object that the segment keeps by reference.
 
-Joins appends of one writer that were received together into one append.
-
-A client with little on its way sends many small blocks, and each append costs the container the same whatever its
-length. Joined, they are stored and told as one: an acknowledgement names the last, which stands for all, and a refusal
-names the first.
-
-Only neighbours are joined whose outcome can be told together: the same request, event numbers that grow, no expected
-offset; and of one kind, so that bytes that only look like events are never counted as events (H76).
+AppendBatch joins appends of one writer that were received together into one append. A client with little on its way
+sends many small blocks, and each append costs the container the same whatever its length. Joined, they are stored and
+told as one: an acknowledgement names the last, which stands for all, and a refusal names the first. Only neighbours are
+joined whose outcome can be told together: the same request, event numbers that grow, no expected offset; and of one
+kind, so that bytes that only look like events are never counted as events (H76).
 """
 
 import struct
@@ -39,10 +38,10 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 
 _WRITER_BYTES: Final = 16
+_EVENT_HEADER: Final = struct.Struct(">ii")
 _END: Final = struct.Struct(">16sii")
 _TRAILER: Final = struct.Struct(">iqq")
 _SHORT_TRAILER: Final = struct.Struct(">iq")
-_EVENT_HEADER: Final = struct.Struct(">ii")
 
 _BLOCK: Final = AppendBlock.type
 _BLOCK_END: Final = AppendBlockEnd.type
@@ -56,6 +55,9 @@ _BARE_END: Final = struct.Struct(">ii16siiiqq")
 """A whole AppendBlockEnd without data."""
 _BARE_END_BYTES: Final = _BARE_END.size
 _BARE_END_PAYLOAD_BYTES: Final = _BARE_END_BYTES - FRAME_HEADER_BYTES
+
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""Longer appends gain nothing: they would only be copied once more."""
 
 
 class ReceivedAppend:
@@ -174,11 +176,11 @@ def read_append(
             raise ProtocolError(f"whole events are not the data {whole_bytes} != {tail_bytes}")
         data = bytes(view[tail:trailer])
     else:
-        data = _join(view, block, writer_id, whole_bytes, (tail, trailer))
+        data = _join_block_and_tail(view, block, writer_id, whole_bytes, (tail, trailer))
     return ReceivedAppend(writer_id, data, event_count, last_event_number, request_id)
 
 
-def _join(
+def _join_block_and_tail(
     view: memoryview,
     block: tuple[int, int],
     writer_id: bytes,
@@ -226,10 +228,6 @@ def is_event_framed(data: bytes, event_count: int) -> bool:
     if event_count == 1:
         return rest == 0
     return rest >= (event_count - 1) * _EVENT_HEADER.size
-
-
-_JOINED_BYTES_MAX: Final = 64 * 1024
-"""Longer appends gain nothing: they would only be copied once more."""
 
 
 class AppendBatch:

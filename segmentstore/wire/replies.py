@@ -1,10 +1,12 @@
-"""What one connection has to say, gathered for one turn of the loop.
+"""What a connection says to its client: replies and acknowledgements, gathered for one turn of the loop, and refusals.
+
+SendBuffer gathers what goes out.
 
 - Acknowledgements stand for everything stored so far: they are written as late as possible, and yet before anything
   that is said after them.
 - Replies go out in the order in which they were given.
 
-Which command tells a client of an error.
+reply_to_error() chooses the command that tells a client of an error.
 
 | error | command | what the client does |
 |---|---|---|
@@ -61,6 +63,8 @@ from segmentstore.wire.statistics import WireCounters
 
 _BORROWED_BYTES_MIN: Final = 16 << 10
 """Less is copied and gathered with what else the turn brings: a copy is cheaper than a system call."""
+TEXT_CHARACTERS_MAX: Final = 500
+"""Of the message of an error."""
 
 
 class AckSource(Protocol):
@@ -214,29 +218,6 @@ def _joined_from(start: int, parts: Sequence[BufferView]) -> bytes:
     return b"".join(rest)
 
 
-TEXT_CHARACTERS_MAX: Final = 500
-
-
-def ascii_text(error: SegmentStoreError) -> str:
-    """The message as every client can read it."""
-    return str(error).encode("ascii", "backslashreplace").decode("ascii")[:TEXT_CHARACTERS_MAX]
-
-
-def is_elsewhere(error: SegmentStoreError) -> bool:
-    """Whether the segment's container is not here, or not any more."""
-    return (
-        isinstance(error, ContainerNotFoundError | ContainerStoppedError)
-        or error.kind is ErrorKind.FENCED
-    )
-
-
-def is_stale(error: BaseException) -> bool:
-    """Whether a handle that was kept open may be at fault: opening it again may help."""
-    return isinstance(error, SegmentStoreError) and (
-        isinstance(error, SegmentNotFoundError) or is_elsewhere(error)
-    )
-
-
 def reply_to_error(
     error: SegmentStoreError, *, request_id: int, segment: str, offset: int = -1
 ) -> Command:
@@ -266,3 +247,23 @@ def reply_to_error(
     illegal = error.kind in (ErrorKind.INVALID, ErrorKind.TOO_LARGE)
     code = ILLEGAL_ARGUMENT if illegal else UNSPECIFIED
     return ErrorMessage(request_id, segment, text, code)
+
+
+def is_elsewhere(error: SegmentStoreError) -> bool:
+    """Whether the segment's container is not here, or not any more."""
+    return (
+        isinstance(error, ContainerNotFoundError | ContainerStoppedError)
+        or error.kind is ErrorKind.FENCED
+    )
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether a handle that was kept open may be at fault: opening it again may help."""
+    return isinstance(error, SegmentStoreError) and (
+        isinstance(error, SegmentNotFoundError) or is_elsewhere(error)
+    )
+
+
+def ascii_text(error: SegmentStoreError) -> str:
+    """The message as every client can read it."""
+    return str(error).encode("ascii", "backslashreplace").decode("ascii")[:TEXT_CHARACTERS_MAX]

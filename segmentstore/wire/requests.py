@@ -1,10 +1,9 @@
-"""The requests of one connection that are neither appends nor reads.
+"""The requests of one connection that are neither appends nor reads: may they, what answers them, and the outcome.
 
+- A request whose delegation token does not permit it is refused. Without a verifier every token is fine.
 - Every request is answered exactly once, with its own request id, by a reply or by the refusal that stands for the
   error. Answers come when they are ready, in any order: clients match them by request id.
 - What a request wants to store counts as un-acknowledged until it is answered.
-
-Delegation tokens: who may do what with a segment. Without a verifier every token is fine.
 """
 
 from collections.abc import Callable
@@ -29,6 +28,22 @@ from segmentstore.wire.table_commands import TableCommands, TableLookupBatcher, 
 _NO_REQUEST: Final = 0
 _READ_TABLE: Final = ReadTable.type
 _UPDATE_TABLE: Final = UpdateTableEntries.type
+READING_TYPES: Final = frozenset(
+    command.type
+    for command in (
+        reads.ReadSegment,
+        reads.GetStreamSegmentInfo,
+        reads.GetSegmentAttribute,
+        reads.LocateOffset,
+        tables.GetTableSegmentInfo,
+        tables.ReadTable,
+        tables.ReadTableKeys,
+        tables.ReadTableEntries,
+        tables.ReadTableEntriesDelta,
+        ListStorageChunks,
+    )
+)
+"""Commands that need no more than the right to read."""
 
 
 class TokenVerdict(IntEnum):
@@ -47,7 +62,7 @@ class TokenVerifier(Protocol):
 
 
 class ConnectionRequests:
-    """take() any number. Implements table_commands.Answers and table_updates.UpdateAnswers."""
+    """take() any number. Implements table_commands.Answers and table_commands.UpdateAnswers."""
 
     def __init__(
         self,
@@ -183,21 +198,3 @@ def _stored_bytes(command: Command) -> int:
     if isinstance(command, RemoveTableKeys):
         return sum(len(key.key) for key in command.keys)
     return 0
-
-
-READING_TYPES: Final = frozenset(
-    command.type
-    for command in (
-        reads.ReadSegment,
-        reads.GetStreamSegmentInfo,
-        reads.GetSegmentAttribute,
-        reads.LocateOffset,
-        tables.GetTableSegmentInfo,
-        tables.ReadTable,
-        tables.ReadTableKeys,
-        tables.ReadTableEntries,
-        tables.ReadTableEntriesDelta,
-        ListStorageChunks,
-    )
-)
-"""Commands that need no more than the right to read."""

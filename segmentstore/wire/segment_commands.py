@@ -1,12 +1,13 @@
-"""Everything about segments that is neither an append nor a read: one command in, one reply out.
+"""Commands about segments that are neither appends nor reads: one command in, one reply out.
 
 Errors are raised; the connection turns them into replies.
 
 - Sealing a sealed segment, and truncating at or below the start, are successes: clients repeat themselves.
 - A merge of a source that is gone succeeds if the target remembers it (H74). A *batch* counts every source that is
-  gone as merged, as the protocol says: whoever sends one keeps its own record of what it merged.
+  gone as merged, as the protocol says: a client that sends one keeps its own record of what it merged.
 
-Finds where an event begins, from one that is known, by the headers of the events between.
+LocateOffset needs an offset where an event begins. first_event_from() finds it from one that is known, by the headers
+of the events between:
 
     event    int32 type (0), int32 length of what follows, the event
 
@@ -83,13 +84,14 @@ from segmentstore.contracts.segments import (
 
 ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "big"))
 """Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
-
 TRANSIENT_MARK: Final = "#transient."
+WALKED_BYTES_MAX: Final = 256 << 20
+"""How far an event is looked for."""
+_SEARCHED_PIECE_BYTES: Final = 64 << 10
+_EVENT_HEADER: Final = struct.Struct(">ii")
 
 ListChunks: TypeAlias = Callable[[str], Awaitable[Sequence[StorageChunk]]]
 FlushContainer: TypeAlias = Callable[[int], Awaitable[None]]
-
-
 EventNear: TypeAlias = Callable[[str, int], Awaitable[int | None]]
 """An event's beginning near an offset: the first at or above it, or one below it with whole events between; None if
 nobody knows."""
@@ -142,7 +144,9 @@ class SegmentCommands:
             case CreateTransientSegment():
                 return await self._create_transient(command)
             case UpdateSegmentPolicy(request_id, segment, target_rate, scale_type):
-                await self._segments.update_attributes(segment, _policy(target_rate, scale_type))
+                await self._segments.update_attributes(
+                    segment, _policy_updates(target_rate, scale_type)
+                )
                 return SegmentPolicyUpdated(request_id, segment)
             case DeleteSegment(request_id, segment):
                 await self._segments.delete(segment)
@@ -209,7 +213,7 @@ class SegmentCommands:
     # --- changes ---------------------------------------------------------------------------------
 
     async def _create(self, command: CreateSegment) -> Command:
-        attributes = _policy(command.target_rate, command.scale_type)
+        attributes = _policy_updates(command.target_rate, command.scale_type)
         if command.rollover_bytes:
             attributes.append(AttributeUpdate(ROLLOVER_BYTES, command.rollover_bytes))
         await self._segments.create(command.segment, attributes)
@@ -305,7 +309,7 @@ def client_attribute_key(attribute_id: bytes) -> AttributeKey:
     return key
 
 
-def _policy(target_rate: int, scale_type: int) -> list[AttributeUpdate]:
+def _policy_updates(target_rate: int, scale_type: int) -> list[AttributeUpdate]:
     if not 0 <= scale_type <= 2:
         raise InvalidRequestError(f"unknown scale type scale_type={scale_type}")
     return [
@@ -318,12 +322,6 @@ def _number_or_none(value: int) -> int | None:
     return None if value == NO_ATTRIBUTE_VALUE else value
 
 
-_HEADER: Final = struct.Struct(">ii")
-_PIECE_BYTES: Final = 64 << 10
-WALKED_BYTES_MAX: Final = 256 << 20
-"""How far an event is looked for."""
-
-
 async def first_event_from(segment: Segment, position: int, target: int) -> int | None:
     """The first beginning of an event at or above `target`, counted on from `position`, where one begins.
 
@@ -332,20 +330,20 @@ async def first_event_from(segment: Segment, position: int, target: int) -> int 
     if target - position > WALKED_BYTES_MAX:
         return None
     while position < target:
-        content = await _read(segment, position, _PIECE_BYTES)
+        content = await _read_available(segment, position, _SEARCHED_PIECE_BYTES)
         at = 0
-        while position + at < target and len(content) - at >= _HEADER.size:
-            kind, length = _HEADER.unpack_from(content, at)
+        while position + at < target and len(content) - at >= _EVENT_HEADER.size:
+            kind, length = _EVENT_HEADER.unpack_from(content, at)
             if kind != 0 or length < 0:
                 return None
-            at += _HEADER.size + int(length)
+            at += _EVENT_HEADER.size + int(length)
         if not at:
             return None
         position += at
     return position if position <= segment.info().length else None
 
 
-async def _read(segment: Segment, offset: int, length: int) -> bytes:
+async def _read_available(segment: Segment, offset: int, length: int) -> bytes:
     """As many of the bytes as there are."""
     content = segment.read_nowait(offset, length) or b""
     if len(content) == length:

@@ -1,54 +1,34 @@
-"""The commands of table segments: one command in, one reply out.
+"""Commands about tables: one command in, one reply out.
 
-Updates, removals and look-ups of what is in memory take no task: the first two reply from their future, the last at
-once. begin() says whether it could do so; answer() does everything else.
+TableCommands takes any of them. Updates, removals and look-ups of what is in memory take no task: the first two reply
+when their future is done, the last at once. A reply is one frame, so a page of large entries is read again with half
+the count until it fits.
 
-A reply is one frame, so a page of large entries is read again with half the count until it fits.
+Clients that look up or update one key at a time keep many such commands under way, and send some dozens in one read of
+the socket. Those are taken in batches, straight from the received bytes (their layout is in `single_key_frames.py`);
+TableCommands gets what no batch takes.
 
-The look-ups of one key each that a connection sends, answered where they stand in what was received.
-
-A client that keeps many of them under way sends some dozens in one read of the socket. What is in memory is found at
-once, so nothing of them is kept: they are read one behind the other, and their answers are one piece of what is sent.
-
-- Taken are neighbours of one table in their usual shape. The first that is anything else, or asks for what is not in
-  memory, ends the run, and takes the way of all commands.
-- A run ends after `RUN_FRAMES`, or when its answers have `_RUN_BYTES`: then it is time to look at how much is under
-  way.
-
-The updates of one key each that a connection sends, gathered and submitted together.
-
-A client that keeps many of them under way sends some dozens in one read of the socket. Each is still judged by itself
-and answered by itself, but they are one operation of the table, one record of its log and one piece of what is sent.
-
-- Gathered are neighbours: updates of one table with nothing between them that could change it. `submit()` comes before
-  any other command, and at the end of what was received.
-- What was gathered holds a lease of its table until it is answered.
-- At most `_GROUP_BYTES` and one entry are gathered; they count as un-acknowledged from their submission on.
-
-Table frames with a single key, read and written without going through the fields of a command.
-
-Clients that look up and update one key at a time send them by the ten thousand, and the general codec takes longer
-than the table. Only that one shape is known here; whatever looks different, damaged frames among it, is left to the
-codec (None), which reads all shapes and says what is wrong. The bytes are those of `codec/wire_protocol/tables.py`:
-
-    ReadTable             int64 request id, text segment, text token, int32 1, key
-    UpdateTableEntries    the same, then the value, then int64 table offset (optional)
-    TableRead             int64 request id, text segment, int32 1, key, value
-    TableEntriesUpdated   int64 request id, int32 1, int64 version
-
-    text    uint16 length, modified UTF-8
-    key     int32 (4 + length + 8), int32 length, the key, int64 version
-    value   int32 (4 + length), int32 length, the value
+- A batch holds neighbours of one table in their usual shape. The first frame that is anything else ends it, and is
+  decoded and answered like all other commands.
+- A batch ends after `RUN_FRAMES`: then it is time to look at how much is under way.
+- Look-ups (TableLookupBatcher) are answered where they stand: what is in memory is found at once, so nothing of them
+  is kept. They are read one behind the other, and their answers are one piece of what is sent. A key that is not in
+  memory ends the batch, and so do answers of `_LOOKUP_BATCH_BYTES`.
+- Updates (TableUpdateBatcher) are gathered and submitted together. Each is still judged by itself and answered by
+  itself, but they are one operation of the table, one record of its log and one piece of what is sent.
+- Nothing that could change the table stands between the updates of a batch: `submit()` comes before any other command,
+  and at the end of what was received.
+- A batch of updates keeps its table leased until it is answered.
+- At most `_UPDATE_BATCH_BYTES` and one entry are gathered; they count as un-acknowledged from their submission on.
 """
 
 import asyncio
-import struct
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES, Command
-from segmentstore.codec.wire_protocol.fields import ProtocolError, decode_text
+from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.refusals import OperationUnsupported
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
 from segmentstore.codec.wire_protocol.tables import (
@@ -82,7 +62,29 @@ from segmentstore.contracts.tables import (
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.wire.replies import SendBuffer, is_stale
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.single_key_frames import (
+    KEY_AT,
+    REQUEST_ID_BYTES,
+    NamedTable,
+    SameShapeUpdates,
+    encode_single_read,
+    encode_single_updates,
+    payload_of_next,
+    read_named_table,
+    read_request_id,
+    read_single_key,
+    read_single_update,
+)
 from segmentstore.wire.statistics import WireCounters
+
+_READ_TABLE: Final = ReadTable.type
+_UPDATE_TABLE: Final = UpdateTableEntries.type
+RUN_FRAMES: Final = 64
+"""Neighbouring frames that are taken at once at most: then it is time to look at how much is under way."""
+_LOOKUP_BATCH_BYTES: Final = 64 * 1024
+"""A batch of look-ups ends when its keys and values have so many bytes, so that answers nobody takes stay bounded."""
+_UPDATE_BATCH_BYTES: Final = 64 * 1024
+"""A batch of updates with so many bytes of keys and values is submitted at once."""
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
@@ -93,10 +95,11 @@ OpenCommand: TypeAlias = (
     | ReadTableEntriesDelta
     | GetTableSegmentInfo
 )
+TableFuture: TypeAlias = "Future[Sequence[int]] | Future[None]"
 
 
 class Answers(Protocol):
-    """Where the outcome of a request goes."""
+    """Where the outcome of one command goes. UpdateAnswers is for batches: their replies come as encoded frames."""
 
     def reply(self, command: Command, reply: Command) -> None: ...
 
@@ -106,8 +109,18 @@ class Answers(Protocol):
         """Answer it in a task."""
 
 
+class UpdateAnswers(Protocol):
+    """Where the outcomes of a batch of updates go: replies together, refusals and second attempts one by one."""
+
+    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None: ...
+
+    def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
+
+    def retry_in_task(self, command: Command) -> None: ...
+
+
 class TableCommands:
-    """begin() first; answer() if that could not."""
+    """begin() first: it says whether the reply is on its way. answer(), in a task, if not."""
 
     def __init__(
         self, *, tables: TableApi, pins: HandleCache[Table], settings: WireSettings
@@ -263,9 +276,6 @@ class TableCommands:
                 return reply
 
 
-TableFuture: TypeAlias = "Future[Sequence[int]] | Future[None]"
-
-
 def _submit(table: Table, command: Change) -> TableFuture:
     offset = None if command.table_offset == NO_TABLE_OFFSET else command.table_offset
     if isinstance(command, UpdateTableEntries):
@@ -321,29 +331,8 @@ async def _read_delta(table: Table, command: ReadTableEntriesDelta, count: int) 
     )
 
 
-_READ_TABLE: Final = ReadTable.type
-_REQUEST_ID_BYTES: Final = 8
-_RUN_BYTES: Final = 64 * 1024
-
-
-class NamedTable(NamedTuple):
-    """Which table a ReadTable or UpdateTableEntries is for: the next one for it has the same bytes there."""
-
-    content: bytes
-    """Name and token with their lengths, so another name or token never begins with them."""
-    name: bytes
-    """The name alone, with its length."""
-    segment: str
-    end: int
-    """Where in the payload the keys or entries begin."""
-
-    def begins(self, payload: bytes) -> bool:
-        """Whether that payload is for the same table, with the same token."""
-        return payload.startswith(self.content, _REQUEST_ID_BYTES)
-
-
 class TableLookupBatcher:
-    """answer() any number."""
+    """The look-ups of one key each that a connection sends. answer() any number."""
 
     def __init__(
         self, *, pins: HandleCache[Table], outgoing: SendBuffer, counters: WireCounters
@@ -381,7 +370,7 @@ class TableLookupBatcher:
         parts: list[bytes] = []
         count = byte_count = 0
         keys_begin = named.end
-        while count < RUN_FRAMES and byte_count < _RUN_BYTES:
+        while count < RUN_FRAMES and byte_count < _LOOKUP_BATCH_BYTES:
             frame = payload_of_next(view, position, limit, kind=_READ_TABLE)
             if frame is None:
                 break
@@ -399,7 +388,7 @@ class TableLookupBatcher:
                 break
             entry = found[0]
             parts += encode_single_read(
-                payload[:_REQUEST_ID_BYTES], named.name, payload[keys_begin:key_end], entry
+                payload[:REQUEST_ID_BYTES], named.name, payload[keys_begin:key_end], entry
             )
             byte_count += len(payload) + (0 if entry is None else len(entry.value))
             count += 1
@@ -408,21 +397,6 @@ class TableLookupBatcher:
             self._counters.requests += count
             self._outgoing.send(b"".join(parts))
         return position, count
-
-
-_UPDATE_TABLE: Final = UpdateTableEntries.type
-_GROUP_BYTES: Final = 64 * 1024
-"""A group with so many bytes of keys and values is submitted at once."""
-
-
-class UpdateAnswers(Protocol):
-    """Where the outcomes go."""
-
-    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None: ...
-
-    def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
-
-    def retry_in_task(self, command: Command) -> None: ...
 
 
 class _UpdateBatch:
@@ -445,63 +419,8 @@ class _UpdateBatch:
         )
 
 
-class SameShapeUpdates:
-    """UpdateTableEntries of one table that differ in request id, key, version and value, and in no length.
-
-    Whoever keeps many under way sends such ones: a whole run of them is read in one go, and everything else in them is
-    compared with what the first one had there.
-    """
-
-    __slots__ = (
-        "_behind_key",
-        "_between",
-        "_fields",
-        "_head",
-        "_tail",
-        "entry_bytes",
-        "frame_bytes",
-    )
-
-    def __init__(self, named: NamedTable, entry: TableEntry, payload: bytes) -> None:
-        """As the update of `entry` that `payload` is, behind what names its table."""
-        key_bytes, value_bytes = len(entry.key), len(entry.value)
-        key_at = named.end + KEY_AT
-        value_at = key_at + key_bytes + _VERSION_AND_VALUE.size
-        self._head = FRAME_HEADER.pack(_UPDATE_TABLE, len(payload))
-        self._between = payload[_REQUEST_ID_BYTES:key_at]
-        self._behind_key = payload[value_at - 2 * _LENGTH_BYTES : value_at]
-        self._tail = payload[value_at + value_bytes :]
-        self._fields = struct.Struct(
-            f">{len(self._head)}sq{len(self._between)}s{key_bytes}sq{len(self._behind_key)}s"
-            f"{value_bytes}s{len(self._tail)}s"
-        )
-        self.frame_bytes = self._fields.size
-        self.entry_bytes = key_bytes + value_bytes
-
-    def read(
-        self, view: memoryview, position: int, limit: int, *, count: int
-    ) -> tuple[list[int], list[TableEntry]]:
-        """Request ids and entries of up to `count` that are whole before `limit`, from `position` on."""
-        request_ids: list[int] = []
-        entries: list[TableEntry] = []
-        head, between = self._head, self._between
-        behind_key, end = self._behind_key, self._tail
-        count = min(count, (limit - position) // self.frame_bytes)
-        if count <= 0 or view[position : position + len(head)] != head:
-            return request_ids, entries
-        run = view[position : position + count * self.frame_bytes]
-        for start, request_id, name, key, version, lengths, value, tail in self._fields.iter_unpack(
-            run
-        ):
-            if start != head or name != between or lengths != behind_key or tail != end:
-                break
-            request_ids.append(request_id)
-            entries.append(TableEntry(key, value, version))
-        return request_ids, entries
-
-
 class TableUpdateBatcher:
-    """add() any number, then submit()."""
+    """The updates of one key each that a connection sends. gather() any number, then submit()."""
 
     def __init__(
         self,
@@ -552,7 +471,7 @@ class TableUpdateBatcher:
     ) -> int:
         """How many were gathered, of those that differ from the last one in no length."""
         group = self._group
-        room = _GROUP_BYTES - (group.byte_count if group is not None else 0)
+        room = _UPDATE_BATCH_BYTES - (group.byte_count if group is not None else 0)
         # Up to the one that makes the group full.
         count = min(count, -(-room // alike.entry_bytes))
         request_ids, entries = alike.read(view, position, limit, count=count)
@@ -569,7 +488,7 @@ class TableUpdateBatcher:
         group.request_ids += request_ids
         group.entries += entries
         group.byte_count += len(entries) * alike.entry_bytes
-        if group.byte_count >= _GROUP_BYTES:
+        if group.byte_count >= _UPDATE_BATCH_BYTES:
             self.submit()
         return len(entries)
 
@@ -606,7 +525,7 @@ class TableUpdateBatcher:
         group.request_ids.append(read_request_id(payload))
         group.entries.append(entry)
         group.byte_count += byte_count
-        if group.byte_count >= _GROUP_BYTES:
+        if group.byte_count >= _UPDATE_BATCH_BYTES:
             self.submit()
         return True
 
@@ -664,129 +583,3 @@ class TableUpdateBatcher:
                 self._answers.retry_in_task(group.command(number))
             else:
                 self._answers.refuse(group.command(number), error)
-
-
-_REQUEST_AND_LENGTH: Final = struct.Struct(">qH")
-_UINT16: Final = struct.Struct(">H")
-_COUNT_AND_KEY: Final = struct.Struct(">iii")
-_VERSION: Final = struct.Struct(">q")
-_VERSION_AND_VALUE: Final = struct.Struct(">qii")
-_UPDATED: Final = struct.Struct(">iiqiq")
-_UPDATED_BYTES: Final = _UPDATED.size - FRAME_HEADER_BYTES
-_LENGTH_BYTES: Final = 4
-
-
-_NO_OFFSET: Final = _VERSION.pack(NO_TABLE_OFFSET)
-
-
-_READ_HEAD: Final = struct.Struct(">ii8s")
-_READ_BYTES: Final = _REQUEST_ID_BYTES + _VERSION_AND_VALUE.size
-"""A TableRead without its name, its key and its value."""
-KEY_AT: Final = _COUNT_AND_KEY.size
-"""Where a single key begins, counted from the count of keys."""
-_KEY_OVERHEAD_BYTES: Final = 12
-"""What the outer length of a key counts beyond the key."""
-RUN_FRAMES: Final = 64
-"""Neighbouring frames that are taken at once at most: then it is time to look at how much is under way."""
-
-
-def payload_of_next(
-    view: memoryview, position: int, limit: int, *, kind: int
-) -> tuple[bytes, int] | None:
-    """The payload of the frame at `position` and where it ends, if it is of that kind and whole before `limit`."""
-    begin = position + FRAME_HEADER_BYTES
-    if begin > limit:
-        return None
-    found, length = FRAME_HEADER.unpack_from(view, position)
-    end = begin + length
-    if found != kind or end > limit:
-        return None
-    return bytes(view[begin:end]), end
-
-
-def read_named_table(payload: bytes) -> NamedTable | None:
-    """Raises ProtocolError if the name is no text."""
-    try:
-        _, name_bytes = _REQUEST_AND_LENGTH.unpack_from(payload)
-        name_end = _REQUEST_AND_LENGTH.size + name_bytes
-        (token_bytes,) = _UINT16.unpack_from(payload, name_end)
-    except struct.error:
-        return None
-    end = name_end + _UINT16.size + token_bytes
-    if end > len(payload):
-        return None
-    segment = decode_text(payload[_REQUEST_AND_LENGTH.size : name_end])
-    return NamedTable(
-        payload[_REQUEST_ID_BYTES:end], payload[_REQUEST_ID_BYTES:name_end], segment, end
-    )
-
-
-def read_request_id(payload: bytes) -> int:
-    """What any of these payloads begins with."""
-    request_id: int = _VERSION.unpack_from(payload)[0]
-    return request_id
-
-
-def read_single_update(payload: bytes, begin: int) -> TableEntry | None:
-    """The one entry of an UpdateTableEntries from `begin` on; None also for one with a table offset."""
-    try:
-        count, outer, key_bytes = _COUNT_AND_KEY.unpack_from(payload, begin)
-        if count != 1 or key_bytes <= 0 or outer != key_bytes + _KEY_OVERHEAD_BYTES:
-            return None
-        key_at = begin + _COUNT_AND_KEY.size
-        key_end = key_at + key_bytes
-        version, outer, value_bytes = _VERSION_AND_VALUE.unpack_from(payload, key_end)
-    except struct.error:
-        return None
-    value_at = key_end + _VERSION_AND_VALUE.size
-    value_end = value_at + value_bytes
-    if value_bytes < 0 or outer != 4 + value_bytes or value_end > len(payload):
-        return None
-    if value_end < len(payload) and payload[value_end:] != _NO_OFFSET:
-        return None
-    return TableEntry(payload[key_at:key_end], payload[value_at:value_end], version)
-
-
-def read_single_key(payload: bytes, begin: int) -> int | None:
-    """Where the one key of a ReadTable ends that begins `KEY_AT` behind `begin`."""
-    try:
-        count, outer, key_bytes = _COUNT_AND_KEY.unpack_from(payload, begin)
-    except struct.error:
-        return None
-    end: int = begin + KEY_AT + key_bytes
-    if (
-        count != 1
-        or key_bytes <= 0
-        or outer != key_bytes + _KEY_OVERHEAD_BYTES
-        or len(payload) < end + _VERSION.size
-    ):
-        return None
-    return end
-
-
-def encode_single_read(
-    request_id: bytes, name: bytes, asked: bytes, found: TableEntry | None
-) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """The parts of a TableRead. `request_id`, the `name` with its length, and what was `asked` for, from the count
-    of keys to the end of the key, are the bytes of the ReadTable."""
-    version, value = (NOT_EXISTS, b"") if found is None else (found.version, found.value)
-    value_bytes = len(value)
-    length = _READ_BYTES + len(name) + len(asked) + value_bytes
-    return (
-        _READ_HEAD.pack(TableRead.type, length, request_id),
-        name,
-        asked,
-        _VERSION_AND_VALUE.pack(version, 4 + value_bytes, value_bytes),
-        value,
-    )
-
-
-def encode_single_updates(request_ids: Sequence[int], versions: Sequence[int]) -> bytes:
-    """A TableEntriesUpdated for each."""
-    pack, kind, length = _UPDATED.pack, TableEntriesUpdated.type, _UPDATED_BYTES
-    return b"".join(
-        [
-            pack(kind, length, request_id, 1, version)
-            for request_id, version in zip(request_ids, versions, strict=True)
-        ]
-    )

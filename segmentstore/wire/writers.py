@@ -1,5 +1,13 @@
-"""One writer on one connection: its appends in order, and what it is told about them.
+"""The append half of one connection: set-ups, and each writer's appends in order with what the client is told of them.
 
+ConnectionAppends holds the writers of a connection by id, and gathers small appends that were received together. A
+Writer submits each append to its segment; the container's future calls the writer back, which then acknowledges or
+refuses.
+
+- A set-up answers after everything submitted before it on that segment has committed or failed (H25); until then the
+  connection takes no appends of that writer.
+- An append of a writer that was never set up here is out of order, and ends the connection.
+- At most `writers_per_connection_max` writers are remembered.
 - Every append carries, in one operation, its bytes, the writer's new last event number (refused unless the segment
   still has the number that this connection stored last) and the count of events.
 - Outcomes are told in the order of the appends, whatever order they arrive in: what was stored before a refusal is
@@ -16,13 +24,6 @@
 | no such segment | NoSuchSegment | ends |
 | another last event number | InvalidEventNumber | the connection is closed |
 | anything else | none: the outcome is unknown | the connection is closed |
-
-The append half of one connection: set-ups, appends, and creating transient segments to append to.
-
-- A set-up answers after everything submitted before it on that segment has committed or failed (H25); until then the
-  connection takes no appends of that writer.
-- An append of a writer that was never set up here is out of order, and ends the connection.
-- At most `writers_per_connection_max` writers are remembered.
 """
 
 import asyncio
@@ -64,8 +65,12 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
+_EVENT_HEADER: Final = struct.Struct(">ii")
 _DATA_APPENDED: Final = struct.Struct(">ii16sqqqq")
-_DATA_APPENDED_BYTES: Final = _DATA_APPENDED.size - FRAME_HEADER_BYTES
+_DATA_APPENDED_PAYLOAD_BYTES: Final = _DATA_APPENDED.size - FRAME_HEADER_BYTES
+
+InFlightAppend: TypeAlias = "tuple[Future[int], ReceivedAppend, int]"
+"""A submitted append, with the writer's last event number before it."""
 
 
 class WriterState(Enum):
@@ -78,283 +83,9 @@ class WriterState(Enum):
 # An attribute of an Enum costs as much as a call.
 _LIVE, _ENDED = WriterState.LIVE, WriterState.ENDED
 
-InFlightAppend: TypeAlias = "tuple[Future[int], ReceivedAppend, int]"
-"""A submitted append, with the writer's last event number before it."""
-
-
-class WriterContext:
-    """What a writer needs of its connection."""
-
-    __slots__ = (
-        "charge",
-        "counters",
-        "discharge",
-        "fail",
-        "outgoing",
-        "pins",
-        "reopen",
-        "writers",
-    )
-
-    def __init__(
-        self,
-        *,
-        pins: HandleCache[Segment],
-        outgoing: SendBuffer,
-        counters: WireCounters,
-        charge: Callable[[int], None],
-        discharge: Callable[[int], None],
-        fail: Callable[[str], None],
-        reopen: Callable[["Writer"], None],
-        writers: Mapping[bytes, "Writer"],
-    ) -> None:
-        self.pins = pins
-        self.outgoing = outgoing
-        self.counters = counters
-        self.charge = charge
-        self.discharge = discharge
-        """So many bytes are accepted, or no longer un-acknowledged."""
-        self.fail = fail
-        """Close the connection for this reason, after what was said before."""
-        self.reopen = reopen
-        """Open the segment again in a task, and call reopened() or reopening_failed()."""
-        self.writers = writers
-        """All that the connection has."""
-
-
-class Writer:
-    """append() any number; outcomes go to the connection."""
-
-    __slots__ = (
-        "_acked_length",
-        "_acked_number",
-        "_acked_request_id",
-        "_has_acknowledgement",
-        "_in_flight",
-        "_key",
-        "_last_used",
-        "_owner",
-        "_parked",
-        "_pin",
-        "_settle_callback",
-        "_state",
-        "_stored_number",
-        "_told_number",
-        "_used",
-        "_writer_id",
-        "segment_name",
-    )
-
-    def __init__(
-        self,
-        *,
-        owner: WriterContext,
-        writer_id: bytes,
-        pin: PinnedHandle[Segment],
-        last_number: int | None,
-        now: float,
-    ) -> None:
-        self._owner = owner
-        self._writer_id = writer_id
-        self._key = AttributeKey(writer_id)
-        self._pin: PinnedHandle[Segment] | None = pin
-        self.segment_name = pin.name
-        self._state = WriterState.LIVE
-        self._stored_number = NO_EVENT_NUMBER if last_number is None else last_number
-        """Of the newest submitted append; the next one is compared against it."""
-        self._acked_number = self._stored_number
-        """Of the newest append that is stored."""
-        self._told_number = self._stored_number
-        """What the client was told last, by AppendSetup or DataAppended."""
-        self._acked_length = 0
-        self._acked_request_id = 0
-        self._has_acknowledgement = False
-        self._in_flight: deque[InFlightAppend] = deque()
-        self._parked: deque[ReceivedAppend] = deque()
-        self._last_used = now
-        self._used = False
-        """Since the last tick: the clock is not asked for every append."""
-        # One bound method for all appends, instead of a new one for each.
-        self._settle_callback = self._settle
-
-    def append(self, append: ReceivedAppend) -> None:
-        """Raises ProtocolError for an event number that does not grow."""
-        if self._state is _ENDED:
-            return  # It was told so, or is being told.
-        newest = self._parked[-1].last_event_number if self._parked else self._stored_number
-        number = append.last_event_number
-        if number <= newest:
-            if number == newest and not append.data:
-                return  # Nothing that is not acknowledged with the one before.
-            raise ProtocolError(
-                f"event number does not grow segment={self.segment_name!r} "
-                f"last={newest} given={number}"
-            )
-        self._used = True
-        self._owner.charge(len(append.data))
-        if self._pin is not None:
-            self._submit(self._pin.handle, append)
-            return
-        self._parked.append(append)
-        if len(self._parked) == 1:
-            self._owner.reopen(self)
-
-    def _submit(self, segment: Segment, append: ReceivedAppend) -> None:
-        data, number, event_count = append.data, append.last_event_number, append.event_count
-        previous = self._stored_number
-        updates = [
-            AttributeUpdate(
-                self._key,
-                number,
-                _REPLACE_IF_EQUALS,
-                None if previous == NO_EVENT_NUMBER else previous,
-            )
-        ]
-        if not append.is_framed:
-            updates.append(
-                AttributeUpdate(EVENT_COUNT, event_count, AttributeUpdateType.ACCUMULATE)
-            )
-        future = segment.append(
-            data,
-            offset=append.expected_offset,
-            attribute_updates=updates,
-            events=event_count if append.is_framed else None,
-        )
-        self._stored_number = number
-        self._in_flight.append((future, append, previous))
-        counters = self._owner.counters
-        counters.appends += append.unit_count
-        counters.append_bytes += len(data)
-        future.add_done_callback(self._settle_callback)
-
-    # --- outcomes --------------------------------------------------------------------------------
-
-    def _settle(self, _: "Future[int]") -> None:
-        in_flight = self._in_flight
-        owner = self._owner
-        alone = len(owner.writers) == 1
-        while in_flight and in_flight[0][0].done():
-            future, append, previous = in_flight.popleft()
-            error = future.exception()
-            if error is None:
-                if self._has_acknowledgement and (
-                    append.expected_offset is not None
-                    or append.request_id != self._acked_request_id
-                ):
-                    # Each request is answered by itself: the client waits for its very id.
-                    owner.outgoing.gather_acknowledgements()
-                self._acked_number = append.last_event_number
-                self._acked_request_id = append.request_id
-                self._acked_length = future.result()
-                if not self._has_acknowledgement and self._state is _LIVE:
-                    self._has_acknowledgement = True
-                    owner.outgoing.acknowledge(self, flushes=alone)
-            elif self._state is _LIVE:
-                self._refuse(append, previous, error)
-            owner.discharge(len(append.data))
-        if alone:
-            # There is nothing to wait for.
-            owner.outgoing.flush()
-        if self._state is _ENDED and not in_flight:
-            self._release()
-
-    def take_acknowledgement(self) -> bytes:
-        """DataAppended for everything stored so far."""
-        assert self._told_number < self._acked_number, (
-            f"acknowledged before told={self._told_number} acked={self._acked_number}"
-        )
-        self._has_acknowledgement = False
-        previous, self._told_number = self._told_number, self._acked_number
-        return _DATA_APPENDED.pack(
-            DataAppended.type,
-            _DATA_APPENDED_BYTES,
-            self._writer_id,
-            self._acked_number,
-            previous,
-            self._acked_request_id,
-            self._acked_length,
-        )
-
-    def _refuse(self, append: ReceivedAppend, previous: int, error: BaseException) -> None:
-        owner = self._owner
-        owner.counters.appends_refused += 1
-        number, request_id = append.first_event_number, append.request_id
-        match error:
-            case BadOffsetError() if append.expected_offset is not None:
-                if self._stored_number == append.last_event_number:
-                    self._stored_number = previous
-                owner.outgoing.reply(ConditionalCheckFailed(self._writer_id, number, request_id))
-                return
-            case SegmentSealedError():
-                owner.outgoing.reply(SegmentIsSealed(request_id, self.segment_name, "", number))
-            case SegmentNotFoundError():
-                owner.outgoing.reply(NoSuchSegment(request_id, self.segment_name, "", -1))
-                self._forget_segment()
-            case BadAttributeUpdateError() if error.key == self._key:
-                owner.outgoing.reply(InvalidEventNumber(self._writer_id, request_id, "", number))
-                owner.fail(f"writer appends elsewhere too segment={self.segment_name!r}")
-            case SegmentStoreError():
-                self._forget_segment()
-                owner.fail(f"append failed: {error}")
-            case _:
-                raise error
-        self.end()
-
-    # --- life ------------------------------------------------------------------------------------
-
-    def end(self) -> None:
-        """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
-        self._state = WriterState.ENDED
-        while self._parked:
-            self._owner.discharge(len(self._parked.popleft().data))
-        if not self._in_flight:
-            self._release()
-
-    def release_if_idle(self, now: float, idle_seconds: float) -> None:
-        """Called by the tick: a silent writer keeps its number, but not its segment (H27)."""
-        if self._used or self._in_flight:
-            self._used = False
-            self._last_used = now
-        elif now - self._last_used >= idle_seconds:
-            self._release()
-
-    def reopened(self, pin: PinnedHandle[Segment], now: float) -> None:
-        """The segment is open again: what waited for it goes on. Takes over the lease."""
-        assert self._pin is None, f"opened twice segment={self.segment_name!r}"
-        self._pin = pin
-        self._last_used = now
-        while self._parked:
-            self._submit(pin.handle, self._parked.popleft())
-        if self._state is WriterState.ENDED and not self._in_flight:
-            self._release()
-
-    def reopening_failed(self, error: SegmentStoreError) -> None:
-        """The segment is gone, or somewhere else."""
-        if self._parked:
-            self._refuse(self._parked[0], self._stored_number, error)
-
-    def check(self) -> None:
-        """Numbers grow in the order told, stored, submitted. O(1)."""
-        assert self._told_number <= self._acked_number <= self._stored_number, (
-            f"told={self._told_number} acked={self._acked_number} stored={self._stored_number}"
-        )
-        assert not (self._in_flight and self._pin is None), "an append in flight holds no segment"
-
-    def _forget_segment(self) -> None:
-        if self._pin is not None:
-            self._owner.pins.forget(self._pin)
-
-    def _release(self) -> None:
-        pin, self._pin = self._pin, None
-        if pin is not None:
-            self._owner.pins.release(pin)
-
-
-_EVENT_HEADER: Final = struct.Struct(">ii")
-
 
 class ConnectionAppends:
-    """Writers by id."""
+    """The writers of a connection, by id; they append what it receives."""
 
     def __init__(
         self,
@@ -527,7 +258,7 @@ class ConnectionAppends:
             raise
         return number if isinstance(number, int) else None
 
-    async def _reopen(self, writer: Writer) -> None:
+    async def _reopen(self, writer: "Writer") -> None:
         try:
             pin = await self._handles.lease(writer.segment_name)
         except SegmentStoreError as error:
@@ -553,3 +284,271 @@ class ConnectionAppends:
         for writer_id, writer in self._writers.items():
             writer.check()
             assert writer_id not in self._setting_up, f"set up and setting up {writer_id.hex()}"
+
+
+class WriterContext:
+    """What a writer needs of its connection."""
+
+    __slots__ = (
+        "charge",
+        "counters",
+        "discharge",
+        "fail",
+        "outgoing",
+        "pins",
+        "reopen",
+        "writers",
+    )
+
+    def __init__(
+        self,
+        *,
+        pins: HandleCache[Segment],
+        outgoing: SendBuffer,
+        counters: WireCounters,
+        charge: Callable[[int], None],
+        discharge: Callable[[int], None],
+        fail: Callable[[str], None],
+        reopen: Callable[["Writer"], None],
+        writers: Mapping[bytes, "Writer"],
+    ) -> None:
+        self.pins = pins
+        self.outgoing = outgoing
+        self.counters = counters
+        self.charge = charge
+        self.discharge = discharge
+        """So many bytes are accepted, or no longer un-acknowledged."""
+        self.fail = fail
+        """Close the connection for this reason, after what was said before."""
+        self.reopen = reopen
+        """Open the segment again in a task, and call reopened() or reopening_failed()."""
+        self.writers = writers
+        """All that the connection has."""
+
+
+class Writer:
+    """One writer of the connection. append() any number; outcomes go to the connection."""
+
+    __slots__ = (
+        "_acked_length",
+        "_acked_number",
+        "_acked_request_id",
+        "_has_acknowledgement",
+        "_in_flight",
+        "_key",
+        "_last_used",
+        "_owner",
+        "_parked",
+        "_pin",
+        "_settle_callback",
+        "_state",
+        "_stored_number",
+        "_told_number",
+        "_used",
+        "_writer_id",
+        "segment_name",
+    )
+
+    def __init__(
+        self,
+        *,
+        owner: WriterContext,
+        writer_id: bytes,
+        pin: PinnedHandle[Segment],
+        last_number: int | None,
+        now: float,
+    ) -> None:
+        self._owner = owner
+        self._writer_id = writer_id
+        self._key = AttributeKey(writer_id)
+        self._pin: PinnedHandle[Segment] | None = pin
+        self.segment_name = pin.name
+        self._state = WriterState.LIVE
+        self._stored_number = NO_EVENT_NUMBER if last_number is None else last_number
+        """Of the newest submitted append; the next one is compared against it."""
+        self._acked_number = self._stored_number
+        """Of the newest append that is stored."""
+        self._told_number = self._stored_number
+        """What the client was told last, by AppendSetup or DataAppended."""
+        self._acked_length = 0
+        self._acked_request_id = 0
+        self._has_acknowledgement = False
+        self._in_flight: deque[InFlightAppend] = deque()
+        self._parked: deque[ReceivedAppend] = deque()
+        self._last_used = now
+        self._used = False
+        """Since the last tick: the clock is not asked for every append."""
+        # One bound method for all appends, instead of a new one for each.
+        self._settle_callback = self._settle
+
+    def append(self, append: ReceivedAppend) -> None:
+        """Raises ProtocolError for an event number that does not grow."""
+        if self._state is _ENDED:
+            return  # It was told so, or is being told.
+        newest = self._parked[-1].last_event_number if self._parked else self._stored_number
+        number = append.last_event_number
+        if number <= newest:
+            if number == newest and not append.data:
+                return  # Nothing that is not acknowledged with the one before.
+            raise ProtocolError(
+                f"event number does not grow segment={self.segment_name!r} "
+                f"last={newest} given={number}"
+            )
+        self._used = True
+        self._owner.charge(len(append.data))
+        if self._pin is not None:
+            self._submit(self._pin.handle, append)
+            return
+        self._parked.append(append)
+        if len(self._parked) == 1:
+            self._owner.reopen(self)
+
+    def _submit(self, segment: Segment, append: ReceivedAppend) -> None:
+        data, number, event_count = append.data, append.last_event_number, append.event_count
+        previous = self._stored_number
+        updates = [
+            AttributeUpdate(
+                self._key,
+                number,
+                _REPLACE_IF_EQUALS,
+                None if previous == NO_EVENT_NUMBER else previous,
+            )
+        ]
+        if not append.is_framed:
+            updates.append(
+                AttributeUpdate(EVENT_COUNT, event_count, AttributeUpdateType.ACCUMULATE)
+            )
+        future = segment.append(
+            data,
+            offset=append.expected_offset,
+            attribute_updates=updates,
+            events=event_count if append.is_framed else None,
+        )
+        self._stored_number = number
+        self._in_flight.append((future, append, previous))
+        counters = self._owner.counters
+        counters.appends += append.unit_count
+        counters.append_bytes += len(data)
+        future.add_done_callback(self._settle_callback)
+
+    # --- outcomes --------------------------------------------------------------------------------
+
+    def _settle(self, _: "Future[int]") -> None:
+        in_flight = self._in_flight
+        owner = self._owner
+        alone = len(owner.writers) == 1
+        while in_flight and in_flight[0][0].done():
+            future, append, previous = in_flight.popleft()
+            error = future.exception()
+            if error is None:
+                if self._has_acknowledgement and (
+                    append.expected_offset is not None
+                    or append.request_id != self._acked_request_id
+                ):
+                    # Each request is answered by itself: the client waits for its very id.
+                    owner.outgoing.gather_acknowledgements()
+                self._acked_number = append.last_event_number
+                self._acked_request_id = append.request_id
+                self._acked_length = future.result()
+                if not self._has_acknowledgement and self._state is _LIVE:
+                    self._has_acknowledgement = True
+                    owner.outgoing.acknowledge(self, flushes=alone)
+            elif self._state is _LIVE:
+                self._refuse(append, previous, error)
+            owner.discharge(len(append.data))
+        if alone:
+            # There is nothing to wait for.
+            owner.outgoing.flush()
+        if self._state is _ENDED and not in_flight:
+            self._release()
+
+    def take_acknowledgement(self) -> bytes:
+        """DataAppended for everything stored so far."""
+        assert self._told_number < self._acked_number, (
+            f"acknowledged before told={self._told_number} acked={self._acked_number}"
+        )
+        self._has_acknowledgement = False
+        previous, self._told_number = self._told_number, self._acked_number
+        return _DATA_APPENDED.pack(
+            DataAppended.type,
+            _DATA_APPENDED_PAYLOAD_BYTES,
+            self._writer_id,
+            self._acked_number,
+            previous,
+            self._acked_request_id,
+            self._acked_length,
+        )
+
+    def _refuse(self, append: ReceivedAppend, previous: int, error: BaseException) -> None:
+        owner = self._owner
+        owner.counters.appends_refused += 1
+        number, request_id = append.first_event_number, append.request_id
+        match error:
+            case BadOffsetError() if append.expected_offset is not None:
+                if self._stored_number == append.last_event_number:
+                    self._stored_number = previous
+                owner.outgoing.reply(ConditionalCheckFailed(self._writer_id, number, request_id))
+                return
+            case SegmentSealedError():
+                owner.outgoing.reply(SegmentIsSealed(request_id, self.segment_name, "", number))
+            case SegmentNotFoundError():
+                owner.outgoing.reply(NoSuchSegment(request_id, self.segment_name, "", -1))
+                self._forget_segment()
+            case BadAttributeUpdateError() if error.key == self._key:
+                owner.outgoing.reply(InvalidEventNumber(self._writer_id, request_id, "", number))
+                owner.fail(f"writer appends elsewhere too segment={self.segment_name!r}")
+            case SegmentStoreError():
+                self._forget_segment()
+                owner.fail(f"append failed: {error}")
+            case _:
+                raise error
+        self.end()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
+        self._state = WriterState.ENDED
+        while self._parked:
+            self._owner.discharge(len(self._parked.popleft().data))
+        if not self._in_flight:
+            self._release()
+
+    def release_if_idle(self, now: float, idle_seconds: float) -> None:
+        """Called by the tick: a silent writer keeps its number, but not its segment (H27)."""
+        if self._used or self._in_flight:
+            self._used = False
+            self._last_used = now
+        elif now - self._last_used >= idle_seconds:
+            self._release()
+
+    def reopened(self, pin: PinnedHandle[Segment], now: float) -> None:
+        """The segment is open again: what waited for it goes on. Takes over the lease."""
+        assert self._pin is None, f"opened twice segment={self.segment_name!r}"
+        self._pin = pin
+        self._last_used = now
+        while self._parked:
+            self._submit(pin.handle, self._parked.popleft())
+        if self._state is WriterState.ENDED and not self._in_flight:
+            self._release()
+
+    def reopening_failed(self, error: SegmentStoreError) -> None:
+        """The segment is gone, or somewhere else."""
+        if self._parked:
+            self._refuse(self._parked[0], self._stored_number, error)
+
+    def check(self) -> None:
+        """Numbers grow in the order told, stored, submitted. O(1)."""
+        assert self._told_number <= self._acked_number <= self._stored_number, (
+            f"told={self._told_number} acked={self._acked_number} stored={self._stored_number}"
+        )
+        assert not (self._in_flight and self._pin is None), "an append in flight holds no segment"
+
+    def _forget_segment(self) -> None:
+        if self._pin is not None:
+            self._owner.pins.forget(self._pin)
+
+    def _release(self) -> None:
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            self._owner.pins.release(pin)

@@ -14,7 +14,7 @@ from segmentstore.codec.wire_protocol.tables import (
     UpdateTableEntries,
 )
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
-from segmentstore.wire.table_commands import (
+from segmentstore.wire.single_key_frames import (
     KEY_AT,
     SameShapeUpdates,
     encode_single_read,
