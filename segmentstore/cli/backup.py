@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
-from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.exit_codes import ExitCode, exit_code_of_kind
 from segmentstore.cli.options import with_client
 from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.recovery.survey import shown_time
+from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
 
 data_option = click.option(
     "--data",
@@ -66,7 +68,7 @@ def list_backups(place: str, server: str, output: str) -> None:
         found = with_client(server, lambda client: client.list_backups())
         print_rows([_shown(row) for row in found], output)
     else:
-        print_rows(asyncio.run(_rows(place)), output)
+        print_rows(asyncio.run(_backup_rows(place)), output)
 
 
 @backup.command()
@@ -80,7 +82,7 @@ def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) 
     if directory is None:
         dropped = with_client(server, lambda client: client.drop_backup(name))
     else:
-        from segmentstore.recovery.restore import drop_backup
+        from segmentstore.recovery.restore import drop_backup  # loads the whole service
 
         dropped = asyncio.run(drop_backup(name, directory, tier2_place))
     if not dropped:
@@ -113,7 +115,7 @@ def restore(
     The copy is a store of its own, in volumes. Streams are made to agree with their segments, as after `recover`. If it
     was cut off, run it again. A backup is found also if roots of its store are damaged or gone.
     """
-    from segmentstore.recovery.restore import restore_backup
+    from segmentstore.recovery.restore import restore_backup  # loads the whole service
 
     result = asyncio.run(
         restore_backup(name, place, data_directory, with_damage=with_damage, quiet=quiet)
@@ -121,7 +123,7 @@ def restore(
     print_rows(result.rows, output)
     for remark in result.remarks:
         click.echo(remark, err=True)
-    return result.exit_code
+    return exit_code_of_kind(result.failure)
 
 
 def _directory_unless_online(server: str, data_directory: Path | None) -> Path | None:
@@ -133,16 +135,14 @@ def _directory_unless_online(server: str, data_directory: Path | None) -> Path |
 
 def _shown(answer: Row) -> Row:
     """A row of the server, with its date as a person reads it."""
-    from segmentstore.recovery.survey import shown_time
-
     kept = {key: value for key, value in answer.items() if key != "made_ms"}
     return {**kept, "made": shown_time(int(answer["made_ms"] or 0))}
 
 
 async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
+    # Both load the whole service.
     from containers.segment_container import StreamSegmentContainer
     from segmentstore.recovery.offline_store import open_offline
-    from segmentstore.recovery.survey import shown_time
 
     rows: list[Row] = []
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
@@ -161,10 +161,7 @@ async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
     return rows
 
 
-async def _rows(place: str) -> list[Row]:
-    from segmentstore.recovery.survey import shown_time
-    from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
-
+async def _backup_rows(place: str) -> list[Row]:
     containers: dict[str, int] = {}
     made: dict[str, int] = {}
     async with open_tier2(place, go_on=True) as tier2:

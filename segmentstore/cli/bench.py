@@ -1,6 +1,6 @@
 """`segmentstore bench`: how fast a server takes and gives bytes, seen from an HTTP client.
 
-One measurement: writers that append for a while, then readers that read it back.
+For each size writers append for a while, then as many readers read the bytes back.
 """
 
 import asyncio
@@ -13,8 +13,11 @@ import click
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.cli.options import BYTES, SECONDS, with_client
 from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.cli.server_process import ServerProcess
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.latency_histogram import LatencyHistogram
+
+_READ_BYTES = 1 << 20
 
 
 @click.command()
@@ -49,8 +52,6 @@ def bench(
     Every writer waits for the acknowledgement of an append before it sends the next, so one row is `writers` appends in
     flight. The segments it makes are deleted again.
     """
-    from segmentstore.cli.server_process import ServerProcess
-
     with ExitStack() as stack:
         if server is None:
             directory = Path(
@@ -58,16 +59,13 @@ def bench(
             )
             server = stack.enter_context(ServerProcess(directory / "data")).address
 
-        async def work(client: "HttpClient") -> list[Row]:
+        async def work(client: HttpClient) -> list[Row]:
             rows: list[Row] = []
             for size in sizes:
                 rows += await BenchRun(client, size=size, writers=writers, seconds=seconds).run()
             return rows
 
         print_rows(with_client(server, work), output)
-
-
-_READ_BYTES = 1 << 20
 
 
 class BenchRun:

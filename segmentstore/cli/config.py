@@ -1,6 +1,6 @@
 """`segmentstore config ...`: what the settings are, and where each value comes from.
 
-Options that set settings: shared by `standalone` and `config`.
+`setting_options` and `resolve` are shared with `standalone`: the options that set settings, and what they come to.
 """
 
 import os
@@ -15,13 +15,24 @@ from segmentstore.cli.output import output_option, print_rows
 from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import SettingsError
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])  # any command function: click's own bound
+
+_SHORT_FLAGS = {
+    "data": "store.data_directory",
+    "containers": "store.container_count",
+    "http": "http.address",
+    "wire": "wire.address",
+    "controller": "controller.address",
+    "tier1": "tier1.kind",
+    "tier2": "tier2.place",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+
 
 @click.group()
 def config() -> None:
     """Show and check settings. Flags win over the environment, that over the file, that over defaults."""
-
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])  # any command function: click's own bound
 
 
 def setting_options(command: _Command) -> _Command:
@@ -108,19 +119,6 @@ def check(config_file: Path | None, assignments: tuple[str, ...], **short_flags:
     return ExitCode.OK
 
 
-_SHORT_FLAGS = {
-    "data": "store.data_directory",
-    "containers": "store.container_count",
-    "http": "http.address",
-    "wire": "wire.address",
-    "controller": "controller.address",
-    "tier1": "tier1.kind",
-    "tier2": "tier2.place",
-    "log_level": "log.level",
-    "log_format": "log.format",
-}
-
-
 def resolve(
     config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
 ) -> ResolvedSettings:
@@ -143,5 +141,5 @@ def resolve(
 
 
 def environment() -> Mapping[str, str]:
-    """The process's environment: looked at here and nowhere else."""
+    """The process's environment, from which settings and keys are taken."""
     return os.environ

@@ -38,4 +38,9 @@ _OF_KIND = {
 
 def exit_code_of(error: SegmentStoreError) -> ExitCode:
     """By the kind of the error."""
-    return _OF_KIND[error.kind]
+    return exit_code_of_kind(error.kind)
+
+
+def exit_code_of_kind(kind: ErrorKind | None) -> ExitCode:
+    """OK for None: nothing failed."""
+    return ExitCode.OK if kind is None else _OF_KIND[kind]

@@ -1,12 +1,7 @@
 """`segmentstore load`: files and trees into segments, resumable.
 
-Which file goes into which segment.
-
-Invariants:
-
-- Every file goes into exactly one segment; the files of a segment are in order of their path, joined without anything
-  between them. So the bytes of a segment are a function of the tree, and a load can be taken up where it stopped.
-- Hidden files and directories (a leading dot), and `__pycache__`, are left out.
+`plan_load` decides which file goes into which segment; `Loader` brings the segments up to what their files say, however
+often it is interrupted.
 
 Names, for `load PATH...`:
 
@@ -14,12 +9,13 @@ Names, for `load PATH...`:
     a tree      its own name, then the path:  load notes             -> notes/a.txt, notes/old/b.txt
     --prefix P  P takes the place of the tree's name, or comes before the file's: load --prefix x/ notes -> x/a.txt
     --by-package  one segment for each name at the top of the tree, without a suffix:
-                  load --by-package lib      -> lib/ast (from lib/ast.py), lib/json (from lib/json/...)
-
-Brings segments up to what their files say, however often it is interrupted.
+                  load --by-package lib      -> lib/notes (from lib/notes.txt), lib/json (from lib/json/...)
 
 Invariants:
 
+- Every file goes into exactly one segment; the files of a segment are in order of their path, joined without anything
+  between them. So the bytes of a segment are a function of the tree, and a load can be taken up where it stopped.
+- Hidden files and directories (a leading dot), and `__pycache__`, are left out.
 - An append is conditional on the length that the loader believes in, so a piece is never stored twice: if an answer
   was lost, the next attempt finds the piece there or not there, never half.
 - Before it adds to a segment that has bytes already, the loader compares them with the files; a segment that differs is
@@ -37,12 +33,19 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import click
+from tqdm import tqdm
 
 from segmentstore.cli.http_client import HttpClient, ServerError
 from segmentstore.cli.options import BYTES, SECONDS, server_option, with_client
 from segmentstore.cli.output import output_option, print_rows
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import check_segment_name
+
+_LEFT_OUT = "__pycache__"
+_RETRY_SECONDS_FIRST = 0.1
+_RETRY_SECONDS_MAX = 5.0
+
+_Result = TypeVar("_Result")
 
 
 @click.command()
@@ -88,8 +91,6 @@ def load(
     A file's segment is called like the file; the files of a tree are called TREE/path/in/tree. Run it again after an
     interruption: bytes that are there are compared with the files, and the rest is added, nothing twice.
     """
-    from tqdm import tqdm
-
     plans = plan_load(paths, prefix=prefix, by_package=by_package, include=include)
     total = sum(plan.length for plan in plans)
     with tqdm(
@@ -101,7 +102,7 @@ def load(
         disable=quiet,
     ) as bar:
 
-        async def work(client: "HttpClient") -> "list[LoadedSegment]":
+        async def work(client: HttpClient) -> list[LoadedSegment]:
             loader = Loader(
                 client=client,
                 piece_bytes=piece_bytes,
@@ -115,9 +116,6 @@ def load(
         loaded = with_client(server, work)
     if not quiet or output == "json":
         print_rows([asdict(each) for each in loaded], output)
-
-
-_LEFT_OUT = "__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +222,6 @@ def _tree(directory: Path) -> Iterator[Path]:
                 yield from _tree(entry)
         elif entry.is_file():
             yield entry
-
-
-_RETRY_SECONDS_FIRST = 0.1
-_RETRY_SECONDS_MAX = 5.0
-
-_Result = TypeVar("_Result")
 
 
 class LoadConflictError(SegmentStoreError):

@@ -1,6 +1,6 @@
-"""`segmentstore log ...`: Tier 1 as it lies on the disk, with the service off.
+"""`segmentstore log ...`: Tier 1 as it is on disk, with the service off.
 
-Reads a log from its files, as recovery would, and changes nothing.
+`inspect` reads a log from its files, as recovery would, and changes nothing; `enable` undoes a disable() of the log.
 """
 
 import asyncio

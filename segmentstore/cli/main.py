@@ -4,33 +4,65 @@ Invariants:
 
 - Results go to stdout, everything else to stderr; an error is one sentence.
 - The exit code says what to do (see `exit_codes`).
-- `--help` is quick: whatever is heavy is imported by the command that needs it.
+- `--help` is quick: a noun's module is imported when the noun is named, and never for the list of nouns.
 """
 
 import sys
+from importlib import import_module
 
 import click
 
-from segmentstore.cli.backup import backup
-from segmentstore.cli.bench import bench
-from segmentstore.cli.config import config
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of
-from segmentstore.cli.load import load
-from segmentstore.cli.log import log
-from segmentstore.cli.reader_group import reader_group
-from segmentstore.cli.recover import recover
-from segmentstore.cli.scope import scope
-from segmentstore.cli.segment import segment
-from segmentstore.cli.serve import s3, standalone
-from segmentstore.cli.spark import spark
-from segmentstore.cli.stream import stream
-from segmentstore.cli.table import table
-from segmentstore.cli.tier2 import tier2
-from segmentstore.cli.txn import txn
 from segmentstore.contracts.errors import SegmentStoreError
 
+_NOUNS = {
+    "backup": ("backup", "Keep the store as it is now, and get it back as it was."),
+    "bench": ("bench", "Measure durable appends and reads over HTTP."),
+    "config": ("config", "Show and check settings."),
+    "load": ("load", "Load files and trees, each file into a segment of its own."),
+    "log": ("log", "Look into the durable logs of a data directory."),
+    "reader-group": (
+        "reader_group",
+        "Create, list, inspect and delete reader groups (SCOPE/GROUP).",
+    ),
+    "recover": (
+        "recover",
+        "Make a store usable again whose Tier 1 (or everything but Tier 2) was lost.",
+    ),
+    "s3": ("serve", "Serve buckets and objects to S3 clients until SIGTERM or SIGINT."),
+    "scope": ("scope", "Create, list and delete scopes."),
+    "segment": ("segment", "Create, append to, read and administer segments."),
+    "spark": ("spark", "Run the data pipeline on Spark."),
+    "standalone": ("serve", "Serve a store from one process until SIGTERM or SIGINT."),
+    "stream": ("stream", "Create, write, read and administer streams (SCOPE/STREAM)."),
+    "table": ("table", "Create, fill, read and delete key-value tables (SCOPE/TABLE)."),
+    "tier2": ("tier2", "List, read and verify Tier 2 without the service."),
+    "txn": ("txn", "Begin, write, commit, abort and list transactions of a stream."),
+}
+"""By noun: the module below segmentstore.cli that has its command, and the first sentence of the command's help."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _NounGroup(click.Group):
+    """A group whose `commands` have a name and a sentence only; the command itself is imported by get_command()."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's)
+        if cmd_name not in _NOUNS:
+            return None
+        module, _ = _NOUNS[cmd_name]
+        command = getattr(import_module(f"segmentstore.cli.{module}"), cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command), f"not a command noun={cmd_name}"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the nouns as click lists any commands, without an import."""
+        click.Group(commands=self.commands).format_commands(ctx, formatter)
+
+
+@click.group(
+    cls=_NounGroup,
+    commands=[click.Command(noun, help=sentence) for noun, (_, sentence) in _NOUNS.items()],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="segmentstore")
 def cli() -> None:
     """A tiered segment store: append-only segments, durable at once, cheap in the long run.
@@ -39,27 +71,6 @@ def cli() -> None:
     Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict,
                 5 unavailable, 6 full, 7 corrupt, 130 interrupted.
     """
-
-
-for command in (
-    standalone,
-    s3,
-    segment,
-    scope,
-    stream,
-    reader_group,
-    txn,
-    table,
-    load,
-    log,
-    tier2,
-    recover,
-    backup,
-    spark,
-    bench,
-    config,
-):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Sizes and durations as arguments of commands.
+"""Arguments that many commands take, and a client for the time of one command.
 
-One command against a server: the server option, a client for the command's time, a loop to run it on.
-
-One command against a controller: the option, a client for the command's time, a loop to run it on.
+Sizes (`BYTES`) and durations (`SECONDS`) carry units. `with_client` runs a command's work against a server over HTTP
+(`--server`), `with_store` against a controller through the asyncio client (`--controller`). Each runs a loop of its own
+and imports its client only when it is called: no command needs both.
 """
 
 import asyncio
@@ -14,8 +14,14 @@ import click
 from segmentstore.codec.quantities import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
+    # One brings aiohttp along, the other gRPC.
     from segmentstore.cli.http_client import HttpClient
     from segmentstore.client.store import Store
+
+DEFAULT_SERVER = "http://127.0.0.1:9091"
+DEFAULT_CONTROLLER = "tcp://127.0.0.1:9090"
+
+_Result = TypeVar("_Result")
 
 
 class BytesType(click.ParamType[int]):
@@ -53,17 +59,21 @@ class SecondsType(click.ParamType[float]):
 BYTES = BytesType()
 SECONDS = SecondsType()
 
-
-DEFAULT_SERVER = "http://127.0.0.1:9091"
-
-_Result = TypeVar("_Result")
-
 server_option = click.option(
     "--server",
     envvar="SEGMENTSTORE_SERVER",
     default=DEFAULT_SERVER,
     show_default=True,
     help="Address of the store.  [env: SEGMENTSTORE_SERVER]",
+)
+
+
+controller_option = click.option(
+    "--controller",
+    envvar="SEGMENTSTORE_CONTROLLER",
+    default=DEFAULT_CONTROLLER,
+    show_default=True,
+    help="Address of the controller.  [env: SEGMENTSTORE_CONTROLLER]",
 )
 
 
@@ -78,18 +88,6 @@ def with_client(
             return await work(client)
 
     return asyncio.run(run())
-
-
-DEFAULT_CONTROLLER = "tcp://127.0.0.1:9090"
-
-
-controller_option = click.option(
-    "--controller",
-    envvar="SEGMENTSTORE_CONTROLLER",
-    default=DEFAULT_CONTROLLER,
-    show_default=True,
-    help="Address of the controller.  [env: SEGMENTSTORE_CONTROLLER]",
-)
 
 
 def with_store(

@@ -1,6 +1,6 @@
-"""What a file or a pipe has, as it comes: nothing is held back until a buffer is full.
+"""Bytes and lines of a file or a pipe as they come: nothing is held back until a buffer is full.
 
-Events as lines: with an optional key in front when they are written, as text or JSON when they are read.
+A line is an event, with an optional routing key in front when it is written; an event is printed as text or as JSON.
 """
 
 import asyncio
@@ -14,10 +14,16 @@ import click
 from segmentstore.cli.output import flush_bytes, print_record, write_bytes
 
 if TYPE_CHECKING:
+    # `segment` reads pipes as well and talks HTTP: it does not load the asyncio client.
     from segmentstore.client.event import Event
 
-
 _READ_BYTES = 1 << 20
+
+key_separator_option = click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="What stands before it in a line is the routing key (\\t is a tab); without it events have no key.",
+)
 
 
 async def arriving_pieces(source: BinaryIO, piece_bytes: int) -> AsyncGenerator[bytes, None]:
@@ -65,13 +71,6 @@ async def _wait_until_readable(descriptor: int) -> bool:
     finally:
         loop.remove_reader(descriptor)
     return True
-
-
-key_separator_option = click.option(
-    "--key-separator",
-    metavar="TEXT",
-    help="What stands before it in a line is the routing key (\\t is a tab); without it events have no key.",
-)
 
 
 class _Writer(Protocol):

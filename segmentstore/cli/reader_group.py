@@ -1,14 +1,12 @@
 """`segmentstore reader-group ...`: groups of readers that share streams. A group is named SCOPE/GROUP."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from segmentstore.cli.options import controller_option, with_store
 from segmentstore.cli.output import Row, output_option, print_record, print_rows
-
-if TYPE_CHECKING:
-    from segmentstore.client.store import Store
+from segmentstore.client.reader_group import StartAt
+from segmentstore.client.store import Store
+from segmentstore.client.stream_segments import StreamCut
 
 
 @click.group("reader-group")
@@ -32,9 +30,6 @@ def create(
     output: str,
 ) -> None:
     """Create a group that reads STREAMS of its scope (or SCOPE/STREAM), from their heads by default."""
-    from segmentstore.client.reader_group import StartAt
-    from segmentstore.client.stream_segments import StreamCut
-
     if from_tail and cuts:
         raise click.UsageError("begin at the tail or at cuts, not at both")
     start = StartAt.TAIL if from_tail else [StreamCut.parse(cut) for cut in cuts]
@@ -59,7 +54,7 @@ def list_groups(scope: str, controller: str, output: str) -> None:
 def info(name: str, controller: str, output: str) -> None:
     """Show who reads what, and the positions that are stored: a line for each reader, then one for each stream."""
 
-    async def work(store: "Store") -> list[Row]:
+    async def work(store: Store) -> list[Row]:
         found = await store.reader_group(name).info()
         rows: list[Row] = [
             {"kind": "reader", "name": reader, "value": " ".join(segments)}

@@ -2,16 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from segmentstore.cli.exit_codes import exit_code_of_kind
 from segmentstore.cli.output import output_option, print_rows
-from segmentstore.recovery.recover import RecoveryOptions, recover_store
-
-if TYPE_CHECKING:
-    pass
-
 
 _IN_PLACE = ""
 
@@ -74,6 +69,8 @@ def recover(
     container without a sound manifest is refused by the store, with everything that is left of it untouched, until its
     manifest is brought back or it is told to --begin-anew.
     """
+    # Both load the whole service.
+    from segmentstore.recovery.recover import RecoveryOptions, recover_store
     from segmentstore.recovery.report import COLUMNS
 
     result = asyncio.run(
@@ -93,4 +90,4 @@ def recover(
     print_rows(result.rows, output, COLUMNS)
     for remark in result.remarks:
         click.echo(remark, err=True)
-    return result.exit_code
+    return exit_code_of_kind(result.failure)

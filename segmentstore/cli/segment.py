@@ -2,10 +2,11 @@
 
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
+from segmentstore.cli.http_client import HttpClient, SegmentInfo
 from segmentstore.cli.options import BYTES, server_option, with_client
 from segmentstore.cli.output import (
     flush_bytes,
@@ -16,9 +17,6 @@ from segmentstore.cli.output import (
 )
 from segmentstore.cli.pipes import arriving_pieces
 from segmentstore.contracts.errors import BadOffsetError
-
-if TYPE_CHECKING:
-    from segmentstore.cli.http_client import HttpClient, SegmentInfo
 
 _READ_BYTES = 1 << 20
 _LIST_COLUMNS = ("name", "start_offset", "length", "storage_length", "sealed", "container")
@@ -37,7 +35,7 @@ def segment() -> None:
 def create(name: str, exists_ok: bool, server: str, output: str) -> None:
     """Create an empty segment."""
 
-    async def work(client: "HttpClient") -> "SegmentInfo":
+    async def work(client: HttpClient) -> SegmentInfo:
         return await (client.ensure(name) if exists_ok else client.create(name))
 
     print_record(asdict(with_client(server, work)), output)
@@ -66,7 +64,7 @@ def append(
     length of the segment tells how much arrived.
     """
 
-    async def work(client: "HttpClient") -> int:
+    async def work(client: HttpClient) -> int:
         length = offset
         async with aclosing(arriving_pieces(source, piece_bytes)) as pieces:
             async for piece in pieces:
@@ -87,7 +85,7 @@ def append(
 def read(name: str, offset: int | None, length: int | None, server: str) -> None:
     """Write a stretch of a segment to stdout."""
 
-    async def work(client: "HttpClient") -> None:
+    async def work(client: HttpClient) -> None:
         info = await client.info(name)
         position = info.start_offset if offset is None else offset
         if position > info.length:
@@ -111,7 +109,7 @@ def read(name: str, offset: int | None, length: int | None, server: str) -> None
 def tail(name: str, offset: int | None, from_start: bool, server: str) -> None:
     """Follow a segment to stdout until it is sealed or the command is interrupted."""
 
-    async def work(client: "HttpClient") -> None:
+    async def work(client: HttpClient) -> None:
         info = await client.info(name)
         position = offset if offset is not None else info.length
         if from_start:
@@ -141,7 +139,7 @@ def info(name: str, server: str, output: str) -> None:
 def list_segments(prefix: str, limit: int | None, server: str, output: str) -> None:
     """List segments in name order, those whose name starts with PREFIX."""
 
-    async def work(client: "HttpClient") -> "list[SegmentInfo]":
+    async def work(client: HttpClient) -> list[SegmentInfo]:
         found = []
         async with aclosing(client.list_all(prefix)) as segments:
             async for each in segments:
@@ -171,7 +169,7 @@ def seal(name: str, server: str, output: str) -> None:
 def truncate(name: str, offset: int, server: str, output: str) -> None:
     """Drop the bytes below OFFSET; offsets of the rest stay as they are."""
 
-    async def work(client: "HttpClient") -> "SegmentInfo":
+    async def work(client: HttpClient) -> SegmentInfo:
         await client.truncate(name, offset)
         return await client.info(name)
 
@@ -198,7 +196,7 @@ def merge(target: str, source: str, server: str, output: str) -> None:
 def delete(names: tuple[str, ...], server: str) -> None:
     """Remove segments for good."""
 
-    async def work(client: "HttpClient") -> None:
+    async def work(client: HttpClient) -> None:
         for name in names:
             await client.delete(name)
 
@@ -214,7 +212,7 @@ def flush(name: str | None, server: str) -> None:
     Of all means everything: deletions, streams and tables as well.
     """
 
-    async def work(client: "HttpClient") -> None:
+    async def work(client: HttpClient) -> None:
         if name is None:
             await client.flush_all()
         else:

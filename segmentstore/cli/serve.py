@@ -1,6 +1,6 @@
-"""`segmentstore standalone`: the whole store in this process.
+"""`segmentstore standalone` and `segmentstore s3`: servers in this process.
 
-`segmentstore s3`: an S3 endpoint over the embedded object store, in this process.
+`standalone` is the whole store; `s3` is an S3 endpoint over the embedded object store.
 """
 
 import sys
@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from segmentstore.cli.config import environment, resolve, setting_options
+from segmentstore.host.log_lines import configure_logging
+from segmentstore.host.settings import LogSettings, split_address
 
 
 @click.command()
@@ -21,7 +23,7 @@ def standalone(
     Prints one line beginning with 'ready' when it takes requests; its log goes to stderr.
     """
     resolved = resolve(config_file, assignments, **short_flags)
-    from segmentstore.host.standalone import run_standalone
+    from segmentstore.host.standalone import run_standalone  # loads the whole service
 
     def announce(line: str) -> None:
         click.echo(line)
@@ -60,8 +62,7 @@ def s3(data_directory: Path, listen: str, region: str, log_level: str) -> None:
     SEGMENTSTORE_S3_ACCESS_KEY and SEGMENTSTORE_S3_SECRET_KEY; without them they are made at the first start and kept
     in the data directory, readable by you alone.
     """
-    from segmentstore.host.log_lines import configure_logging
-    from segmentstore.host.settings import LogSettings, split_address
+    # Neither `standalone` nor `--help` needs them.
     from segmentstore.s3.authentication import (
         ACCESS_KEY_VARIABLE,
         SECRET_KEY_VARIABLE,

@@ -1,197 +1,36 @@
 """`segmentstore spark submit JOB`: the data pipeline on Spark.
 
-The same jobs run under a spark-submit of one's own: `spark-submit segmentstore/cli/spark_main.py JOB ...`.
+The jobs prove, compact and describe a Tier 2, and export streams to files and import files into streams. The same jobs
+run under a spark-submit of one's own: `spark-submit segmentstore/cli/spark_main.py JOB ...`.
 
-`segmentstore spark submit export` and `import`: streams to files and back.
+Each command imports its job behind `open_spark`, which says what to do where Spark or Java is not installed.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from segmentstore.cli.config import resolve
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.options import BYTES
 from segmentstore.cli.output import Row, output_option, print_rows
 from segmentstore.cli.spark_session import open_spark, pairs_of, progress_bar, spark_options
 from segmentstore.contracts.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from segmentstore.spark.tier2_access import Tier2Location
-
+from segmentstore.spark.tier2_access import Tier2Location
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
 
 _SHOWN_MAX = 50
 """Findings that are printed; all of them are counted."""
 
-
-@click.group()
-def spark() -> None:
-    """Run the data pipeline on Spark."""
-
-
-@spark.group()
-def submit() -> None:
-    """Submit a job. A job that was killed is started again with the same words, and goes on."""
-
-
-@click.command()
-@click.argument("destination", metavar="OUT")
-@click.option("--stream", required=True, metavar="SCOPE/STREAM")
-@click.option("--tier2", "place", default="", metavar="DIR|s3://BUCKET/PREFIX")
-@click.option(
-    "--controller", default="", metavar="tcp://HOST:PORT", help="For what is not in Tier 2 yet."
-)
-@click.option("--endpoint", default="", metavar="URL", help="Of the bucket.")
-@click.option("--region", default="us-east-1", show_default=True, help="Of the bucket.")
-@click.option("--text", is_flag=True, help="Keys and values as text instead of bytes.")
-@click.option("--batch-bytes", type=BYTES, default=1 << 30, help="Of the stream, in one batch.")
-@click.option("--allow-data-loss", is_flag=True, help="Go on without what retention took away.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-@output_option
-@spark_options
-def export(
-    *,
-    destination: str,
-    stream: str,
-    place: str,
-    controller: str,
-    endpoint: str,
-    region: str,
-    text: bool,
-    batch_bytes: int,
-    allow_data_loss: bool,
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
-) -> int:
-    """Write the events of a stream to OUT as Parquet files by day; a later run adds what is new.
-
-    OUT/_batches tells which ranges of which segments each batch holds: every event is there once.
-    """
-    given = {"stream": stream, "tier2": place, "controller": controller, "endpoint": endpoint}
-    with open_spark("export", master=master, configuration=configuration) as session:
-        from segmentstore.spark.jobs.export import ExportJob, ExportSettings
-        from segmentstore.spark.jobs.output_directory import open_output
-
-        with progress_bar("export", "B", quiet=quiet) as progress:
-            summary = ExportJob(
-                spark=session,
-                source_options={**{k: v for k, v in given.items() if v}, "region": region},
-                directory=open_output(session, destination),
-                settings=ExportSettings(
-                    batch_bytes=batch_bytes, text=text, fail_on_data_loss=not allow_data_loss
-                ),
-                progress=progress,
-            ).run()
-    rows: list[Row] = [
-        {
-            "batch": each.batch,
-            "segments": each.segments,
-            "events": each.rows,
-            "stream_bytes": each.stream_bytes,
-            "files": each.files,
-            "seconds": round(each.seconds, 1),
-        }
-        for each in summary.batches
-    ]
-    print_rows(rows, output)
-    click.echo(
-        f"exported {summary.rows} events; {summary.earlier_rows} were there before", err=True
-    )
-    return ExitCode.OK
-
-
-@click.command("import")
-@click.argument("inputs", nargs=-1, required=True)
-@click.option("--stream", required=True, metavar="SCOPE/STREAM")
-@click.option("--controller", required=True, metavar="tcp://HOST:PORT")
-@click.option(
+state_option = click.option(
     "--state",
     "state_directory",
-    required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory that remembers which files were imported; it belongs to this import.",
+    help="Directory that remembers what was done, for a run that is killed.",
 )
-@click.option(
-    "--format",
-    "file_format",
-    default="parquet",
-    type=click.Choice(["parquet", "json", "csv", "text"]),
-)
-@click.option("--key", "key_column", default="", metavar="COLUMN", help="Routing key.")
-@click.option("--value", "value_column", default="", metavar="COLUMN", help="Else the row as JSON.")
-@click.option("--batch-files", type=click.IntRange(min=1), default=16, show_default=True)
-@click.option("--segments", type=click.IntRange(min=1), help="Create the stream, if it is missing.")
-@click.option("--records", is_flag=True, help="Write records: with key, headers and time.")
-@click.option("--read-option", multiple=True, metavar="KEY=VALUE", help="Of Spark's reader.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-@output_option
-@spark_options
-def import_files(
-    *,
-    inputs: tuple[str, ...],
-    stream: str,
-    controller: str,
-    state_directory: Path,
-    file_format: str,
-    key_column: str,
-    value_column: str,
-    batch_files: int,
-    segments: int | None,
-    records: bool,
-    read_option: tuple[str, ...],
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
-) -> int:
-    """Write the rows of files to a stream, each once; a later run adds the files that are new."""
-    sink = {"stream": stream, "controller": controller}
-    if segments is not None:
-        sink |= {"createIfMissing": "true", "segments": str(segments)}
-    if records:
-        sink["content"] = "record"
-    with open_spark("import", master=master, configuration=configuration) as session:
-        from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings
-
-        with progress_bar("import", " files", quiet=quiet) as progress:
-            summary = ImportJob(
-                spark=session,
-                sink_options=sink,
-                settings=ImportSettings(
-                    state_directory=state_directory,
-                    inputs=inputs,
-                    format=file_format,
-                    read_options=pairs_of(read_option, "--read-option"),
-                    key_column=key_column,
-                    value_column=value_column,
-                    batch_files=batch_files,
-                ),
-                progress=progress,
-            ).run()
-    rows: list[Row] = [
-        {
-            "version": each.version,
-            "files": each.files,
-            "rows": each.rows,
-            "seconds": round(each.seconds, 1),
-        }
-        for each in summary.batches
-    ]
-    print_rows(rows, output)
-    click.echo(
-        f"imported {summary.rows} rows; {summary.earlier_batches} batches were there before",
-        err=True,
-    )
-    return ExitCode.OK
-
-
-for command in (export, import_files):
-    submit.add_command(command)
 
 
 def place_options(command: _Command) -> _Command:
@@ -214,30 +53,14 @@ def place_options(command: _Command) -> _Command:
     return spark_options(command)
 
 
-state_option = click.option(
-    "--state",
-    "state_directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory that remembers what was done, for a run that is killed.",
-)
+@click.group()
+def spark() -> None:
+    """Run the data pipeline on Spark."""
 
 
-def place_of(place: str, endpoint: str, region: str) -> "Tier2Location":
-    """As the jobs take it; a bucket's endpoint may also be in SEGMENTSTORE_S3_ENDPOINT_URL."""
-    from segmentstore.cli.config import resolve
-    from segmentstore.spark.tier2_access import Tier2Location
-
-    if place.startswith("s3://") and not endpoint:
-        endpoint = resolve(None, ()).settings.s3.endpoint_url
-    return Tier2Location(place=place, endpoint=endpoint, region=region)
-
-
-def say_findings(what: str, findings: list[str], *, error: bool = False) -> None:
-    """Each on a line of stderr, up to a bound."""
-    for finding in findings[:_SHOWN_MAX]:
-        click.echo(f"error: {finding}" if error else f"{what}: {finding}", err=True)
-    if len(findings) > _SHOWN_MAX:
-        click.echo(f"{what}: and {len(findings) - _SHOWN_MAX} more", err=True)
+@spark.group()
+def submit() -> None:
+    """Submit a job. A job that was killed is started again with the same words, and goes on."""
 
 
 @submit.command()
@@ -453,3 +276,171 @@ def stats(
     )
     click.echo(f"report: {report}", err=True)
     return ExitCode.OK
+
+
+@submit.command()
+@click.argument("destination", metavar="OUT")
+@click.option("--stream", required=True, metavar="SCOPE/STREAM")
+@click.option("--tier2", "place", default="", metavar="DIR|s3://BUCKET/PREFIX")
+@click.option(
+    "--controller", default="", metavar="tcp://HOST:PORT", help="For what is not in Tier 2 yet."
+)
+@click.option("--endpoint", default="", metavar="URL", help="Of the bucket.")
+@click.option("--region", default="us-east-1", show_default=True, help="Of the bucket.")
+@click.option("--text", is_flag=True, help="Keys and values as text instead of bytes.")
+@click.option("--batch-bytes", type=BYTES, default=1 << 30, help="Of the stream, in one batch.")
+@click.option("--allow-data-loss", is_flag=True, help="Go on without what retention took away.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@output_option
+@spark_options
+def export(
+    *,
+    destination: str,
+    stream: str,
+    place: str,
+    controller: str,
+    endpoint: str,
+    region: str,
+    text: bool,
+    batch_bytes: int,
+    allow_data_loss: bool,
+    quiet: bool,
+    output: str,
+    master: str,
+    configuration: tuple[str, ...],
+) -> int:
+    """Write the events of a stream to OUT as Parquet files by day; a later run adds what is new.
+
+    OUT/_batches tells which ranges of which segments each batch holds: every event is there once.
+    """
+    given = {"stream": stream, "tier2": place, "controller": controller, "endpoint": endpoint}
+    with open_spark("export", master=master, configuration=configuration) as session:
+        from segmentstore.spark.jobs.export import ExportJob, ExportSettings
+        from segmentstore.spark.jobs.output_directory import open_output
+
+        with progress_bar("export", "B", quiet=quiet) as progress:
+            summary = ExportJob(
+                spark=session,
+                source_options={**{k: v for k, v in given.items() if v}, "region": region},
+                directory=open_output(session, destination),
+                settings=ExportSettings(
+                    batch_bytes=batch_bytes, text=text, fail_on_data_loss=not allow_data_loss
+                ),
+                progress=progress,
+            ).run()
+    rows: list[Row] = [
+        {
+            "batch": each.batch,
+            "segments": each.segments,
+            "events": each.rows,
+            "stream_bytes": each.stream_bytes,
+            "files": each.files,
+            "seconds": round(each.seconds, 1),
+        }
+        for each in summary.batches
+    ]
+    print_rows(rows, output)
+    click.echo(
+        f"exported {summary.rows} events; {summary.earlier_rows} were there before", err=True
+    )
+    return ExitCode.OK
+
+
+@submit.command("import")
+@click.argument("inputs", nargs=-1, required=True)
+@click.option("--stream", required=True, metavar="SCOPE/STREAM")
+@click.option("--controller", required=True, metavar="tcp://HOST:PORT")
+@click.option(
+    "--state",
+    "state_directory",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory that remembers which files were imported; it belongs to this import.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    default="parquet",
+    type=click.Choice(["parquet", "json", "csv", "text"]),
+)
+@click.option("--key", "key_column", default="", metavar="COLUMN", help="Routing key.")
+@click.option("--value", "value_column", default="", metavar="COLUMN", help="Else the row as JSON.")
+@click.option("--batch-files", type=click.IntRange(min=1), default=16, show_default=True)
+@click.option("--segments", type=click.IntRange(min=1), help="Create the stream, if it is missing.")
+@click.option("--records", is_flag=True, help="Write records: with key, headers and time.")
+@click.option("--read-option", multiple=True, metavar="KEY=VALUE", help="Of Spark's reader.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@output_option
+@spark_options
+def import_files(
+    *,
+    inputs: tuple[str, ...],
+    stream: str,
+    controller: str,
+    state_directory: Path,
+    file_format: str,
+    key_column: str,
+    value_column: str,
+    batch_files: int,
+    segments: int | None,
+    records: bool,
+    read_option: tuple[str, ...],
+    quiet: bool,
+    output: str,
+    master: str,
+    configuration: tuple[str, ...],
+) -> int:
+    """Write the rows of files to a stream, each once; a later run adds the files that are new."""
+    sink = {"stream": stream, "controller": controller}
+    if segments is not None:
+        sink |= {"createIfMissing": "true", "segments": str(segments)}
+    if records:
+        sink["content"] = "record"
+    with open_spark("import", master=master, configuration=configuration) as session:
+        from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings
+
+        with progress_bar("import", " files", quiet=quiet) as progress:
+            summary = ImportJob(
+                spark=session,
+                sink_options=sink,
+                settings=ImportSettings(
+                    state_directory=state_directory,
+                    inputs=inputs,
+                    format=file_format,
+                    read_options=pairs_of(read_option, "--read-option"),
+                    key_column=key_column,
+                    value_column=value_column,
+                    batch_files=batch_files,
+                ),
+                progress=progress,
+            ).run()
+    rows: list[Row] = [
+        {
+            "version": each.version,
+            "files": each.files,
+            "rows": each.rows,
+            "seconds": round(each.seconds, 1),
+        }
+        for each in summary.batches
+    ]
+    print_rows(rows, output)
+    click.echo(
+        f"imported {summary.rows} rows; {summary.earlier_batches} batches were there before",
+        err=True,
+    )
+    return ExitCode.OK
+
+
+def place_of(place: str, endpoint: str, region: str) -> Tier2Location:
+    """As the jobs take it; a bucket's endpoint may also be in SEGMENTSTORE_S3_ENDPOINT_URL."""
+    if place.startswith("s3://") and not endpoint:
+        endpoint = resolve(None, ()).settings.s3.endpoint_url
+    return Tier2Location(place=place, endpoint=endpoint, region=region)
+
+
+def say_findings(what: str, findings: list[str], *, error: bool = False) -> None:
+    """Each on a line of stderr, up to a bound."""
+    for finding in findings[:_SHOWN_MAX]:
+        click.echo(f"error: {finding}" if error else f"{what}: {finding}", err=True)
+    if len(findings) > _SHOWN_MAX:
+        click.echo(f"{what}: and {len(findings) - _SHOWN_MAX} more", err=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from tqdm import tqdm
 
 from segmentstore.contracts.errors import InvalidRequestError
 
@@ -99,8 +100,6 @@ def open_spark(
 @contextmanager
 def progress_bar(label: str, unit: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """Called with what is done and all that there is."""
-    from tqdm import tqdm
-
     with tqdm(unit=unit, unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:
 
         def progress(done: int, total: int) -> None:

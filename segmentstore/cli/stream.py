@@ -1,18 +1,16 @@
 """`segmentstore stream ...`: the verbs of a stream. A stream is named SCOPE/STREAM."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
 from segmentstore.cli.options import BYTES, SECONDS, controller_option, with_store
 from segmentstore.cli.output import Row, flush_bytes, output_option, print_record, print_rows
 from segmentstore.cli.pipes import key_separator_option, print_event, write_lines
-
-if TYPE_CHECKING:
-    from segmentstore.client.store import Store
-    from segmentstore.client.stream_config import StreamConfig
-    from segmentstore.client.stream_segments import StreamCut
+from segmentstore.client.store import Store
+from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy, StreamConfig
+from segmentstore.client.stream_segments import StreamCut
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
 
@@ -96,7 +94,7 @@ def write(
     Lines that trickle in are written as they come. The command succeeds when all of them are stored.
     """
 
-    async def work(store: "Store") -> int:
+    async def work(store: Store) -> int:
         async with store.stream(name).writer() as writer:
             return await write_lines(writer, source, key_separator, writer.flush)
 
@@ -112,7 +110,7 @@ def write(
 def read(name: str, start: str | None, limit: int | None, controller: str, output: str) -> None:
     """Write the events that are there now to stdout, a line each."""
 
-    async def work(store: "Store") -> None:
+    async def work(store: Store) -> None:
         tail = await store.stream(name).tail()
         # A sealed stream has no tail to stop at: reading it ends by itself.
         await _print_events(store, name, _cut(start), tail if tail.offsets else None, limit, output)
@@ -132,7 +130,7 @@ def tail(
 ) -> None:
     """Follow a stream to stdout until it is sealed or the command is interrupted."""
 
-    async def work(store: "Store") -> None:
+    async def work(store: Store) -> None:
         begin = _cut(start)
         if begin is None and not from_head:
             begin = await store.stream(name).tail()
@@ -160,7 +158,7 @@ def scale(name: str, segments: int, controller: str, output: str) -> None:
 def truncate(name: str, cut: str, controller: str, output: str) -> None:
     """Drop the events before CUT, as `info` shows cuts; `tail` is the present end."""
 
-    async def work(store: "Store") -> Row:
+    async def work(store: Store) -> Row:
         found = _cut(cut) if cut != "tail" else await store.stream(name).tail()
         if found is not None:
             await store.stream(name).truncate(found)
@@ -186,7 +184,7 @@ def seal(name: str, controller: str, output: str) -> None:
 def delete(names: tuple[str, ...], is_sealing: bool, controller: str) -> None:
     """Remove sealed streams for good."""
 
-    async def work(store: "Store") -> None:
+    async def work(store: Store) -> None:
         for name in names:
             if is_sealing:
                 await store.stream(name).seal()
@@ -204,9 +202,7 @@ def _config(
     retain: float | None,
     retain_size: int | None,
     tags: tuple[str, ...],
-) -> "StreamConfig":
-    from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy, StreamConfig
-
+) -> StreamConfig:
     if events_per_second is not None and kilobytes_per_second is not None:
         raise click.UsageError("scale by events or by kilobytes, not by both")
     if retain is not None and retain_size is not None:
@@ -228,13 +224,11 @@ def _config(
     return StreamConfig(scaling, retention, tags)
 
 
-def _cut(text: str | None) -> "StreamCut | None":
-    from segmentstore.client.stream_segments import StreamCut
-
+def _cut(text: str | None) -> StreamCut | None:
     return None if text is None else StreamCut.parse(text)
 
 
-async def _record(store: "Store", name: str) -> Row:
+async def _record(store: Store, name: str) -> Row:
     found = await store.stream(name).info()
     scaling, retention = found.config.scaling, found.config.retention
     return {
@@ -254,10 +248,10 @@ async def _record(store: "Store", name: str) -> Row:
 
 
 async def _print_events(
-    store: "Store",
+    store: Store,
     name: str,
-    start: "StreamCut | None",
-    stop_at: "StreamCut | None",
+    start: StreamCut | None,
+    stop_at: StreamCut | None,
     limit: int | None,
     output: str,
 ) -> None:

@@ -5,17 +5,15 @@ again.
 """
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import click
 
 from segmentstore.cli.options import controller_option, with_store
 from segmentstore.cli.output import Row, output_option, print_record, print_rows
-
-if TYPE_CHECKING:
-    from segmentstore.client.store import Store
-    from segmentstore.client.table import Table
-    from segmentstore.contracts.tables import TableEntry
+from segmentstore.client.errors import NotFoundError
+from segmentstore.client.store import Store
+from segmentstore.client.table import Table
+from segmentstore.contracts.tables import TableEntry
 
 
 @click.group()
@@ -48,7 +46,7 @@ def create(name: str, key_length: int, partitions: int, controller: str, output:
 def put(name: str, key: str, value: str, version: int | None, controller: str, output: str) -> None:
     """Set an entry and print its new version."""
 
-    async def work(store: "Store") -> int:
+    async def work(store: Store) -> int:
         found = store.table(name)
         filled = await _filled(found, key)
         if version is None:
@@ -65,9 +63,8 @@ def put(name: str, key: str, value: str, version: int | None, controller: str, o
 @output_option
 def get(name: str, key: str, controller: str, output: str) -> None:
     """Print an entry."""
-    from segmentstore.client.errors import NotFoundError
 
-    async def work(store: "Store") -> Row:
+    async def work(store: Store) -> Row:
         found = store.table(name)
         entry = await found.get(await _filled(found, key))
         if entry is None:
@@ -85,7 +82,7 @@ def get(name: str, key: str, controller: str, output: str) -> None:
 def remove(name: str, key: str, version: int | None, controller: str) -> None:
     """Remove an entry; without --version a missing one is fine."""
 
-    async def work(store: "Store") -> None:
+    async def work(store: Store) -> None:
         found = store.table(name)
         await found.remove(await _filled(found, key), version=version)
 
@@ -109,7 +106,7 @@ def entries(
 ) -> None:
     """Print entries in key order."""
 
-    async def work(store: "Store") -> list[Row]:
+    async def work(store: Store) -> list[Row]:
         found = store.table(name)
         begin = await _filled(found, first) if first is not None else None
         end = await _filled(found, last) if last is not None else None
@@ -142,12 +139,12 @@ def delete(name: str, controller: str) -> None:
     with_store(controller, lambda store: store.table(name).delete())
 
 
-async def _filled(found: "Table", key: str) -> bytes:
+async def _filled(found: Table, key: str) -> bytes:
     """The key at the table's length; one that is too long is refused by the table."""
     return key.encode().ljust((await found.config()).key_length, b"\0")
 
 
-def _row(entry: "TableEntry") -> Row:
+def _row(entry: TableEntry) -> Row:
     return {
         "key": entry.key.rstrip(b"\0").decode(errors="backslashreplace"),
         "value": entry.value.decode(errors="backslashreplace"),

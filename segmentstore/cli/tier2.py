@@ -3,16 +3,15 @@
 import asyncio
 import sys
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import click
+from tqdm import tqdm
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, flush_bytes, output_option, print_rows, write_bytes
 from segmentstore.contracts.storage import SegmentRecord
-
-if TYPE_CHECKING:
-    from tier2.volumes.verification import VerificationReport
+from segmentstore.recovery.tier2_access import NoSegmentsError, open_tier2, verify_volumes
+from tier2.offline.verify import verify_container
 
 place_argument = click.argument("place", metavar="DIR|URL")
 
@@ -60,14 +59,12 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
     that is for the store itself, which may still have the bytes (see the settings of its scrubber). Orphans (objects
     that no manifest names, left by a crash) are shown and are no damage: the owner sweeps them.
     """
-    from segmentstore.recovery.tier2_access import NoSegmentsError
-
     foreign: NoSegmentsError | None = None
     try:
         rows, damages = asyncio.run(_verify(place, deep=deep, quiet=quiet))
     except NoSegmentsError as error:
         rows, damages, foreign = [], [], error
-    volumes = asyncio.run(_verify_volumes(place, deep=deep))
+    volumes = asyncio.run(verify_volumes(place, deep=deep))
     if foreign is not None and volumes is None:
         raise foreign
     if volumes is not None:
@@ -84,8 +81,6 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
 
 
 async def _segment_rows(place: str, prefix: str) -> list[Row]:
-    from segmentstore.recovery.tier2_access import open_tier2
-
     rows: list[Row] = []
     async with open_tier2(place) as opened:
         for container in opened.containers:
@@ -106,8 +101,6 @@ def _row(container_id: int, record: SegmentRecord) -> Row:
 
 
 async def _write_segment(place: str, name: str, offset: int | None, length: int | None) -> None:
-    from segmentstore.recovery.tier2_access import open_tier2
-
     async with open_tier2(place) as opened:
         container = await opened.container_of(name)
         end = None
@@ -121,18 +114,7 @@ async def _write_segment(place: str, name: str, offset: int | None, length: int 
     flush_bytes()
 
 
-async def _verify_volumes(place: str, *, deep: bool) -> "VerificationReport | None":
-    from segmentstore.recovery.tier2_access import verify_volumes
-
-    return await verify_volumes(place, deep=deep)
-
-
 async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], list[str]]:
-    from tqdm import tqdm
-
-    from segmentstore.recovery.tier2_access import open_tier2
-    from tier2.offline.verify import verify_container
-
     rows: list[Row] = []
     damages: list[str] = []
     async with open_tier2(place, go_on=True) as opened:

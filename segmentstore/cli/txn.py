@@ -1,15 +1,13 @@
 """`segmentstore txn ...`: transactions of a stream, one command a step, so that scripts can hold one open."""
 
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from segmentstore.cli.options import SECONDS, controller_option, with_store
 from segmentstore.cli.output import output_option, print_record, print_rows
 from segmentstore.cli.pipes import key_separator_option, write_lines
-
-if TYPE_CHECKING:
-    from segmentstore.client.store import Store
+from segmentstore.client.store import Store
 
 
 @click.group()
@@ -55,7 +53,7 @@ def write(
 ) -> None:
     """Write each line of a file, or of stdin, as an event of the transaction."""
 
-    async def work(store: "Store") -> int:
+    async def work(store: Store) -> int:
         async with await store.stream(stream).resume_transaction(transaction) as resumed:
             try:
                 count = await write_lines(resumed, source, key_separator, resumed.flush)
@@ -76,7 +74,7 @@ def write(
 def commit(stream: str, transaction: str, controller: str, output: str) -> None:
     """Make the transaction's events readable, all at once."""
 
-    async def work(store: "Store") -> str:
+    async def work(store: Store) -> str:
         await store.stream(stream).commit_transaction(transaction)
         return (await store.stream(stream).transaction_state(transaction)).value
 
@@ -92,7 +90,7 @@ def commit(stream: str, transaction: str, controller: str, output: str) -> None:
 def abort(stream: str, transaction: str, controller: str, output: str) -> None:
     """Throw the transaction's events away."""
 
-    async def work(store: "Store") -> str:
+    async def work(store: Store) -> str:
         await store.stream(stream).abort_transaction(transaction)
         return (await store.stream(stream).transaction_state(transaction)).value
 

@@ -1,18 +1,14 @@
-"""One connection to a segment store: many requests at once, each answer to whoever asked.
+"""Connections to segment stores: many requests at once on one socket, and a pool with one connection an endpoint.
 
 Invariants:
 
-- Every request has an id of its own on its connection; an answer goes to the sink of its id and to nobody else.
-  Answers to ids that nobody waits for any more (a cancelled request) are dropped.
+- Every request has an id of its own on its connection; an answer goes to the sink of its id and to no other. Answers to
+  ids that no sink waits for any more (a cancelled request) are dropped.
 - A sink hears of each answer in the order of arrival, and of the end of the connection exactly once, last.
 - The first frame in both directions is Hello; before the server's Hello is read, no connection is handed out.
 - There is no task here: the transport calls, and the sinks act at once or hand over to their own tasks.
-
-Connections by endpoint, opened when first needed and shared from then on.
-
-Invariants:
-
-- At most one open connection for each endpoint; concurrent users of a closed one wait for a single attempt.
+- A pool opens a connection when it is first needed and shares it from then on: it has at most one open connection for
+  each endpoint, and concurrent users of a closed one wait for a single attempt.
 - A pool belongs to one component (a writer, a reader, or the store for its short requests). Closing it ends its
   connections, and with them whatever the servers held for it, such as reads that wait at a tail.
 """
@@ -36,6 +32,8 @@ from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.frames import FrameSplitter
 
 Reply = TypeVar("Reply", bound=Command)
+
+
 Sign: TypeAlias = Callable[[Command], Command]
 
 

@@ -1,10 +1,7 @@
-"""What the client asks of the controller: scopes, streams and their segments, in the client's own words.
+"""What the client asks of the controller, in the client's own words.
 
-Transactions and tables are in `controller.py` and `controller.py`.
-
-What the client asks of the controller about transactions.
-
-What the client asks of the controller about key-value tables.
+`ControllerClient` asks about scopes, streams, their segments and reader groups, `TransactionCalls` about the
+transactions of one stream, `TableCalls` about the key-value tables of one scope.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +23,8 @@ from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.codec.controller_api import controller_pb2 as messages
 from segmentstore.codec.stream_names import transaction_halves, transaction_id_of
 
-_SIZE_MAX = (1 << 63) - 1
+_RETENTION_LIMIT_MAX = (1 << 63) - 1
+_NO_TRANSACTION_TIMESTAMP = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,41 @@ class StreamName:
 
     def message(self) -> messages.StreamInfo:
         return messages.StreamInfo(scope=self.scope, stream=self.stream)
+
+
+class TransactionState(Enum):
+    """Where a transaction is in its life."""
+
+    UNKNOWN = "unknown"
+    """It never existed, or ended long ago."""
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTransaction:
+    """A new transaction and the segments it writes to."""
+
+    transaction_id: int
+    ranges: Sequence[SegmentRange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """The shape of a table's keys, fixed for its life; lengths in bytes."""
+
+    primary_key_length: int
+    """Keys with the same primary part are in one partition."""
+    secondary_key_length: int = 0
+    partitions: int = 1
+
+    @property
+    def key_length(self) -> int:
+        """Both parts together: the length of every key."""
+        return self.primary_key_length + self.secondary_key_length
 
 
 class ControllerClient:
@@ -341,63 +374,6 @@ class ControllerClient:
         check_status(answer, what="stream", name=str(stream))
 
 
-def _group_id(scope: str, group: str) -> str:
-    """Derived from the name, so that a repeated create recognises its own group and not that of another client."""
-    return str(uuid5(NAMESPACE_URL, f"segmentstore-reader-group:{scope}/{group}"))
-
-
-def range_of(message: messages.SegmentRange) -> SegmentRange:
-    """In the client's words."""
-    return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
-
-
-def ranges_of(found: Iterable[messages.SegmentRange]) -> Sequence[SegmentRange]:
-    """In ascending order."""
-    return sorted((range_of(each) for each in found), key=lambda each: each.low)
-
-
-def _config_message(stream: StreamName, config: StreamConfig) -> messages.StreamConfig:
-    scaling, retention = config.scaling, config.retention
-    limit = retention.limit if retention.type is not RetentionType.NONE else _SIZE_MAX
-    return messages.StreamConfig(
-        streamInfo=stream.message(),
-        scalingPolicy=messages.ScalingPolicy(
-            scaleType=messages.ScalingPolicy.ScalingPolicyType.Name(scaling.type),
-            targetRate=scaling.target_rate,
-            scaleFactor=scaling.scale_factor,
-            minNumSegments=scaling.segments_min,
-        ),
-        retentionPolicy=messages.RetentionPolicy(
-            retentionType=messages.RetentionPolicy.RetentionPolicyType.Name(retention.type),
-            retentionParam=limit,
-        ),
-        tags=messages.Tags(tag=list(config.tags)),
-    )
-
-
-_NO_TIMESTAMP = -(1 << 63)
-
-
-class TransactionState(Enum):
-    """Where a transaction is in its life."""
-
-    UNKNOWN = "unknown"
-    """It never existed, or ended long ago."""
-    OPEN = "open"
-    COMMITTING = "committing"
-    COMMITTED = "committed"
-    ABORTING = "aborting"
-    ABORTED = "aborted"
-
-
-@dataclass(frozen=True, slots=True)
-class BegunTransaction:
-    """A new transaction and the segments it writes to."""
-
-    transaction_id: int
-    ranges: Sequence[SegmentRange]
-
-
 class TransactionCalls:
     """Transactions of one stream."""
 
@@ -428,7 +404,7 @@ class TransactionCalls:
             "pingTransaction",
             messages.PingTxnRequest(
                 streamInfo=self._stream.message(),
-                txnId=_message(transaction_id),
+                txnId=_transaction_id_message(transaction_id),
                 lease=int(lease_seconds * 1000),
             ),
             messages.PingTxnStatus,
@@ -485,29 +461,9 @@ class TransactionCalls:
     def _request(self, transaction_id: int) -> messages.TxnRequest:
         return messages.TxnRequest(
             streamInfo=self._stream.message(),
-            txnId=_message(transaction_id),
-            timestamp=_NO_TIMESTAMP,
+            txnId=_transaction_id_message(transaction_id),
+            timestamp=_NO_TRANSACTION_TIMESTAMP,
         )
-
-
-def _message(transaction_id: int) -> messages.TxnId:
-    high, low = transaction_halves(transaction_id)
-    return messages.TxnId(highBits=high, lowBits=low)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableConfig:
-    """The shape of a table's keys, fixed for its life; lengths in bytes."""
-
-    primary_key_length: int
-    """Keys with the same primary part are in one partition."""
-    secondary_key_length: int = 0
-    partitions: int = 1
-
-    @property
-    def key_length(self) -> int:
-        """Both parts together: the length of every key."""
-        return self.primary_key_length + self.secondary_key_length
 
 
 class TableCalls:
@@ -600,3 +556,42 @@ class TableCalls:
 
     def _info(self, table: str) -> messages.KeyValueTableInfo:
         return messages.KeyValueTableInfo(scope=self._scope, kvtName=table)
+
+
+def range_of(message: messages.SegmentRange) -> SegmentRange:
+    """In the client's words."""
+    return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
+
+
+def ranges_of(found: Iterable[messages.SegmentRange]) -> Sequence[SegmentRange]:
+    """In ascending order."""
+    return sorted((range_of(each) for each in found), key=lambda each: each.low)
+
+
+def _config_message(stream: StreamName, config: StreamConfig) -> messages.StreamConfig:
+    scaling, retention = config.scaling, config.retention
+    limit = retention.limit if retention.type is not RetentionType.NONE else _RETENTION_LIMIT_MAX
+    return messages.StreamConfig(
+        streamInfo=stream.message(),
+        scalingPolicy=messages.ScalingPolicy(
+            scaleType=messages.ScalingPolicy.ScalingPolicyType.Name(scaling.type),
+            targetRate=scaling.target_rate,
+            scaleFactor=scaling.scale_factor,
+            minNumSegments=scaling.segments_min,
+        ),
+        retentionPolicy=messages.RetentionPolicy(
+            retentionType=messages.RetentionPolicy.RetentionPolicyType.Name(retention.type),
+            retentionParam=limit,
+        ),
+        tags=messages.Tags(tag=list(config.tags)),
+    )
+
+
+def _group_id(scope: str, group: str) -> str:
+    """Derived from the name, so that a repeated create recognises its own group and not that of another client."""
+    return str(uuid5(NAMESPACE_URL, f"segmentstore-reader-group:{scope}/{group}"))
+
+
+def _transaction_id_message(transaction_id: int) -> messages.TxnId:
+    high, low = transaction_halves(transaction_id)
+    return messages.TxnId(highBits=high, lowBits=low)

@@ -13,9 +13,9 @@ Every class is a SegmentStoreError, so `error.kind` says what to do without look
 | TransactionClosedError | CONFLICT | the transaction is committed or aborted already |
 | WriterFullError | UNAVAILABLE | write_nowait met the bound on unacknowledged events |
 | ReaderOfflineError | CONFLICT | the group gave this reader's segments to others |
-| RefusedError | as given | any other refusal of a server |
+| RefusedError | as given | any other error reply of a server |
 
-A segment store's refusals as errors. The one place where commands become exceptions.
+`error_from_reply` makes errors of a segment store's error replies: the one place where commands become exceptions.
 """
 
 from segmentstore.codec.wire_protocol.command import Command

@@ -1,6 +1,4 @@
-"""What a reader gives its user.
-
-Events as they lie in a segment.
+"""An event as a reader gives it to its user, and the bytes of events in a segment.
 
 | field | bytes |
 |---|---|
@@ -22,6 +20,9 @@ from typing import Final
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 
+EVENT_HEADER_BYTES: Final = 8
+_EVENT_HEADER = struct.Struct(">ii")
+
 
 @dataclass(slots=True)
 class Event:
@@ -35,14 +36,9 @@ class Event:
     next_offset: int
 
 
-EVENT_HEADER_BYTES: Final = 8
-
-_HEADER = struct.Struct(">ii")
-
-
 def frame_event(content: BufferView) -> bytes:
     """The event with its header."""
-    return _HEADER.pack(0, len(content)) + content
+    return _EVENT_HEADER.pack(0, len(content)) + content
 
 
 class EventParser:
@@ -71,7 +67,7 @@ class EventParser:
         start = 0
         with memoryview(self._rest) as content:
             while len(content) - start >= EVENT_HEADER_BYTES:
-                kind, length = _HEADER.unpack_from(content, start)
+                kind, length = _EVENT_HEADER.unpack_from(content, start)
                 if kind != 0 or length < 0:
                     raise CorruptedDataError(
                         f"no event begins here segment={self._segment!r} offset={self._offset} "

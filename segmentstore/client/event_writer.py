@@ -1,24 +1,18 @@
 """Writes events to a stream, or to a transaction: by routing key, pipelined, exactly once, through scales.
 
+A scale, as a writer sees it: a block is refused because its segment is sealed; the appender holds what was not
+acknowledged and all that comes after; the controller names the successors; in one stretch without an await the key
+space is changed and the held events are handed to the successors' appenders, in order.
+
 Invariants:
 
 - Events with one routing key are stored in the order in which they were written, also while segments are sealed and
   replaced: the events that a sealed segment did not take go to its successors before any newer event of their keys.
 - An event is stored once, however often connections break, or the writer fails and says that the outcome is unknown.
-- What is outstanding is bounded (`unacknowledged_events_max`, `unacknowledged_bytes_max`).
-- A failure is final: every later call raises it, and so does the end of the `async with`.
-
-A scale, as a writer sees it: a block is refused because its segment is sealed; the appender holds what was not
-acknowledged and all that comes after; the controller names the successors; in one stretch without an await the key
-space is changed and the held events are handed to the successors' appenders, in order.
-
-How much a writer has outstanding: its bound, those who wait for room, and those who wait for the end of it.
-
-Invariants:
-
-- Outstanding events and bytes stay within their bounds, except that one event larger than the bound is let in alone.
+- Outstanding events and bytes stay within `unacknowledged_events_max` and `unacknowledged_bytes_max` (`AppendWindow`),
+  except that one event larger than the bound is let in alone.
 - Everything let in is released exactly once: acknowledged, or given up with the whole writer.
-- After `fail` every waiter and every later caller gets the failure.
+- A failure is final: every waiter and every later call gets it, and so does the end of the `async with`.
 """
 
 import asyncio

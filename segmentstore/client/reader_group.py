@@ -1,12 +1,12 @@
 """A reader group: several readers, in any number of processes, that share the events of streams between them.
 
-One reader of a group: reads its share of the segments and stores how far it got.
+`ReaderGroup` makes and describes the group; a `GroupReader` reads its share of the segments and stores how far it got.
 
 Invariants:
 
 - At least once: an event is acknowledged when its successor is asked for, by `checkpoint()`, or by leaving the
   `async with` without an error. Acknowledged positions are stored every `commit_seconds`, by `checkpoint()`, with every
-  change of segments and at the end; what was not stored before a crash is read again by whoever takes over.
+  change of segments and at the end; what was not stored before a crash is read again by the reader that takes over.
 - A segment is given away only between two of its events: nothing of it is handed out after its position was stored for
   another reader.
 - A reader lives while its process runs the loop: a task of its own shows its beat. Others watch the beat by their own

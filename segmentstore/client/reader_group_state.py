@@ -1,13 +1,18 @@
-"""The shared state of a reader group: who reads what, and from where. Pure; every reader runs the same rules.
+"""The shared state of a reader group: which reader reads what, and from where.
+
+`GroupState` is pure, and every reader runs its rules. `GroupTable` keeps it in one entry of a table segment and changes
+it by compare and set.
 
 Invariants:
 
 - A segment is read by at most one reader; its offset in the state is one up to which everything was acknowledged.
-- Every segment of a position is read by somebody, unassigned, or finished; nothing is forgotten when a reader leaves.
+- Every segment of a position is read by a reader, unassigned, or finished; nothing is forgotten when a reader leaves.
 - Successors begin only after all of their predecessors are finished (`stream_segments.py`).
-- Each change is idempotent: made twice, because the answer to the first was lost, it is the same as once.
+- Two changes never overwrite each other: the update that finds another version starts over from the new state.
+- A change whose answer was lost is made again on the state as it is then. Each change is idempotent: made twice, it is
+  the same as once.
 
-Format, one JSON object, version 1:
+Format of the state, one JSON object, version 1:
 
 | field | content |
 |---|---|
@@ -18,13 +23,6 @@ Format, one JSON object, version 1:
 | ended | finished segment that is still in the position: list of its successors |
 | readers | by reader id: incarnation (random, per join), beat (grows while it lives), segments |
 | segments | list of [`scope/stream`, segment id] |
-
-Where the state of a reader group lives: one entry of a table segment, changed by compare and set.
-
-Invariants:
-
-- Two changes never overwrite each other: the update that finds another version starts over from the new state.
-- A change whose answer was lost is made again on the state as it is then; changes are idempotent.
 """
 
 import json
@@ -60,6 +58,8 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
 
 FORMAT: Final = 1
+STATE_KEY: Final = b"asyncio-reader-group-state"
+
 
 SegmentKey: TypeAlias = tuple[str, int]
 """`scope/stream` and segment id."""
@@ -214,8 +214,8 @@ def decode_group_state(content: bytes) -> GroupState:
             raise ValueError(f"format {value['format']}")
         streams = {
             name: StreamState(
-                _numbers(stream["positions"]),
-                ReadingOrder(_lists(stream["waiting"]), _lists(stream["ended"])),
+                _numbers_by_id(stream["positions"]),
+                ReadingOrder(_lists_by_id(stream["waiting"]), _lists_by_id(stream["ended"])),
             )
             for name, stream in value["streams"].items()
         }
@@ -232,15 +232,12 @@ def decode_group_state(content: bytes) -> GroupState:
     return GroupState(streams, readers)
 
 
-def _numbers(value: Mapping[str, int]) -> dict[int, int]:
+def _numbers_by_id(value: Mapping[str, int]) -> dict[int, int]:
     return {int(key): int(number) for key, number in value.items()}
 
 
-def _lists(value: Mapping[str, Sequence[int]]) -> dict[int, list[int]]:
+def _lists_by_id(value: Mapping[str, Sequence[int]]) -> dict[int, list[int]]:
     return {int(key): [int(number) for number in numbers] for key, numbers in value.items()}
-
-
-STATE_KEY: Final = b"asyncio-reader-group-state"
 
 
 class GroupTable:

@@ -1,6 +1,6 @@
 """Appends to one segment: pipelined, in order, each exactly once, through any number of lost connections.
 
-Invariants:
+Invariants of `SegmentAppender`:
 
 - Events carry numbers 1, 2, 3, ... under a writer id that no other appender uses. `_in_flight` then `_waiting`, read as
   one list, are all events that are not acknowledged, in the order of their numbers. Events that were framed together
@@ -12,9 +12,8 @@ Invariants:
 - A sealed segment keeps what it acknowledged; the owner takes all the rest, in order, to the successors (H75).
 - Nothing is sent again after a failure that leaves the outcome open for good: the owner hears of it.
 
-An event too large for one append: collected in a transient segment, then merged in as one piece.
-
-Invariants:
+An event too large for one append (`append_large_event`) is collected in a transient segment, piece by piece, then
+merged in as a whole. Invariants:
 
 - Readers see all of the event or nothing: the merge is atomic.
 - Pieces are conditional on the length before them, so a repeated piece is refused instead of stored twice.
@@ -54,6 +53,9 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
+
+_LARGE_EVENT_PIECE_BYTES: Final = 4 << 20
+_LARGE_EVENT_ATTEMPTS_MAX: Final = 5
 
 
 class PendingEvent:
@@ -359,39 +361,35 @@ class _AppendSession:
             self.ended.set_result(error)
 
 
-_PIECE_BYTES: Final = 4 << 20
-_ATTEMPTS_MAX: Final = 5
-
-
 async def append_large_event(calls: SegmentCalls, segment: str, content: bytes) -> None:
     """Append framed bytes of any length as one event.
 
     Raises SegmentSealedError and SegmentNotFoundError of `segment` (nothing was stored: go to a successor), and
     whatever SegmentCalls raises.
     """
-    await _merge(calls, segment, await _collected(calls, segment, content))
+    await _merge_transient(calls, segment, await _collect_repeatedly(calls, segment, content))
 
 
-async def _collected(calls: SegmentCalls, segment: str, content: bytes) -> str:
+async def _collect_repeatedly(calls: SegmentCalls, segment: str, content: bytes) -> str:
     backoff = Backoff(calls.settings, calls.random)
     attempts = 1
     while True:
         try:
             async with asyncio.timeout(calls.settings.append_seconds):
-                return await _collect(calls, segment, content)
+                return await _collect_pieces(calls, segment, content)
         except TimeoutError as error:
             raise DeadlineExceededError(
                 f"large event is not stored in time segment={segment!r}"
             ) from error
         except (ConnectionLostError, ServiceUnavailableError):
-            if attempts == _ATTEMPTS_MAX:
+            if attempts == _LARGE_EVENT_ATTEMPTS_MAX:
                 raise
         attempts += 1
         calls.locator.forget(segment)
         await asyncio.sleep(backoff.next_seconds())
 
 
-async def _collect(calls: SegmentCalls, segment: str, content: bytes) -> str:
+async def _collect_pieces(calls: SegmentCalls, segment: str, content: bytes) -> str:
     writer_id = calls.random.randbytes(16)
     created = await calls.ask(
         segment,
@@ -401,27 +399,27 @@ async def _collect(calls: SegmentCalls, segment: str, content: bytes) -> str:
     connection = await calls.connection(segment)
     transient = created.segment
 
-    await _ask(
+    await _ask_connection(
         connection,
         lambda request_id: SetupAppend(request_id, writer_id, transient, ""),
         AppendSetup,
     )
-    for number, start in enumerate(range(0, len(content), _PIECE_BYTES), start=1):
-        piece = content[start : start + _PIECE_BYTES]
+    for number, start in enumerate(range(0, len(content), _LARGE_EVENT_PIECE_BYTES), start=1):
+        piece = content[start : start + _LARGE_EVENT_PIECE_BYTES]
         append = partial(ConditionalBlockEnd, writer_id, number, start, piece)
-        await _ask(connection, append, DataAppended)
+        await _ask_connection(connection, append, DataAppended)
     return transient
 
 
-async def _ask(
+async def _ask_connection(
     connection: WireConnection, command: Callable[[int], Command], answer: type[Command]
 ) -> None:
-    reply = await connection.request(command)  # bounded by the deadline around _collect
+    reply = await connection.request(command)  # bounded by the deadline around _collect_pieces
     if not isinstance(reply, answer):
         raise error_from_reply(reply)
 
 
-async def _merge(calls: SegmentCalls, segment: str, transient: str) -> None:
+async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) -> None:
     try:
         await calls.ask(
             segment,

@@ -1,27 +1,19 @@
 """One request about one segment: find its server, ask, try again where that is safe, give up in time.
 
+`SegmentCalls` asks; a `SegmentLocator` says which segment store serves the segment. `DelegationTokens` is a locator
+that also gets tokens from the controller, one for each stream, by which segment stores know what this client may do.
+`Backoff` gives the pauses between attempts.
+
 Invariants:
 
 - A request is sent again only if it certainly was not carried out (no connection, wrong host, server not ready), or
   if carrying it out twice is the same as once (`repeatable`). Otherwise the caller gets OutcomeUnknownError.
 - Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`.
-
-Which segment store serves a segment.
-
-Invariants:
-
-- An answer is remembered until somebody finds it wrong (`forget`); memory is bounded by `_REMEMBERED_MAX` answers.
-- A segment's transactions and transient segments live where the segment lives, so they share its answer.
-
-Tokens by which segment stores know what this client may do; the controller gives them out, one for each stream.
-
-Invariants:
-
+- A server's address is remembered until a caller finds it wrong (`forget`). A segment's transactions and transient
+  segments live where the segment lives, so they share its address.
 - A token is asked for when a segment of its stream is first looked for, and again after the segment was forgotten,
-  which is what everybody does whose request was refused for a token that is too old.
-- At most `_REMEMBERED_MAX` of them are remembered.
-
-Pauses between attempts: doubling, bounded, and shortened at random so that clients do not come back together.
+  which is what every caller does whose request was refused for a token that is too old.
+- Memory is bounded by `_REMEMBERED_MAX` addresses, and as many tokens.
 """
 
 import asyncio
@@ -42,6 +34,11 @@ from segmentstore.client.settings import ClientSettings
 from segmentstore.codec.stream_names import parse_segment
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.contracts.errors import InvalidRequestError
+
+_REMEMBERED_MAX: Final = 10_000
+_SEGMENT_FIELDS: Final = ("segment", "target", "parent_segment")
+"""Fields that say which segment a command is about."""
+
 
 Reply = TypeVar("Reply", bound=Command)
 
@@ -146,7 +143,25 @@ class SegmentCalls:
         raise error_from_reply(reply)
 
 
-_REMEMBERED_MAX: Final = 10_000
+class Backoff:
+    """Pauses of one sequence of attempts: doubling, bounded, and shortened at random, so that clients do not come back
+    together."""
+
+    def __init__(self, settings: ClientSettings, random: Random) -> None:
+        self._settings = settings
+        self._random = random
+        self._attempts = 0
+
+    def next_seconds(self) -> float:
+        """How long to wait before the next attempt."""
+        # By then the largest pause has long been reached; without the limit the number would outgrow a float.
+        full: float = self._settings.retry_seconds_first * (1 << min(self._attempts, 16))
+        self._attempts += 1
+        return min(full, self._settings.retry_seconds_max) * self._random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Something succeeded."""
+        self._attempts = 0
 
 
 class EndpointSource(Protocol):
@@ -195,10 +210,6 @@ class RememberingLocator:
         self._endpoints.pop(parse_segment(segment).parent.name, None)
 
 
-_NAMES: Final = ("segment", "target", "parent_segment")
-"""Fields that say which segment a command is about."""
-
-
 class TokenSource(Protocol):
     """Whoever gives out tokens: the controller."""
 
@@ -234,7 +245,7 @@ class DelegationTokens:
         """The same with its stream's token, if it is of a kind that carries one."""
         if getattr(command, "delegation_token", None) != "":
             return command
-        for name in _NAMES:
+        for name in _SEGMENT_FIELDS:
             segment = getattr(command, name, None)
             if isinstance(segment, str):
                 stream = _stream_of(segment)
@@ -250,23 +261,3 @@ def _stream_of(segment: str) -> tuple[str, str] | None:
     except InvalidRequestError:
         return None
     return parsed.scope, parsed.stream
-
-
-class Backoff:
-    """One sequence of attempts."""
-
-    def __init__(self, settings: ClientSettings, random: Random) -> None:
-        self._settings = settings
-        self._random = random
-        self._attempts = 0
-
-    def next_seconds(self) -> float:
-        """How long to wait before the next attempt."""
-        # By then the largest pause has long been reached; without the limit the number would outgrow a float.
-        full: float = self._settings.retry_seconds_first * (1 << min(self._attempts, 16))
-        self._attempts += 1
-        return min(full, self._settings.retry_seconds_max) * self._random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        """Something succeeded."""
-        self._attempts = 0

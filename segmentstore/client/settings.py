@@ -1,6 +1,6 @@
-"""Values that a user of the client may tune. Every bound and every deadline of the room has its name here.
+"""Values that a user of the client may tune, and how the client knows that a server is the one it means (`Tls`).
 
-How the client knows that a server is the one it means.
+Every bound and every deadline of the room has its name in `ClientSettings`.
 """
 
 import ssl

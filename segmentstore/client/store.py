@@ -8,8 +8,6 @@ async with connect("tcp://127.0.0.1:9090") as store:
     async with stream.writer() as writer:
         await writer.write(b"21.5", key="sensor-7")
 ```
-
-A scope: the name space of streams, tables and reader groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +37,7 @@ from segmentstore.runtime.entropy import system_random
 
 
 class Scope:
-    """Cheap to make; nothing to close."""
+    """The name space of streams, tables and reader groups. Cheap to make; nothing to close."""
 
     def __init__(self, name: str, *, controller: ControllerClient) -> None:
         self.name = name

@@ -1,5 +1,9 @@
 """Reads a whole stream with one consumer: no group, no state outside this process.
 
+A `SegmentReader` reads the events of one segment from an offset on, a batch at a time, waiting at the tail. A
+`SegmentFetcher` reads several segments at once into one bounded queue. `StreamReader` takes batches from it, hands out
+events, and decides which segments may be read.
+
 Invariants:
 
 - Events of one routing key come in the order in which they were written: a segment is read only after all of its
@@ -7,22 +11,12 @@ Invariants:
 - `cut()` is a position behind the last event that was handed out; a new reader that starts there sees every later
   event once.
 - Reading ends when the stream is sealed and everything is read.
-
-Several segments read at once, their pieces in one bounded line.
-
-Invariants:
-
-- Each source has one batch on its way or waiting for room; `pieces_ahead_max` more wait in line. A slow user therefore
-  stops the reading, not the memory.
-- After `stop` nothing of that segment comes out any more, also not what was in line already.
-- A source that fails ends the line: its error is raised by this and every later `next`.
-
-The events of one segment from an offset on, a batch at a time, waiting at the tail.
-
-Invariants:
-
-- Events come in order, each once, whatever breaks: a read is repeated from where the last one ended.
-- Where the head was truncated away, the source goes on at the new head; a segment that is gone altogether has ended.
+- Each segment has one batch on its way or waiting for room; `pieces_ahead_max` more wait in the queue. A slow user
+  therefore stops the reading, not the memory.
+- After `stop` no event of that segment comes out any more, also none that was in the queue already.
+- A segment whose reading fails ends the queue: its error is raised by this and every later `next`.
+- The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
+- Where the head was truncated away, reading goes on at the new head; a segment that is gone altogether has ended.
 """
 
 import asyncio

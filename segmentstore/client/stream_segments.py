@@ -1,25 +1,4 @@
-"""Which segment takes which part of a stream's key space.
-
-Invariants:
-
-- The ranges partition [0, 1): they are in ascending order, each begins where the one before it ends.
-- A segment that ended is replaced within its own ranges only. A successor that came of merging two segments takes over
-  one of them at a time: keys of the other may still have events on their way there, which must stay first.
-
-When a segment that follows others may be read, and which segments make up a position in the stream.
-
-Invariants:
-
-- A successor is let go exactly once, by the last of its predecessors to finish, whatever their order.
-- A finished segment belongs to the position (at its end) until everything that follows it has begun and everything
-  before it has left; a reader that starts from the position then neither misses a successor nor waits for a predecessor
-  that was read long ago.
-
-A position in a whole stream: an offset for each of the segments that together cover the key space.
-
-The text form is the stream, a colon, then `segment id=offset` pairs by ascending id, joined by commas:
-`scope/stream:0=1024,4294967297=0`. It is stable, so that a cut can be kept in a file or a configuration.
-"""
+"""The segments of a stream: which ranges of keys they take, who follows whom, and a position over all of them."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +27,14 @@ class Successor:
 
 
 class KeySpace:
-    """The segments that a writer writes to."""
+    """Which of the segments that a writer writes to takes a key.
+
+    Invariants:
+
+    - The ranges partition [0, 1): they are in ascending order, each begins where the one before it ends.
+    - A segment that ended is replaced within its own ranges only. A successor that came of merging two segments takes
+      over one of them at a time: keys of the other may still have events on their way there, which must stay first.
+    """
 
     def __init__(self, ranges: Iterable[SegmentRange]) -> None:
         self._ranges: Sequence[SegmentRange] = ()
@@ -95,7 +81,17 @@ class KeySpace:
 
 @dataclass(slots=True)
 class ReadingOrder:
-    """Of one stream. The user keeps which segments have begun (`begun`): those in its position."""
+    """When a segment of one stream that follows others may be read, and which segments make up a position in it.
+
+    The user keeps which segments have begun (`begun`): those in its position.
+
+    Invariants:
+
+    - A successor is let go exactly once, by the last of its predecessors to finish, whatever their order.
+    - A finished segment belongs to the position (at its end) until everything that follows it has begun and everything
+      before it has left; a reader that starts from the position then neither misses a successor nor waits for a
+      predecessor that was read long ago.
+    """
 
     waiting: dict[int, list[int]] = field(default_factory=dict)
     """By successor: the predecessors that are not finished yet."""
@@ -136,7 +132,13 @@ class ReadingOrder:
 
 @dataclass(frozen=True, slots=True)
 class StreamCut:
-    """Offsets in bytes by segment id. A cut without segments is the end of a sealed stream."""
+    """A position in a whole stream: an offset in bytes for each of the segments that together cover the key space.
+
+    A cut without segments is the end of a sealed stream.
+
+    The text form is the stream, a colon, then `segment id=offset` pairs by ascending id, joined by commas:
+    `scope/stream:0=1024,4294967297=0`. It is stable, so that a cut can be kept in a file or a configuration.
+    """
 
     stream: str
     """`scope/stream`."""

@@ -1,23 +1,25 @@
-"""A transaction: events that appear in the stream all at once, or never.
+"""Transactions: events that appear in the stream all at once, or never.
 
-Invariants:
+A `Transaction` has one writer at a time. Stages (`StagedTransactions`) are transactions that many processes write and
+one process commits together, once for each version:
+
+    task      stage = await staged.begin(lease_seconds=...); write blocks; flush; close; hand `stage.id` to the driver
+    driver    await staged.commit("application", version, ids): returns when all events can be read
+    replay    the same commit again, also with other stages: nothing is added
+
+Invariants of a transaction:
 
 - Nothing that was written is readable before the commit, and after an abort nothing ever is.
 - At the end of `async with` the transaction is committed; if the body raises it is aborted, and the error goes on.
 - While it is open its lease is extended in the background, so it ends by itself only when this process dies.
 - `commit` flushes first: what it commits is everything that was written.
 
-Stages: transactions that many processes write and one process commits together, once for each version.
-
-    task      stage = await staged.begin(lease_seconds=...); write blocks; flush; close; hand `stage.id` to the driver
-    driver    await staged.commit("application", version, ids): returns when all events can be read
-    replay    the same commit again, also with other stages: nothing is added
-
-Invariants:
+Invariants of stages:
 
 - What a version committed is in the stream once, whoever calls commit how often, from however many processes, for as
   long as the stream lives (or, `forgettable`, as long as finished transactions are remembered).
-- All stages are committed or none. A stage that nobody commits is thrown away when its lease ends; nobody extends it.
+- All stages are committed or none. A stage that is not committed is thrown away when its lease ends; its lease is never
+  extended.
 - A stage's blocks stand in each segment in the order in which they were written, the stages' in the order of the ids.
 """
 
@@ -49,6 +51,9 @@ from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successo
 from segmentstore.codec.controller_api import staged_commits_pb2 as messages
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
+
+_TRANSACTION_ID_BYTES = 16
+_COMMIT_POLL_SECONDS_FIRST = 0.004
 
 
 class Transaction:
@@ -210,10 +215,6 @@ class Transaction:
         raise TransactionClosedError(self.id, (await self.state()).value) from error
 
 
-_ID_BYTES = 16
-_POLL_SECONDS_FIRST = 0.004
-
-
 @dataclass(frozen=True, slots=True)
 class StagedCommit:
     """What became of a commit."""
@@ -278,11 +279,13 @@ class StagedTransactions:
             stream=self._stream.stream,
             application_id=application_id,
             version=version,
-            transaction_ids=[int(each, 16).to_bytes(_ID_BYTES, "big") for each in stage_ids],
+            transaction_ids=[
+                int(each, 16).to_bytes(_TRANSACTION_ID_BYTES, "big") for each in stage_ids
+            ],
             forgettable=forgettable,
         )
         settings = self._calls.settings
-        pause = _POLL_SECONDS_FIRST
+        pause = _COMMIT_POLL_SECONDS_FIRST
         first = answer = await self._commit(request)
         try:
             async with asyncio.timeout(

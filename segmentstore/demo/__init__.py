@@ -1,1 +1,1 @@
-"""Demo."""
+"""Demonstrations that check themselves: `make demo`, `make demo-spark`."""

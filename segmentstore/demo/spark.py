@@ -21,12 +21,12 @@ from segmentstore.cli.load import SegmentPlan, plan_load
 from segmentstore.cli.output import Row, print_rows
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.cli.spark_session import open_spark, require_spark
+from segmentstore.client import ScalingPolicy, StreamConfig, connect
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.demo.store import expect, library, megabytes, say
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
 
 STREAM = "demo/lines"
 SEGMENTS = 4
@@ -100,8 +100,6 @@ class SparkDemo:
         }
 
     async def _load(self) -> None:
-        from segmentstore.client import ScalingPolicy, StreamConfig, connect
-
         started = time.perf_counter()
         size = 0
         async with connect(self._controller) as store:

@@ -1,18 +1,17 @@
-"""A store in this process for the time of one command: its containers recover, and no face listens.
+"""A store without servers in this process, for the time of one command: its containers recover, and nothing listens.
 
-After a recovery from Tier 2 alone: makes streams agree with their segments, in a store started for that (H78).
-
-The controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows
-to be written went with Tier 1. A commit would bring a part of them, or wait for ever for a segment that never comes.
+`repair_streams` uses it after a recovery from Tier 2 alone: it makes streams agree with their segments (H78). The
+controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows to
+be written went with Tier 1. A commit would bring a part of them, or wait for ever for a segment that never comes.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from segmentstore.cli.config import environment
 from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import ContainerStoppedError
@@ -28,6 +27,8 @@ from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 
+_TRANSACTIONS_PAGE_ENTRIES = 1_000
+
 
 @asynccontextmanager
 async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncIterator[Service]:
@@ -38,7 +39,7 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
     flags = {"store.data_directory": str(data_directory)}
     if tier2_place:
         flags["tier2.place"] = tier2_place
-    resolved = resolve_settings(flags=flags, environment=environment())
+    resolved = resolve_settings(flags=flags, environment=os.environ)
     async with open_service(resolved) as service:
         managing = asyncio.create_task(service.manager.run(), name="container manager")
         try:
@@ -52,9 +53,6 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
         finally:
             managing.cancel()
             await asyncio.gather(managing, return_exceptions=True)
-
-
-_PAGE_ENTRIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRep
 async def _abort_open(tables: TableApi) -> list[str]:
     """Behind the controller's repair, which made the table; nobody decides a transaction meanwhile."""
     table = TransactionTable(tables=tables)
-    async with aclosing(table.load(page_entries=_PAGE_ENTRIES)) as loaded:
+    async with aclosing(table.load(page_entries=_TRANSACTIONS_PAGE_ENTRIES)) as loaded:
         found = [
             each
             async for each in loaded

@@ -1,23 +1,21 @@
-"""Gives a data directory an identity and logs again that belong to the roots in Tier 2 (H7).
+"""Gives a data directory an identity and logs again that belong to the manifests in Tier 2 (H7).
 
 Everything that Tier 2 holds is there afterwards; what was acknowledged and not yet flushed went with Tier 1.
 
 Invariants:
 
-- Epochs continue above those in the roots, and above those in the names of objects if a manifest is older than they are: so
-  whoever held the lost logs is fenced, and no key is used twice. Segment ids and sequence numbers continue above the
-  highest that a manifest knows.
-- A log that still belongs to its manifest is left as it is. One that does not is set aside, never deleted. It belongs if it
-  has the manifest's log id, or follows the log that has it, and an epoch that is not below the manifest's: one that has the id
-  alone was left by a recovery that was cut off, or is an old copy, and could not claim the manifest.
-- A new log has an id of its own, and follows that of the manifest: with its first claim the manifest is its own for good.
-  Should the lost log turn up again (another machine, a directory that was moved away), it is refused.
+- Epochs continue above those in the manifests, and above those in the names of objects if a manifest is older than they
+  are: so the old owner, which held the lost logs, is fenced, and no key is used twice. Segment ids and sequence numbers
+  continue above the highest that a manifest knows.
+- A log that still belongs to its manifest is left as it is. One that does not is set aside, never deleted. It belongs
+  if it has the manifest's log id, or follows the log that has it, and an epoch that is not below the manifest's: one
+  that has only the id was left by a recovery that was cut off, or is an old copy, and could not claim the manifest.
+- A new log has an id of its own, and follows that of the manifest: with its first claim the manifest is its own for
+  good. Should the lost log turn up again (another machine, a directory that was moved away), it is refused.
 - A directory of another store is refused before anything is brought there (`check_target`).
-- Nothing in Tier 2 is changed; the next start of the store claims the roots as after any restart.
-
-Containers whose manifest is lost begin anew, in the Tier 2 where they were, because a person said so.
-
-Everything else about a recovery changes nothing in Tier 2; this writes a manifest.
+- Nothing in Tier 2 is changed, but for `create_empty_manifests`: it writes a manifest where the one of a container is
+  lost and a person said that the container shall begin empty. The next start of the store claims the manifests as after
+  any restart.
 """
 
 import os

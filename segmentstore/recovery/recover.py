@@ -1,19 +1,62 @@
-"""Recover."""
+"""`recover`: makes a data directory usable from what Tier 2 holds, in this order.
+
+    check the target -> survey Tier 2 and name its losses -> refuse, or go on -> copy or link Tier 2
+    -> identity and logs -> streams agree with their segments -> finish a restore that was cut off
+
+- Everything that would be refused in the end is refused before anything is read for long, in a dry run as well.
+- Unless the caller accepts the losses of Tier 2 (`with_damage`, `begin_anew`), nothing is written; a copy in which
+  damage is found is removed again.
+- Running it again does what is left to do.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
-
-if TYPE_CHECKING:
-    from segmentstore.recovery.rebuild import RecoveredLog
-    from segmentstore.recovery.report import RecoveryResult
-    from segmentstore.recovery.survey import ContainerSurvey, Losses
-    from tier2.store_reader import ContainerReader
+from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
+from segmentstore.recovery.rebuild import (
+    DataDirectoryRebuild,
+    RecoveredLog,
+    create_empty_manifests,
+)
+from segmentstore.recovery.report import (
+    RecoveryResult,
+    container_row,
+    contents_unread,
+    how_to_start,
+    logs_beside,
+    lost_row,
+    named,
+    repair,
+    summary,
+    unfinished,
+)
+from segmentstore.recovery.restore import (
+    UnfinishedRestore,
+    finish_restore,
+    mark_restore,
+    unfinished_restore,
+    unmark_restore,
+)
+from segmentstore.recovery.survey import (
+    ContainerSurvey,
+    Losses,
+    find_losses,
+    progress_bar,
+    require_sound_manifest,
+    survey,
+)
+from segmentstore.recovery.tier2_access import backup_names, open_tier2
+from segmentstore.recovery.tier2_copy import (
+    copy_tier2,
+    link_tier2,
+    require_linkable,
+    require_no_tier2,
+    require_unused,
+)
+from tier2.object_stores.places import object_directory
+from tier2.store_reader import ContainerReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +83,8 @@ class RecoveryOptions:
         return self.place if self.place.startswith("s3://") and not self.copy else ""
 
 
-async def recover_store(options: RecoveryOptions) -> "RecoveryResult":
+async def recover_store(options: RecoveryOptions) -> RecoveryResult:
     """Makes the data directory usable from what Tier 2 holds; the result says what was done and what is lost."""
-    from segmentstore.recovery.rebuild import DataDirectoryRebuild
-    from segmentstore.recovery.report import (
-        RecoveryResult,
-        contents_unread,
-        named,
-        summary,
-        unfinished,
-    )
-    from segmentstore.recovery.survey import (
-        find_losses,
-        progress_bar,
-        require_sound_manifest,
-        survey,
-    )
-    from segmentstore.recovery.tier2_access import backup_names, open_tier2
-    from segmentstore.recovery.tier2_copy import require_unused
-
     if options.copy and not options.place:
         raise InvalidRequestError(
             "there is nothing to copy: name the place with --from-tier2 PLACE"
@@ -104,7 +130,7 @@ async def recover_store(options: RecoveryOptions) -> "RecoveryResult":
         result.remarks.append(
             "error: Tier 2 has lost what is named above, and nothing was done: to recover the rest, say --with-damage"
         )
-        result.exit_code = ExitCode.CORRUPT
+        result.failure = ErrorKind.CORRUPT
         return result
     without = [] if options.copy else losses.containers_beyond(options.begin_anew)
     result.remarks += _consequences(options, losses, without)
@@ -113,17 +139,64 @@ async def recover_store(options: RecoveryOptions) -> "RecoveryResult":
     return result
 
 
+def _check_target(options: RecoveryOptions) -> None:
+    """Before anything is read for long, and in a dry run too: whatever would be refused in the end."""
+    if options.copy:
+        require_no_tier2(options.data)
+    elif options.place and not options.place.startswith("s3://"):
+        require_linkable(options.place, options.data)
+
+
+def _check_begin_anew(options: RecoveryOptions, losses: Losses) -> None:
+    sound = sorted(set(options.begin_anew) - {each.container_id for each in losses.containers})
+    if sound:
+        raise InvalidRequestError(
+            f"only a container without a sound root begins anew, leave out those that have one: {sound}"
+        )
+
+
+def _logs_left_behind(options: RecoveryOptions, surveys: Sequence[ContainerSurvey]) -> list[str]:
+    if not options.place or options.copy or options.place.startswith("s3://"):
+        return []
+    beside = Path(object_directory(options.place)).resolve().parent
+    if beside == options.data.resolve():
+        return []
+    return logs_beside(beside, [each.reader.manifest for each in surveys])
+
+
+async def _copy(
+    result: RecoveryResult,
+    readers: Sequence[ContainerReader],
+    left_behind: Sequence[str],
+    options: RecoveryOptions,
+) -> bool:
+    """False if it is damaged and nobody wants it so; the result names the damage.
+
+    `left_behind`: backups, whose own objects are not copied. The copy forgets them as a restore does.
+    """
+    if left_behind:
+        versions = {int(each.container_id): each.manifest.version for each in readers}
+        mark_restore(options.data, UnfinishedRestore("", versions))
+    copied = await copy_tier2(
+        [(each.manifest, each.components) for each in readers],
+        options.data,
+        with_damage=options.with_damage,
+        bar=partial(progress_bar, quiet=options.quiet, unit="B", scaled=True),
+    )
+    result.remarks += copied.damage
+    if left_behind and not copied.is_there:
+        unmark_restore(options.data)
+    return copied.is_there
+
+
 async def _rebuild_logs(
     options: RecoveryOptions,
-    surveys: "Sequence[ContainerSurvey]",
-    losses: "Losses",
+    surveys: Sequence[ContainerSurvey],
+    losses: Losses,
     *,
     only_look: bool,
-) -> "Sequence[RecoveredLog]":
+) -> Sequence[RecoveredLog]:
     """Give the data directory its Tier 2, identity and logs, or say what would be done."""
-    from segmentstore.recovery.rebuild import DataDirectoryRebuild, create_empty_manifests
-    from segmentstore.recovery.tier2_copy import link_tier2
-
     # A copy of a container whose runs do not read cannot be made: there it is as one without a manifest.
     brought = [each.reader for each in surveys if not (options.copy and each.unreadable)]
     roots = [each.manifest for each in brought]
@@ -143,100 +216,13 @@ async def _rebuild_logs(
     return await DataDirectoryRebuild(options.data, roots, highest_epochs=epochs).run()
 
 
-async def _repair_and_finish(
-    result: "RecoveryResult",
-    options: RecoveryOptions,
-    surveys: "Sequence[ContainerSurvey]",
-    without: Sequence[int],
-) -> None:
-    """Behind the logs: what takes a store whose containers run."""
-    from segmentstore.recovery.report import how_to_start, repair
-    from segmentstore.recovery.restore import finish_restore, unfinished_restore
-
-    restore = unfinished_restore(options.data)
-    has_streams = any(each.contents.has_streams for each in surveys)
-    if without and (has_streams or restore is not None):
-        result.remarks.append(
-            "streams are not made to agree with their segments: that takes all containers; run this again then"
-        )
-    else:
-        repaired = True
-        if options.repair and has_streams:
-            repaired = await repair(result, options.data, options.start_place)
-        if restore is not None and repaired:
-            # A restore that was cut off after its copy is through as well now.
-            await finish_restore(options.data, restore)
-    result.remarks.append(how_to_start(options.data, options.start_place))
-
-
-async def _copy(
-    result: "RecoveryResult",
-    readers: "Sequence[ContainerReader]",
-    left_behind: Sequence[str],
-    options: RecoveryOptions,
-) -> bool:
-    """False if it is damaged and nobody wants it so; the result names the damage.
-
-    `left_behind`: backups, whose own objects are not copied. The copy forgets them as a restore does.
-    """
-    from segmentstore.recovery.restore import UnfinishedRestore, mark_restore, unmark_restore
-    from segmentstore.recovery.survey import progress_bar
-    from segmentstore.recovery.tier2_copy import copy_tier2
-
-    if left_behind:
-        versions = {int(each.container_id): each.manifest.version for each in readers}
-        mark_restore(options.data, UnfinishedRestore("", versions))
-    copied = await copy_tier2(
-        [(each.manifest, each.components) for each in readers],
-        options.data,
-        with_damage=options.with_damage,
-        bar=partial(progress_bar, quiet=options.quiet, unit="B", scaled=True),
-    )
-    result.remarks += copied.damage
-    if left_behind and not copied.is_there:
-        unmark_restore(options.data)
-    return copied.is_there
-
-
-def _check_target(options: RecoveryOptions) -> None:
-    """Before anything is read for long, and in a dry run too: whatever would be refused in the end."""
-    from segmentstore.recovery.tier2_copy import require_linkable, require_no_tier2
-
-    if options.copy:
-        require_no_tier2(options.data)
-    elif options.place and not options.place.startswith("s3://"):
-        require_linkable(options.place, options.data)
-
-
-def _logs_left_behind(options: RecoveryOptions, surveys: "Sequence[ContainerSurvey]") -> list[str]:
-    from segmentstore.recovery.report import logs_beside
-    from tier2.object_stores.places import object_directory
-
-    if not options.place or options.copy or options.place.startswith("s3://"):
-        return []
-    beside = Path(object_directory(options.place)).resolve().parent
-    if beside == options.data.resolve():
-        return []
-    return logs_beside(beside, [each.reader.manifest for each in surveys])
-
-
-def _check_begin_anew(options: RecoveryOptions, losses: "Losses") -> None:
-    sound = sorted(set(options.begin_anew) - {each.container_id for each in losses.containers})
-    if sound:
-        raise InvalidRequestError(
-            f"only a container without a sound root begins anew, leave out those that have one: {sound}"
-        )
-
-
 def _add_rows(
-    result: "RecoveryResult",
+    result: RecoveryResult,
     options: RecoveryOptions,
-    logs: "Sequence[RecoveredLog]",
-    surveys: "Sequence[ContainerSurvey]",
-    losses: "Losses",
+    logs: Sequence[RecoveredLog],
+    surveys: Sequence[ContainerSurvey],
+    losses: Losses,
 ) -> None:
-    from segmentstore.recovery.report import container_row, lost_row
-
     by_id = {log.container: log for log in logs}
     # Containers that begin anew have a log as well, unless this is a copy or a preview.
     result.rows += [container_row(by_id.get(each.reader.container_id), each) for each in surveys]
@@ -247,7 +233,7 @@ def _add_rows(
     result.rows.sort(key=lambda row: int(row["container"] or 0))
 
 
-def _consequences(options: RecoveryOptions, losses: "Losses", without: Sequence[int]) -> list[str]:
+def _consequences(options: RecoveryOptions, losses: Losses, without: Sequence[int]) -> list[str]:
     told: list[str] = []
     left_out = [each.container_id for each in losses.containers]
     left_out += [each.reader.container_id for each in losses.surveys if each.unreadable]
@@ -265,3 +251,26 @@ def _consequences(options: RecoveryOptions, losses: "Losses", without: Sequence[
             + " ".join(f"--begin-anew {number}" for number in without)
         )
     return told
+
+
+async def _repair_and_finish(
+    result: RecoveryResult,
+    options: RecoveryOptions,
+    surveys: Sequence[ContainerSurvey],
+    without: Sequence[int],
+) -> None:
+    """Behind the logs: what takes a store whose containers run."""
+    restore = unfinished_restore(options.data)
+    has_streams = any(each.contents.has_streams for each in surveys)
+    if without and (has_streams or restore is not None):
+        result.remarks.append(
+            "streams are not made to agree with their segments: that takes all containers; run this again then"
+        )
+    else:
+        repaired = True
+        if options.repair and has_streams:
+            repaired = await repair(result, options.data, options.start_place)
+        if restore is not None and repaired:
+            # A restore that was cut off after its copy is through as well now.
+            await finish_restore(options.data, restore)
+    result.remarks.append(how_to_start(options.data, options.start_place))

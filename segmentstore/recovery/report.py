@@ -1,12 +1,12 @@
-"""What a recovery says: a row for each container, and sentences about what is not there any more."""
+"""What a recovery or a restore says: a row for each container, and sentences about what is not there any more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
-from segmentstore.cli.exit_codes import ExitCode, exit_code_of
-from segmentstore.cli.output import Row
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.recovery.offline_store import repair_streams
 from segmentstore.recovery.rebuild import DataDirectoryRebuild, RecoveredLog
 from segmentstore.recovery.survey import ContainerSurvey, LostContainer, shown_time
 from tier2.manifest.manifest import Manifest
@@ -26,19 +26,22 @@ COLUMNS = (
     "truncated",
     "set_aside",
 )
-"""Of the table; JSON has more."""
+"""Of the table of `recover`; JSON has more."""
+
+ResultRow: TypeAlias = Mapping[str, str | int | bool | None]
 
 
 @dataclass(slots=True)
 class RecoveryResult:
     """Rows for stdout, sentences for stderr."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ResultRow] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    exit_code: ExitCode = ExitCode.OK
+    failure: ErrorKind | None = None
+    """The kind of the error that the remarks tell of; None if nothing was refused and nothing failed."""
 
 
-def container_row(log: RecoveredLog | None, survey: ContainerSurvey) -> Row:
+def container_row(log: RecoveredLog | None, survey: ContainerSurvey) -> ResultRow:
     """Of a container that has a manifest; it has no log if it was left out of a copy."""
     contents = survey.contents
     return {
@@ -59,7 +62,7 @@ def container_row(log: RecoveredLog | None, survey: ContainerSurvey) -> Row:
     }
 
 
-def lost_row(lost: LostContainer, log: RecoveredLog | None, action: str) -> Row:
+def lost_row(lost: LostContainer, log: RecoveredLog | None, action: str) -> ResultRow:
     """Of a container that has none."""
     return {
         "container": lost.container_id,
@@ -108,16 +111,6 @@ def unfinished(surveys: Sequence[ContainerSurvey]) -> list[str]:
     return told
 
 
-def named(what: str, names: Sequence[str], count: int | None = None) -> list[str]:
-    """A sentence with the first names; none without names."""
-    if not names:
-        return []
-    shown = ", ".join(names[:NAMED_MAX])
-    total = len(names) if count is None else count
-    more = f" and {total - NAMED_MAX} more" if total > NAMED_MAX else ""
-    return [f"{total} {what}: {shown}{more}"]
-
-
 def contents_unread(source: str) -> str:
     """Of who looked at what the roots name, and not inside."""
     return (
@@ -151,15 +144,13 @@ def how_to_start(data: Path, tier2_place: str) -> str:
 
 async def repair(result: RecoveryResult, data: Path, tier2_place: str) -> bool:
     """Make streams agree with their segments, and add to the result what was done; False if that did not work."""
-    from segmentstore.recovery.offline_store import repair_streams
-
     try:
         done = await repair_streams(data, tier2_place=tier2_place)
     except SegmentStoreError as error:
         result.remarks.append(
             f"streams are not repaired, run this again when that is settled: {error}"
         )
-        result.exit_code = exit_code_of(error)
+        result.failure = error.kind
         return False
     report = done.report
     result.remarks += [
@@ -175,3 +166,13 @@ async def repair(result: RecoveryResult, data: Path, tier2_place: str) -> bool:
         ),
     ]
     return True
+
+
+def named(what: str, names: Sequence[str], count: int | None = None) -> list[str]:
+    """A sentence with the first names; none without names."""
+    if not names:
+        return []
+    shown = ", ".join(names[:NAMED_MAX])
+    total = len(names) if count is None else count
+    more = f" and {total - NAMED_MAX} more" if total > NAMED_MAX else ""
+    return [f"{total} {what}: {shown}{more}"]

@@ -1,14 +1,14 @@
 """A store as it was at a backup, copied into a new data directory.
 
-    compare what the pinned roots name with a listing -> mark -> copy, read the copy -> logs -> streams agree
+    compare what the backup's manifests name with a listing -> mark -> copy, read the copy -> logs -> streams agree
     -> forget older backups -> unmark
 
 - Running it again goes on where it was cut off; what was copied is a whole store from then on, and its origin is not
   needed any more.
-- Nothing is written before the backup is known to be there as a whole, unless somebody wants it with its damage.
+- Nothing is written before the backup is known to be there as a whole, unless a person wants it with its damage.
 
-The mark of a `backup restore`, or of a `recover --copy`, that is not through: without it a copied Tier 2 could be
-anybody's.
+The mark of a `backup restore`, or of a `recover --copy`, that is not finished: without it a copied Tier 2 could be that
+of any store.
 
     DATA/restore.unfinished   a JSON object: the backup, and the manifest version that was copied of each container
 
@@ -23,8 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.recovery.offline_store import open_offline
 from segmentstore.recovery.rebuild import DataDirectoryRebuild
 from segmentstore.recovery.report import RecoveryResult, how_to_start, repair
@@ -33,6 +32,17 @@ from segmentstore.recovery.tier2_access import container_count_in, find_snapshot
 from segmentstore.recovery.tier2_copy import copy_tier2, require_no_tier2
 from segmentstore.runtime.files import SystemFileSystem
 from tier2.offline.lost_data import find_lost_chunks_of_snapshot
+
+_MARK_NAME = "restore.unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRestore:
+    """Which backup, and the copied manifest versions by container id."""
+
+    backup: str
+    """Empty: the newest roots."""
+    root_versions: Mapping[int, int]
 
 
 async def restore_backup(
@@ -50,7 +60,9 @@ async def restore_backup(
             f" backup={unfinished.backup!r} path={data}"
         )
     if unfinished is None or not (data / "tier2").exists():
-        unfinished = await _copy(result, name, place, data, with_damage=with_damage, quiet=quiet)
+        unfinished = await _copy_backup(
+            result, name, place, data, with_damage=with_damage, quiet=quiet
+        )
         if unfinished is None:
             return result
     else:
@@ -59,16 +71,7 @@ async def restore_backup(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedRestore:
-    """Which backup, and the copied manifest versions by container id."""
-
-    backup: str
-    """Empty: the newest roots."""
-    root_versions: Mapping[int, int]
-
-
-async def _copy(
+async def _copy_backup(
     result: RecoveryResult, name: str, place: str, data: Path, *, with_damage: bool, quiet: bool
 ) -> UnfinishedRestore | None:
     """None if that is refused, because of damage; the result says so."""
@@ -95,7 +98,7 @@ async def _copy(
                 "error: what is named above is lost of the backup, and nothing was done: to restore the rest, say"
                 " --with-damage"
             )
-            result.exit_code = ExitCode.CORRUPT
+            result.failure = ErrorKind.CORRUPT
             return None
         restore = UnfinishedRestore(
             name, {each.pin.manifest.container_id: each.pin.manifest.version for each in pinned}
@@ -114,7 +117,7 @@ async def _copy(
             "error: what is named above is damaged in the backup, and nothing is kept of the copy: to restore the rest,"
             " say --with-damage"
         )
-        result.exit_code = ExitCode.CORRUPT
+        result.failure = ErrorKind.CORRUPT
         return None
     for each, copied in zip(pinned, copy.reports, strict=True):
         result.rows.append(
@@ -165,13 +168,10 @@ async def drop_backup(name: str, data_directory: Path, tier2_place: str) -> bool
     return dropped
 
 
-_NAME = "restore.unfinished"
-
-
 def mark_restore(data_directory: Path, restore: UnfinishedRestore) -> None:
     """Durable when it returns."""
     data_directory.mkdir(parents=True, exist_ok=True)
-    aside = data_directory / f"{_NAME}.new"
+    aside = data_directory / f"{_MARK_NAME}.new"
     content = {
         "backup": restore.backup,
         "root_versions": {str(key): value for key, value in restore.root_versions.items()},
@@ -184,13 +184,13 @@ def mark_restore(data_directory: Path, restore: UnfinishedRestore) -> None:
         file.sync_data()
     finally:
         file.close()
-    files.rename(str(aside), str(data_directory / _NAME))
+    files.rename(str(aside), str(data_directory / _MARK_NAME))
     files.sync_directory(str(data_directory))
 
 
 def unfinished_restore(data_directory: Path) -> UnfinishedRestore | None:
     """None if there is none. Raises CorruptedDataError."""
-    path = data_directory / _NAME
+    path = data_directory / _MARK_NAME
     try:
         content = json.loads(path.read_bytes())
         versions = {int(key): int(value) for key, value in content["root_versions"].items()}
@@ -205,5 +205,5 @@ def unfinished_restore(data_directory: Path) -> UnfinishedRestore | None:
 
 def unmark_restore(data_directory: Path) -> None:
     """Nothing is left to do."""
-    (data_directory / _NAME).unlink(missing_ok=True)
+    (data_directory / _MARK_NAME).unlink(missing_ok=True)
     SystemFileSystem().sync_directory(str(data_directory))

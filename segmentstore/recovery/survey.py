@@ -1,8 +1,9 @@
-"""What a container's Tier 2 holds and misses, counted without its owner: the report of a recovery.
+"""What Tier 2 holds and what it has lost, counted without its owner: in numbers, and in sentences for a person.
 
-What Tier 2 itself has lost, in words for a person: ranges of segments, and containers without a sound manifest.
+`survey` counts what each container holds and compares what its layouts name with a listing. `find_losses` adds the
+containers without a sound manifest: what is left of them, and which backups have a manifest of them.
 
-Invariant: whoever goes on with damage was told of it first, by name; nothing of it is passed over in silence.
+Invariant: a person who goes on with damage was told of it first, by name; nothing of it is passed over in silence.
 """
 
 import sys
@@ -11,6 +12,8 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
+
+from tqdm import tqdm
 
 from segmentstore.codec.stream_names import parse_segment
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
@@ -22,6 +25,8 @@ from tier2.store_reader import ContainerReader
 TRANSACTIONS_MAX = 10_000
 METADATA_PREFIX = "_system/_tables/"
 """Of the tables in which the controller keeps scopes and streams."""
+RANGES_SHOWN = 20
+
 
 Bar: TypeAlias = AbstractContextManager[Callable[[int], object]]
 """Gives what is called with each step's size."""
@@ -52,83 +57,6 @@ class ContainerSurvey:
     lost: LostChunks = field(default_factory=LostChunks)
     unreadable: str = ""
     """Why its runs, without which nothing can be found, do not read; empty if they do."""
-
-
-async def survey(
-    readers: Sequence[ContainerReader], *, bar: Callable[[str], Bar]
-) -> list[ContainerSurvey]:
-    """`bar` makes a progress bar for one of the two passes, from its name.
-
-    O(segments + chunks + objects), no request for each chunk. Raises StorageError.
-    """
-    surveys: list[ContainerSurvey] = []
-    with bar("reading") as update:
-        for reader in readers:
-            try:
-                surveys.append(ContainerSurvey(reader, await contents_of(reader, progress=update)))
-            except CorruptedDataError as error:
-                surveys.append(ContainerSurvey(reader, Tier2Contents(), unreadable=str(error)))
-    with bar("comparing with a listing") as update:
-        return [each if each.unreadable else await _compared(each, update) for each in surveys]
-
-
-async def _compared(survey: ContainerSurvey, progress: Callable[[int], object]) -> ContainerSurvey:
-    try:
-        return replace(survey, lost=await find_lost_chunks(survey.reader, progress=progress))
-    except CorruptedDataError as error:
-        return replace(survey, unreadable=str(error))
-
-
-async def contents_of(
-    reader: ContainerReader, *, progress: Callable[[int], object] = lambda _: None
-) -> Tier2Contents:
-    """O(segments). Raises StorageError, CorruptedDataError."""
-    contents = Tier2Contents()
-    async with aclosing(reader.list_segments("", "")) as records:
-        async for record in records:
-            contents.segments += 1
-            contents.segment_bytes += record.length - record.start_offset
-            contents.sealed += record.sealed
-            contents.truncated += record.start_offset > 0
-            contents.newest_ms = max(contents.newest_ms, record.last_modified_ms)
-            contents.has_streams |= record.name.startswith(METADATA_PREFIX)
-            transaction = _transaction(record.name)
-            if transaction and len(contents.transactions) < TRANSACTIONS_MAX:
-                contents.transactions.add(transaction)
-            progress(1)
-    return contents
-
-
-@contextmanager
-def progress_bar(
-    what: str, *, quiet: bool, unit: str = " segments", scaled: bool = False
-) -> Iterator[Callable[[int], object]]:
-    """On stderr."""
-    from tqdm import tqdm
-
-    with tqdm(unit=unit, unit_scale=scaled, desc=what, file=sys.stderr, disable=quiet) as bar:
-        yield bar.update
-
-
-def shown_time(unix_ms: int) -> str:
-    """As a person reads it; a dash for 0."""
-    if not unix_ms:
-        return "-"
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _transaction(segment: str) -> str:
-    """Of which stream, and which one; empty for the segment of anything else."""
-    if "#transaction." not in segment:
-        return ""
-    try:
-        name = parse_segment(segment)
-    except InvalidRequestError:
-        return ""
-    return f"{name.scope}/{name.stream} {name.transaction_id or 0:032x}"
-
-
-RANGES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,23 +124,60 @@ class Losses:
         return told
 
 
-async def require_sound_manifest(tier2: Tier2, place: str) -> None:
-    """Raises CorruptedDataError; its text names the backups that have all containers and how to restore them."""
-    if tier2.containers:
-        return
-    pins = await find_snapshots(tier2)
-    names = sorted({each.pin.name for each in pins})
-    whole = [
-        name
-        for name in names
-        if sum(each.pin.name == name for each in pins) == pins[0].pin.manifest.container_count
-    ]
-    told = [
-        f"but backup {name!r} has all roots; to have the whole store as it was then:"
-        f" segmentstore backup restore {name} --from {place} --data NEWDIR"
-        for name in whole
-    ]
-    raise CorruptedDataError("\n".join([f"no root is sound: {tier2.lost[0].why}", *told]))
+async def survey(
+    readers: Sequence[ContainerReader], *, bar: Callable[[str], Bar]
+) -> list[ContainerSurvey]:
+    """`bar` makes a progress bar for one of the two passes, from its name.
+
+    O(segments + chunks + objects), no request for each chunk. Raises StorageError.
+    """
+    surveys: list[ContainerSurvey] = []
+    with bar("reading") as update:
+        for reader in readers:
+            try:
+                surveys.append(ContainerSurvey(reader, await contents_of(reader, progress=update)))
+            except CorruptedDataError as error:
+                surveys.append(ContainerSurvey(reader, Tier2Contents(), unreadable=str(error)))
+    with bar("comparing with a listing") as update:
+        return [each if each.unreadable else await _compared(each, update) for each in surveys]
+
+
+async def _compared(survey: ContainerSurvey, progress: Callable[[int], object]) -> ContainerSurvey:
+    try:
+        return replace(survey, lost=await find_lost_chunks(survey.reader, progress=progress))
+    except CorruptedDataError as error:
+        return replace(survey, unreadable=str(error))
+
+
+async def contents_of(
+    reader: ContainerReader, *, progress: Callable[[int], object] = lambda _: None
+) -> Tier2Contents:
+    """O(segments). Raises StorageError, CorruptedDataError."""
+    contents = Tier2Contents()
+    async with aclosing(reader.list_segments("", "")) as records:
+        async for record in records:
+            contents.segments += 1
+            contents.segment_bytes += record.length - record.start_offset
+            contents.sealed += record.sealed
+            contents.truncated += record.start_offset > 0
+            contents.newest_ms = max(contents.newest_ms, record.last_modified_ms)
+            contents.has_streams |= record.name.startswith(METADATA_PREFIX)
+            transaction = _transaction(record.name)
+            if transaction and len(contents.transactions) < TRANSACTIONS_MAX:
+                contents.transactions.add(transaction)
+            progress(1)
+    return contents
+
+
+def _transaction(segment: str) -> str:
+    """Of which stream, and which one; empty for the segment of anything else."""
+    if "#transaction." not in segment:
+        return ""
+    try:
+        name = parse_segment(segment)
+    except InvalidRequestError:
+        return ""
+    return f"{name.scope}/{name.stream} {name.transaction_id or 0:032x}"
 
 
 async def find_losses(tier2: Tier2, surveys: Sequence[ContainerSurvey]) -> Losses:
@@ -232,19 +197,23 @@ async def find_losses(tier2: Tier2, surveys: Sequence[ContainerSurvey]) -> Losse
     )
 
 
-def _newer(survey: ContainerSurvey, container_id: int) -> list[str]:
-    lost = survey.lost
-    if not lost.newer_count:
-        return []
-    manifest = survey.reader.manifest
-    return [
-        (
-            f"lost: container {container_id}: its root is an old one (version {manifest.version}, epoch {manifest.epoch}):"
-            f" {lost.newer_count} objects beside it are of epochs up to {lost.highest_epoch}; what later versions"
-            " published is lost, and the store deletes those objects after a while: if a newer root is kept somewhere,"
-            " bring it back first"
-        )
+async def require_sound_manifest(tier2: Tier2, place: str) -> None:
+    """Raises CorruptedDataError; its text names the backups that have all containers and how to restore them."""
+    if tier2.containers:
+        return
+    pins = await find_snapshots(tier2)
+    names = sorted({each.pin.name for each in pins})
+    whole = [
+        name
+        for name in names
+        if sum(each.pin.name == name for each in pins) == pins[0].pin.manifest.container_count
     ]
+    told = [
+        f"but backup {name!r} has all roots; to have the whole store as it was then:"
+        f" segmentstore backup restore {name} --from {place} --data NEWDIR"
+        for name in whole
+    ]
+    raise CorruptedDataError("\n".join([f"no root is sound: {tier2.lost[0].why}", *told]))
 
 
 def lost_ranges(lost: LostChunks, container_id: int) -> list[str]:
@@ -261,3 +230,34 @@ def lost_ranges(lost: LostChunks, container_id: int) -> list[str]:
         *shown,
         *([f"  and {more} more: `segmentstore tier2 verify` names them"] if more else []),
     ]
+
+
+def _newer(survey: ContainerSurvey, container_id: int) -> list[str]:
+    lost = survey.lost
+    if not lost.newer_count:
+        return []
+    manifest = survey.reader.manifest
+    return [
+        (
+            f"lost: container {container_id}: its root is an old one (version {manifest.version}, epoch"
+            f" {manifest.epoch}): {lost.newer_count} objects beside it are of epochs up to {lost.highest_epoch}; what"
+            " later versions published is lost, and the store deletes those objects after a while: if a newer root is"
+            " kept somewhere, bring it back first"
+        )
+    ]
+
+
+def shown_time(unix_ms: int) -> str:
+    """As a person reads it; a dash for 0."""
+    if not unix_ms:
+        return "-"
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def progress_bar(
+    what: str, *, quiet: bool, unit: str = " segments", scaled: bool = False
+) -> Iterator[Callable[[int], object]]:
+    """On stderr."""
+    with tqdm(unit=unit, unit_scale=scaled, desc=what, file=sys.stderr, disable=quiet) as bar:
+        yield bar.update

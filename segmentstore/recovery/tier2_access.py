@@ -1,20 +1,21 @@
-"""Opens Tier 2 by its place, for reading, with the service off (or on: its owner may go on).
+"""Opens Tier 2 by its place, without its owner: the store may be off, or run beside the reader.
 
-An object store that is read as its disk gives it, by tools: a damaged object comes too, and can be told about.
+A place is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
 
-Volumes refuse a whole object of which one byte is damaged, also where nothing refers to that byte; parts of it they
-give as they are. A copy would end there, and a verification would name no segment. Whoever reads here looks
-at the checksums that the bytes carry (runs, chunks).
-
-The roots that backups pinned, of a whole Tier 2: those of containers whose manifest is gone as well.
+- `open_tier2` gives a reader for each container with a sound manifest. With `go_on` it also names the containers whose
+  manifest is missing or damaged, with a reader that has no view, for what is left of them.
+- Tools read objects as the disk gives them (`UnverifiedObjectStore`). Volumes refuse a whole object of which one byte
+  is damaged, also where nothing refers to that byte; parts of it they give as they are. A copy would end there, and a
+  verification would name no segment. The tools judge by the checksums that the bytes carry (SSTs, chunks).
+- Backups are found in containers without a manifest as well (`find_snapshots`).
 """
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from segmentstore.cli.config import resolve
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
@@ -23,6 +24,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
+from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.host.settings import S3StoreSettings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
@@ -75,58 +77,12 @@ class Tier2:
         raise SegmentNotFoundError(name)
 
 
-async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None:
-    """What the engine says of its volumes; None if Tier 2 is not in volumes. Raises StorageError, OSError."""
-    files = SystemFileSystem()
-    if place.startswith("s3://") or not is_engine_directory(object_directory(place), files):
-        return None
-    directory = object_directory(place)
-    open_it = partial(
-        open_engine,
-        directory,
-        files=files,
-        executor=None,
-        wall_clock=SystemWallClock(),
-        random=system_random(),
-        settings=only_reading(VolumeSettings()),
-    )
-    read_it = partial(open_engine_for_reading, *open_it.args, **open_it.keywords)
-    try:
-        opened = await open_it(open_index=LmdbIndex)
-    except StorageUnavailableError:
-        # Another process has them: look beside it.
-        opened = await read_it(open_index=lambda path: LmdbIndex(path, read_only=True))
-    try:
-        return await opened.engine.verify(deep=deep)
-    finally:
-        await opened.close()
+@dataclass(frozen=True, slots=True)
+class ContainerSnapshot:
+    """One container as one backup has it."""
 
-
-@asynccontextmanager
-async def open_objects(
-    place: str, *, endpoint_url: str = "", read_only: bool = True
-) -> AsyncIterator[ObjectStore]:
-    """The object store of a place. Raises InvalidRequestError, StorageError."""
-    region = S3StoreSettings().region
-    if not place.startswith("s3://") and not SystemFileSystem().is_directory(
-        object_directory(place)
-    ):
-        raise InvalidRequestError(f"there is no such directory place={place}")
-    if place.startswith("s3://"):
-        # The same words that the service takes: SEGMENTSTORE_S3_ENDPOINT_URL and the like.
-        s3 = resolve(None, ()).settings.s3
-        endpoint_url, region = endpoint_url or s3.endpoint_url, s3.region
-    async with open_place(
-        place,
-        files=SystemFileSystem(),
-        executor=None,
-        wall_clock=SystemWallClock(),
-        random=system_random(),
-        endpoint_url=endpoint_url,
-        region=region,
-        read_only=read_only,
-    ) as store:
-        yield store
+    reader: ContainerReader
+    pin: Snapshot
 
 
 @asynccontextmanager
@@ -137,8 +93,9 @@ async def open_tier2(
 
     With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
 
-    Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no manifest, StorageError,
-    CorruptedDataError. With `go_on` there may be no sound manifest at all; `require_manifest` refuses that.
+    Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no manifest,
+    StorageError, CorruptedDataError. With `go_on` there may be no sound manifest at all: `require_manifest` refuses
+    that.
     """
     async with open_objects(place, endpoint_url=endpoint_url) as checked:
         store = UnverifiedObjectStore(checked)
@@ -192,17 +149,44 @@ async def _without_roots(reader: StoreReader, store: ObjectStore, why: str) -> l
     return [LostManifest(reader.unopened(each), why) for each in sorted(found)]
 
 
+async def _is_empty(store: ObjectStore) -> bool:
+    async with aclosing(store.list("")) as listing:
+        async for _ in listing:
+            return False
+    return True
+
+
 def require_manifest(tier2: Tier2) -> None:
     """Raises CorruptedDataError."""
     if not tier2.containers:
         raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
 
 
-async def _is_empty(store: ObjectStore) -> bool:
-    async with aclosing(store.list("")) as listing:
-        async for _ in listing:
-            return False
-    return True
+@asynccontextmanager
+async def open_objects(
+    place: str, *, endpoint_url: str = "", read_only: bool = True
+) -> AsyncIterator[ObjectStore]:
+    """The object store of a place. Raises InvalidRequestError, StorageError."""
+    region = S3StoreSettings().region
+    if not place.startswith("s3://") and not SystemFileSystem().is_directory(
+        object_directory(place)
+    ):
+        raise InvalidRequestError(f"there is no such directory place={place}")
+    if place.startswith("s3://"):
+        # The same words that the service takes: SEGMENTSTORE_S3_ENDPOINT_URL and the like.
+        s3 = resolve_settings(flags={}, environment=os.environ).settings.s3
+        endpoint_url, region = endpoint_url or s3.endpoint_url, s3.region
+    async with open_place(
+        place,
+        files=SystemFileSystem(),
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        endpoint_url=endpoint_url,
+        region=region,
+        read_only=read_only,
+    ) as store:
+        yield store
 
 
 class UnverifiedObjectStore:
@@ -248,22 +232,6 @@ class UnverifiedObjectStore:
         """Nothing of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerSnapshot:
-    """One container as one backup has it."""
-
-    reader: ContainerReader
-    pin: Snapshot
-
-
-def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
-    """By a manifest, or by one that a backup pinned. Raises CorruptedDataError if there is neither."""
-    if not tier2.containers and pins:
-        return pins[0].pin.manifest.container_count
-    require_manifest(tier2)
-    return tier2.containers[0].manifest.container_count
-
-
 async def find_snapshots(tier2: Tier2) -> Sequence[ContainerSnapshot]:
     """By container, then by name. Raises StorageError, CorruptedDataError."""
     pins = [
@@ -284,3 +252,38 @@ async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:
     return sorted(
         {pin.name for reader in readers for pin in await with_view(reader, read_snapshots)}
     )
+
+
+def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
+    """By a manifest, or by one that a backup pinned. Raises CorruptedDataError if there is neither."""
+    if not tier2.containers and pins:
+        return pins[0].pin.manifest.container_count
+    require_manifest(tier2)
+    return tier2.containers[0].manifest.container_count
+
+
+async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None:
+    """What the engine says of its volumes; None if Tier 2 is not in volumes. Raises StorageError, OSError."""
+    files = SystemFileSystem()
+    if place.startswith("s3://") or not is_engine_directory(object_directory(place), files):
+        return None
+    directory = object_directory(place)
+    open_it = partial(
+        open_engine,
+        directory,
+        files=files,
+        executor=None,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        settings=only_reading(VolumeSettings()),
+    )
+    read_it = partial(open_engine_for_reading, *open_it.args, **open_it.keywords)
+    try:
+        opened = await open_it(open_index=LmdbIndex)
+    except StorageUnavailableError:
+        # Another process has them: look beside it.
+        opened = await read_it(open_index=lambda path: LmdbIndex(path, read_only=True))
+    try:
+        return await opened.engine.verify(deep=deep)
+    finally:
+        await opened.close()

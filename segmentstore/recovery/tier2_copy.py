@@ -1,18 +1,16 @@
-"""Brings the Tier 2 of some place into a data directory: by a link, or by a copy of what its roots name.
+"""Brings the Tier 2 of some place into a data directory: by a link, or by a copy of what its manifests name.
 
 - A link (the default) moves no byte: DATA/tier2 is a symbolic link to the directory that has the objects, and the two
   belong together from then on. A bucket is not linked: the store is started with its URL.
-- A copy stands for itself: the objects that the roots name are stored anew, in volumes, and nothing else. It is made
-  under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
-- What goes while it is copied, from below a running owner, makes no copy: it was looked for before.
-- A copy is read before it gets its name, every chunk: damaged bytes go along only if somebody wants the rest with them.
 - A directory whose store is running is not linked.
-
-Reads every chunk that a manifest names, and tells whose bytes are damaged: the proof of a copy.
-
-- What nothing refers to (garbage, stretches of an object that no layout names) is not looked at.
-- An object that is not there is passed over: tier2/offline/lost_data.py tells of those.
-- Memory: one chunk, and RANGES_SHOWN sentences; further ranges are only counted.
+- A copy stands for itself: it has the objects that the manifests name, stored again in volumes, and nothing else. It is
+  made under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
+- An object that goes while it is copied, because its owner runs, ends the copy: the survey before had found it.
+- A copy is read before it gets its name, every chunk that a manifest names (`find_damaged_chunks`), and the damaged
+  ones are told by segment and range. They stay in the copy only if a person wants the rest with them.
+- That reading looks at nothing else: neither at garbage, nor at stretches of an object that no layout names, nor at
+  objects that are not there (tier2/offline/lost_data.py tells of those). It holds one chunk in memory, and RANGES_SHOWN
+  sentences; further ranges are only counted.
 """
 
 import fcntl
@@ -57,7 +55,9 @@ from tier2.sst.keyspace import (
 from tier2.store_reader import ContainerReader, StoreReader
 from tier2.volumes.settings import VolumeSettings
 
-_UNFINISHED = "tier2.unfinished-copy"
+_UNFINISHED_NAME = "tier2.unfinished-copy"
+RANGES_SHOWN = 20
+_SCAN_PAGE_ENTRIES = 1_024
 
 
 def link_tier2(place: str, data_directory: Path) -> None:
@@ -81,6 +81,12 @@ def require_linkable(place: str, data_directory: Path) -> None:
     target = data_directory / "tier2"
     # A link whose target is gone is somebody's Tier 2 as well.
     if os.path.lexists(target) and target.resolve() != objects:
+        raise _tier2_is_there(data_directory)
+
+
+def require_no_tier2(data_directory: Path) -> None:
+    """Raises InvalidRequestError if there is a Tier 2 already."""
+    if os.path.lexists(data_directory / "tier2"):
         raise _tier2_is_there(data_directory)
 
 
@@ -173,6 +179,15 @@ async def copy_tier2(
     return Tier2Copy(reports, damage, is_there=True)
 
 
+def _begin_copy(data_directory: Path) -> Path:
+    unfinished = data_directory / _UNFINISHED_NAME
+    require_no_tier2(data_directory)
+    data_directory.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(unfinished)
+    return unfinished
+
+
 async def _copied(
     manifest: Manifest,
     components: Components,
@@ -200,28 +215,9 @@ async def _damage_of(
     return (await find_damaged_chunks(reader, progress=progress)).sentences()
 
 
-def require_no_tier2(data_directory: Path) -> None:
-    """Raises InvalidRequestError if there is a Tier 2 already."""
-    if os.path.lexists(data_directory / "tier2"):
-        raise _tier2_is_there(data_directory)
-
-
-def _begin_copy(data_directory: Path) -> Path:
-    unfinished = data_directory / _UNFINISHED
-    require_no_tier2(data_directory)
-    data_directory.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(unfinished)
-    return unfinished
-
-
 def _finish_copy(data_directory: Path, unfinished: Path) -> None:
     unfinished.rename(data_directory / "tier2")
     SystemFileSystem().sync_directory(str(data_directory))
-
-
-RANGES_SHOWN = 20
-_PAGE = 1_024
 
 
 @dataclass(slots=True)
@@ -269,7 +265,7 @@ async def find_damaged_chunks(
     following, end = range_of(SEGMENT)
     record: SegmentRecord | None = None
     while following is not None:
-        page, following = await reader.view.scan(following, end, limit=_PAGE)
+        page, following = await reader.view.scan(following, end, limit=_SCAN_PAGE_ENTRIES)
         for key, value in page:
             assert value is not None, f"a scan gives live entries only key={key!r}"
             if is_record_key(key):
@@ -279,12 +275,12 @@ async def find_damaged_chunks(
                 continue
             else:
                 entry = LayoutEntry.decode(end_offset_of(key), value)
-                await _look_at(found, reader, record, entry)
+                await _verify_chunk(found, reader, record, entry)
                 progress(entry.size)
     return found
 
 
-async def _look_at(
+async def _verify_chunk(
     found: DamagedChunks, reader: ContainerReader, record: SegmentRecord, entry: LayoutEntry
 ) -> None:
     components = reader.components

@@ -76,6 +76,13 @@ def test_wrong_arguments_end_with_usage(offline: CommandLine, arguments: tuple[s
     assert offline(*arguments).exit_code == ExitCode.USAGE
 
 
+def test_help_shows_the_first_sentence_that_each_command_says_of_itself() -> None:
+    listed = {name: each.get_short_help_str(limit=1000) for name, each in cli.commands.items()}
+    assert listed == {
+        str(each.name): each.get_short_help_str(limit=1000) for each in commands_of(cli)
+    }
+
+
 @pytest.mark.integration
 def test_help_does_not_load_what_only_commands_need() -> None:
     script = (
@@ -104,15 +111,21 @@ def test_a_server_refuses_to_run_without_its_assertions(tmp_path: Path) -> None:
     assert "python -O" in result.stderr
 
 
+def commands_of(group: click.Command) -> list[click.Command]:
+    if not isinstance(group, click.Group):
+        return []
+    context = click.Context(group)
+    found = [group.get_command(context, name) for name in group.list_commands(context)]
+    return [each for each in found if each is not None]
+
+
 def variables_of(command: click.Command) -> set[str]:
     found = {
         str(parameter.envvar)
         for parameter in command.params
         if isinstance(parameter, click.Option) and parameter.envvar
     }
-    if isinstance(command, click.Group):
-        found.update(*(variables_of(each) for each in command.commands.values()))
-    return found
+    return found.union(*(variables_of(each) for each in commands_of(command)))
 
 
 def test_a_variable_that_any_command_reads_keeps_no_server_from_starting(

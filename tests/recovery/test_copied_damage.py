@@ -11,8 +11,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.recovery import restore as backup_restore
-from segmentstore.recovery import tier2_copy as tier2_bringing
+from segmentstore.recovery import recover, tier2_copy
 from tests.cli.command_line import CommandLine
 from tier2.container_objects import ObjectKind
 from tier2.manifest.manifest import Manifest
@@ -142,7 +141,7 @@ def test_h6_a_copy_forgets_backups_whose_objects_stay_behind_and_says_where_they
         assert server.terminate() == 0
     new = tmp_path / "new"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(backup_restore, "finish_restore", lambda *_: [].pop())
+        patched.setattr(recover, "finish_restore", lambda *_: [].pop())
         with pytest.raises(IndexError):
             cli(*copying(COMMANDS["recover"], data, new))
     done = cli("recover", "--from-tier2", "--data", str(new), "--quiet")
@@ -184,7 +183,7 @@ def test_h8_a_copy_of_what_goes_while_it_is_copied_is_no_success(
         monkeypatch.setattr(components.objects, "get_range", gone)
         return await copy_container(manifest, components, *target, **how)
 
-    monkeypatch.setattr(tier2_bringing, "copy_container", goes_first)
+    monkeypatch.setattr(tier2_copy, "copy_container", goes_first)
     new = tmp_path / "new"
     failed = cli(*copying(command, data, new))
     assert failed.exit_code == ExitCode.UNAVAILABLE, failed.errors

@@ -8,9 +8,7 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.identifiers import Epoch
-from segmentstore.recovery import rebuild as tier2_recovery
-from segmentstore.recovery import restore as backup_restore
-from segmentstore.recovery import tier2_copy as tier2_bringing
+from segmentstore.recovery import rebuild, restore, tier2_copy
 from tests.cli.command_line import CommandLine
 from tier1.file_log.log import FileDurableDataLog
 
@@ -60,7 +58,7 @@ def test_h7_a_recovery_that_was_cut_off_is_run_again(
             raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(tier2_recovery, "FileDurableDataLog", CutLog)
+        patched.setattr(rebuild, "FileDurableDataLog", CutLog)
         if cut_at == "directory":
             (data / "tier1" / "container-0000").mkdir(parents=True)
             (data / "tier1" / "container-0000" / "identity").write_bytes(b"")
@@ -112,7 +110,7 @@ def test_a_copy_whose_logs_were_not_begun_says_how_it_is_finished(
         raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(tier2_recovery.DataDirectoryRebuild, "run", cut)
+        patched.setattr(rebuild.DataDirectoryRebuild, "run", cut)
         with pytest.raises(Cut):
             cli(*command)
     again = cli(*command)
@@ -143,11 +141,11 @@ def test_h7_a_restore_that_was_cut_off_is_run_again_also_without_the_place_it_ca
 
     with monkeypatch.context() as patched:
         if cut_at == "copy":
-            patched.setattr(tier2_bringing, "_finish_copy", lambda *_: [].pop())
+            patched.setattr(tier2_copy, "_finish_copy", lambda *_: [].pop())
         elif cut_at == "logs":
-            patched.setattr(tier2_recovery.DataDirectoryRebuild, "run", cut)
+            patched.setattr(rebuild.DataDirectoryRebuild, "run", cut)
         else:
-            patched.setattr(backup_restore, "finish_restore", cut)
+            patched.setattr(restore, "finish_restore", cut)
         with pytest.raises((Cut, IndexError)):
             cli("backup", "restore", "monday", *command)
     other = cli("backup", "restore", "tuesday", *command)
@@ -181,7 +179,7 @@ def test_h6_finishing_a_restore_keeps_the_backups_that_were_made_since(
 
     command = ("backup", "restore", "monday", "--from", str(data), "--data", str(new), "--quiet")
     with monkeypatch.context() as patched:
-        patched.setattr(backup_restore, "finish_restore", cut)
+        patched.setattr(restore, "finish_restore", cut)
         with pytest.raises(Cut):
             cli(*command)
     assert cli("backup", "pin", "since", "--data", str(new)).exit_code == ExitCode.OK

@@ -1,0 +1,9 @@
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SEGMENTSTORE_")]:
+        monkeypatch.delenv(name)
