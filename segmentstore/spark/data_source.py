@@ -30,7 +30,7 @@ class SegmentStoreDataSource(DataSource):
         """The columns asked for, or those of a metadata table."""
         options = self._read_options
         if options.metadata:
-            from segmentstore.spark.metadata_tables import metadata_schema
+            from segmentstore.spark.metadata_tables.table_schemas import metadata_schema
 
             return metadata_schema(options.metadata)
         freeze_imports()
@@ -39,7 +39,7 @@ class SegmentStoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options
         if options.metadata:
-            from segmentstore.spark.metadata_tables import MetadataReader
+            from segmentstore.spark.metadata_tables.metadata_reader import MetadataReader
 
             return MetadataReader(options)
         from segmentstore.spark.scan.batch_reader import BatchReader

@@ -1,15 +1,13 @@
-"""The options of a read, parsed from the words that Spark hands over.
+"""The options of a read, parsed from the words that Spark hands over; and how words become values, for writes as well.
 
 Invariants:
 
 - Spark's keys come in any case; a key that is not known, a value that does not parse and a contradiction are refused
-  with a sentence, before anything is opened.
+  with a sentence (InvalidRequestError), before anything is opened.
 - What is not said has a default here, and only here.
-
-Values of options: words, numbers, sizes and times from what users write. All raise InvalidRequestError.
-
-A value that is not given is an empty text; the keys of `words` are lower case. Sizes mean what they mean everywhere in
-Spark: `64m`, `64mb` and `64MiB` are 64 * 2^20 bytes. (In settings and commands of the store itself `MB` is 10^6.)
+- Values are parsed from `words`: keys are lower case, and a value that is not given is an empty text.
+- Sizes mean what they mean everywhere in Spark: `64m`, `64mb` and `64MiB` are 64 * 2^20 bytes. (In settings and
+  commands of the store itself `MB` is 10^6.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +22,11 @@ from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS, parse_column
 
 _MIB = 1 << 20
 _PARTITION_BYTES = 128 * _MIB
-_DELAY_SECONDS = 900.0
-
+_TRIGGER_DELAY_SECONDS = 900.0
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-
+RECORD_TAG: Final = "segmentstore.content=record"
+"""A stream with this tag holds records."""
 READ_OPTIONS: Final = (
     "tier2",
     "endpoint",
@@ -56,6 +54,7 @@ READ_OPTIONS: Final = (
     "checkpointGroup",
 )
 """Every option of a read, as users write it."""
+Word = TypeVar("Word", bound=StrEnum)
 
 
 class ReadMode(StrEnum):
@@ -90,10 +89,6 @@ class ChecksumCheck(StrEnum):
     """Of all that are read."""
 
 
-RECORD_TAG: Final = "segmentstore.content=record"
-"""A stream with this tag holds records."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """One read. Sizes in bytes, times in Unix milliseconds, delays in seconds; an empty string is "not given"."""
@@ -125,7 +120,7 @@ class SourceOptions:
     max_bytes_per_trigger: int | None = None
     max_rows_per_trigger: int | None = None
     min_bytes_per_trigger: int = 0
-    max_trigger_delay_seconds: float = _DELAY_SECONDS
+    max_trigger_delay_seconds: float = _TRIGGER_DELAY_SECONDS
     checkpoint_group: str = ""
     """Reader group (in the scope of the stream) that is told how far the query came."""
 
@@ -172,8 +167,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         else tuple(known_columns),
         starting_offsets=words.get("startingoffsets", ""),
         ending_offsets=words.get("endingoffsets", ""),
-        starting_timestamp_ms=_instant(words, "startingTimestamp"),
-        ending_timestamp_ms=_instant(words, "endingTimestamp"),
+        starting_timestamp_ms=_timestamp_ms(words, "startingTimestamp"),
+        ending_timestamp_ms=_timestamp_ms(words, "endingTimestamp"),
         max_bytes_per_partition=bytes_value(words, "maxBytesPerPartition") or _PARTITION_BYTES,
         min_partitions=count_value(words, "minPartitions") or 1,
         fail_on_data_loss=flag_value(words, "failOnDataLoss", default=True),
@@ -182,7 +177,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_bytes_per_trigger=bytes_value(words, "maxBytesPerTrigger"),
         max_rows_per_trigger=count_value(words, "maxRowsPerTrigger"),
         min_bytes_per_trigger=bytes_value(words, "minBytesPerTrigger") or 0,
-        max_trigger_delay_seconds=_delay(words),
+        max_trigger_delay_seconds=_trigger_delay(words),
         checkpoint_group=words.get("checkpointgroup", ""),
     )
     _check(options)
@@ -216,12 +211,12 @@ def _check(options: SourceOptions) -> None:
             )
 
 
-def _delay(words: Mapping[str, str]) -> float:
+def _trigger_delay(words: Mapping[str, str]) -> float:
     seconds = seconds_value(words, "maxTriggerDelay")
-    return _DELAY_SECONDS if seconds is None else seconds
+    return _TRIGGER_DELAY_SECONDS if seconds is None else seconds
 
 
-def _instant(words: Mapping[str, str], name: str) -> int | None:
+def _timestamp_ms(words: Mapping[str, str], name: str) -> int | None:
     """Unix milliseconds from such a number or from ISO 8601; without a zone it is UTC."""
     text = words.get(name.lower(), "")
     if not text:
@@ -239,7 +234,15 @@ def _instant(words: Mapping[str, str], name: str) -> int | None:
     return round(instant.timestamp() * 1000)
 
 
-Word = TypeVar("Word", bound=StrEnum)
+def stream_value(words: Mapping[str, str]) -> tuple[str, str]:
+    """Scope and stream, which may also stand together as `stream`; what is not given is empty."""
+    scope, stream = words.get("scope", ""), words.get("stream", "")
+    before, slash, after = stream.partition("/")
+    if not slash:
+        return scope, stream
+    if scope and scope != before:
+        raise InvalidRequestError(f"stream names another scope scope={scope!r} stream={stream!r}")
+    return before, after
 
 
 def word_value(words: Mapping[str, str], name: str, kind: type[Word], default: Word) -> Word:
@@ -296,14 +299,3 @@ def seconds_value(words: Mapping[str, str], name: str) -> float | None:
         raise InvalidRequestError(
             f"{name} is a time such as 30s, 15m (minutes) or 6h given={text!r}"
         ) from error
-
-
-def stream_value(words: Mapping[str, str]) -> tuple[str, str]:
-    """Scope and stream, which may also stand together as `stream`; what is not given is empty."""
-    scope, stream = words.get("scope", ""), words.get("stream", "")
-    before, slash, after = stream.partition("/")
-    if not slash:
-        return scope, stream
-    if scope and scope != before:
-        raise InvalidRequestError(f"stream names another scope scope={scope!r} stream={stream!r}")
-    return before, after

@@ -1,18 +1,17 @@
-"""Runs coroutines from Spark's calls, which are synchronous, and owns the threads that their blocking work goes to.
+"""How our coroutines run in Spark's Python processes, and what Spark's garbage collector need not look at there.
+
+- `LoopRunner` runs coroutines from Spark's calls, which are synchronous, and owns the threads that their blocking work
+  goes to. With an `InlineExecutor` it has no threads: for processes that have nothing else to do meanwhile.
+- `freeze_imports` keeps the garbage collector off what was imported. Spark looks for garbage behind every task and
+  every question of its planner, at each object of every module: some 20 ms each time that find nothing.
 
 Invariants:
 
-- One loop for the life of the runner: what is opened by one call is still good in the next. Between calls the loop
+- A runner has one loop for its life: what is opened by one call is still good in the next. Between calls the loop
   stands still.
 - After close() no thread and no task of it is left.
-- It belongs to one process: it is made where it is used and never sent along.
-
-Keeps the garbage collector of Spark's Python processes off what was imported.
-
-Spark looks for garbage behind every task and every question of its planner, at each object of every module: some 20 ms
-each time that find nothing. What is frozen is not looked at any more.
-
-Invariant: it is frozen again only when modules were added, so what tasks leave behind is still collected.
+- A runner belongs to one process: it is made where it is used and never sent along.
+- Imports are frozen again only when modules were added, so what tasks leave behind is still collected.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ from typing import ParamSpec, Self, TypeVar, TypeVarTuple
 T = TypeVar("T")
 P = ParamSpec("P")
 Arguments = TypeVarTuple("Arguments")
-
 _THREADS = 2
+_frozen_module_count = 0
 
 
 class LoopRunner:
@@ -77,6 +76,10 @@ class LoopRunner:
         self._executor.shutdown()
 
 
+async def _next(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items)
+
+
 class InlineExecutor(Executor):
     """Does the work where it is submitted: for a loop that has nothing else to do meanwhile."""
 
@@ -108,18 +111,11 @@ class _Loop(asyncio.SelectorEventLoop):
         return done
 
 
-async def _next(items: AsyncGenerator[T, None]) -> T:
-    return await anext(items)
-
-
-_frozen_modules = 0
-
-
 def freeze_imports() -> None:
     """Take everything that lives now for something that stays, if modules came since the last call."""
-    global _frozen_modules
-    if len(sys.modules) == _frozen_modules:
+    global _frozen_module_count
+    if len(sys.modules) == _frozen_module_count:
         return
     gc.collect()
     gc.freeze()
-    _frozen_modules = len(sys.modules)
+    _frozen_module_count = len(sys.modules)

@@ -1,19 +1,20 @@
-"""A place with Tier 2, opened for reading in a process of Spark's: the containers' roots, and segments below them.
+"""Tier 2 as a process of Spark's opens it: for reading by names, for uploads, and as a whole for the jobs.
+
+- Reads: `open_tier2_reader` gives a `Tier2Reader`, which finds a container by the hash of a segment's name, and a
+  segment by its name.
+- Tasks of jobs: `open_for_reading` gives the objects of a location; `open_for_uploads` gives one to write to, where any
+  process may write.
+- Drivers of jobs: `open_containers` gives every container, `scan_layouts` every segment of one with its layout.
 
 Invariants:
 
-- Nothing is written and nothing is listed: a container is found by the hash of a segment's name, a segment through its
-  container's manifest, blocks through the segment's layout.
-- A missing manifest is not believed at once: the owner may be starting, and volumes are seen up to a second late. Opening
-  tries again within a bound, and only at its edge is the place said to be empty.
+- Nothing is written but by uploads. A read by name lists nothing: a container is found by the hash of a segment's name,
+  a segment through its container's manifest, blocks through the segment's layout.
+- A missing manifest is not believed at once: the owner may be starting, and volumes are seen up to a second late.
+  Opening tries again within a bound, and only at its edge is the location said to be empty.
 - A manifest is read once, and again when refresh() is called or an object of it turns out to be gone (H8).
-
-Opens the Tier 2 of a job for uploads, where any process may write, and all of its containers.
-
-Every segment of a container with its layout, read once from its manifest: what the jobs plan from.
-
-- Segments come in the order of their ids, entries in that of their offsets: the order in which they lie in the runs.
-- O(segments + layout entries), a page at a time; no chunk is touched.
+- `scan_layouts` gives segments in the order of their ids and entries in that of their offsets: the order in which they
+  lie in the SSTs. It costs O(segments + layout entries), a page at a time; no chunk is touched.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from segmentstore.runtime.files import SystemFileSystem
 from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.places import object_directory, open_place
 from tier2.settings import StorageSettings
-from tier2.sst import keyspace as run_keys
+from tier2.sst import keyspace
 from tier2.sst.keyspace import LayoutEntry, decode_record
 from tier2.store_reader import ContainerReader, StoreReader
 from tier2.volumes.volume_files import is_engine_directory
@@ -48,8 +49,10 @@ OPEN_ATTEMPTS: Final = 8
 OPEN_PAUSE_SECONDS: Final = 0.4
 """Between two looks at a place that seems to be empty: together longer than volumes may lag behind."""
 
-_ROOTS_PROBED_MAX: Final = 16
+_MANIFESTS_PROBED_MAX: Final = 16
 """Containers asked for a manifest before the place is said to have none."""
+
+_LAYOUT_PAGE_ENTRIES = 2_048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ class Tier2Reader:
 
     async def open(self) -> None:
         """Learn the number of containers from the first manifest. Raises ObjectNotFoundError if there is none."""
-        for number in range(_ROOTS_PROBED_MAX):
+        for number in range(_MANIFESTS_PROBED_MAX):
             try:
                 container = await self._reader.open(ContainerId(number))
             except ObjectNotFoundError:
@@ -92,7 +95,7 @@ class Tier2Reader:
             self._containers[number] = container
             self._count = container.manifest.container_count
             return
-        raise ObjectNotFoundError(f"no container has a root containers={_ROOTS_PROBED_MAX}")
+        raise ObjectNotFoundError(f"no container has a root containers={_MANIFESTS_PROBED_MAX}")
 
     async def container(self, container_id: int) -> ContainerReader | None:
         """One container; None if it never had a manifest."""
@@ -130,23 +133,6 @@ class Tier2Reader:
 
 
 @asynccontextmanager
-async def open_for_reading(
-    place: Tier2Location, executor: Executor | None
-) -> AsyncIterator[ObjectStore]:
-    """The objects of the place. Raises InvalidRequestError, StorageError."""
-    async with open_place(
-        place.place,
-        files=SystemFileSystem(),
-        executor=executor,
-        wall_clock=SystemWallClock(),
-        random=system_random(),
-        endpoint_url=place.endpoint,
-        region=place.region,
-    ) as store:
-        yield store
-
-
-@asynccontextmanager
 async def open_tier2_reader(
     place: Tier2Location, *, executor: Executor | None
 ) -> AsyncIterator[Tier2Reader]:
@@ -171,6 +157,23 @@ async def open_tier2_reader(
                 yield view
                 return
         await asyncio.sleep(OPEN_PAUSE_SECONDS)
+
+
+@asynccontextmanager
+async def open_for_reading(
+    place: Tier2Location, executor: Executor | None
+) -> AsyncIterator[ObjectStore]:
+    """The objects of the place. Raises InvalidRequestError, StorageError."""
+    async with open_place(
+        place.place,
+        files=SystemFileSystem(),
+        executor=executor,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        endpoint_url=place.endpoint,
+        region=place.region,
+    ) as store:
+        yield store
 
 
 def is_bucket(place: Tier2Location) -> bool:
@@ -213,7 +216,10 @@ async def open_for_uploads(place: Tier2Location, executor: Executor) -> AsyncIte
 async def open_containers(
     store: ObjectStore, executor: Executor, *, place: str
 ) -> list[ContainerReader]:
-    """A reader of every container that has a manifest, however many there are. Raises InvalidRequestError without one."""
+    """A reader of every container that has a manifest, however many there are.
+
+    Raises InvalidRequestError if there is none.
+    """
     reader = StoreReader(object_store=store, settings=StorageSettings(), executor=executor)
     for attempt in range(OPEN_ATTEMPTS):
         ids = await reader.containers()
@@ -223,9 +229,6 @@ async def open_containers(
             # The owner may be starting, and volumes are seen a little late.
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
     raise InvalidRequestError(f"there is no Tier 2 here: no container has a root place={place}")
-
-
-_PAGE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,26 +244,27 @@ class SegmentLayout:
 async def scan_layouts(reader: ContainerReader) -> AsyncGenerator[SegmentLayout, None]:
     """All segments under the reader's present manifest. Hold it in `aclosing`.
 
-    Raises ObjectNotFoundError if the manifest moved on meanwhile (refresh the reader and begin again), CorruptedDataError.
+    Raises ObjectNotFoundError if the manifest moved on meanwhile (refresh the reader and begin again),
+    CorruptedDataError.
     """
     view = reader.view
-    start, end = run_keys.range_of(run_keys.SEGMENT)
+    start, end = keyspace.range_of(keyspace.SEGMENT)
     following: bytes | None = start
     layout: SegmentLayout | None = None
     while following is not None:
-        page, following = await view.scan(following, end, limit=_PAGE)
+        page, following = await view.scan(following, end, limit=_LAYOUT_PAGE_ENTRIES)
         for key, value in page:
             if value is None:
                 continue
-            if run_keys.is_record_key(key):
+            if keyspace.is_record_key(key):
                 if layout is not None:
                     yield layout
-                record = decode_record(run_keys.segment_of(key), value)
+                record = decode_record(keyspace.segment_of(key), value)
                 layout = SegmentLayout(reader.container_id, record)
-            elif layout is None or run_keys.segment_of(key) != layout.record.segment_id:
+            elif layout is None or keyspace.segment_of(key) != layout.record.segment_id:
                 # It waits for a merge to take it along with its removed record.
                 continue
-            elif run_keys.is_layout_key(key):
-                layout.entries.append(LayoutEntry.decode(run_keys.end_offset_of(key), value))
+            elif keyspace.is_layout_key(key):
+                layout.entries.append(LayoutEntry.decode(keyspace.end_offset_of(key), value))
     if layout is not None:
         yield layout

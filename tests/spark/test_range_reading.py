@@ -9,7 +9,7 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import EVENT_COUNT
-from segmentstore.spark.scan import range_reader as range_reading
+from segmentstore.spark.scan import range_reader
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
 from segmentstore.spark.scan.range_reader import ReadSettings, read_range
@@ -32,7 +32,7 @@ def whole(start: int, end: int, content: str = "raw") -> BlockRange:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that sees less than its plan waits for volumes that are late; here nothing is late."""
-    monkeypatch.setattr(range_reading, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(range_reader, "OPEN_PAUSE_SECONDS", 0.0)
 
 
 async def test_events_come_with_their_offsets_and_numbers() -> None:

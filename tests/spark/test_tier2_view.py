@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark import tier2_access as tier2_view
+from segmentstore.spark import tier2_access
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.streams import stream_source
@@ -14,7 +14,7 @@ from tests.spark.event_segment import NAME, event_segment
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tier2_view, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tier2_access, "OPEN_PAUSE_SECONDS", 0.0)
 
 
 def test_a_place_without_tier2_is_refused_after_a_few_looks(tmp_path: Path) -> None:

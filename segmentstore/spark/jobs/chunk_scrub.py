@@ -1,4 +1,7 @@
-"""Whether the bytes of a segment are the events that its indexes say they are.
+"""The work of one task of the `verify` job: reads chunk images out of their objects and proves every byte of them.
+
+`scrub_images` compares checksums and lengths; `FramingWalk` also shows that the bytes of a segment are the events that
+its indexes say they are:
 
     event   int32 0, int32 length, so many bytes; an event may begin in one block and end many blocks later
 
@@ -6,15 +9,13 @@ A walk goes through the blocks of one chunk, from event to event, and compares w
 index says: where its first event begins, and its number. What a chunk alone cannot tell is left in its `ChunkFraming`,
 and `joint_damages` compares neighbours when all chunks of a segment are known.
 
-- Where nobody said where events lie, nothing is concluded; the walk goes on at the next block that knows.
-- An event header that is cut by the end of a chunk ends the walk: the next chunk's own index takes over.
-
-The work of one task of the `verify` job: reads chunk images out of their objects and proves every byte of them.
-
 - Images that lie side by side in an object come in one request; memory is one request and one decoded block.
 - Damage is an answer and not an error: a task goes on to its end and says everything that it found.
-- A missing object is damage only if the root, read again, still names it (H8); otherwise it `moved`, and whoever
-  planned the task looks where its bytes are now.
+- A missing object is damage only if the manifest, read again, still names it (H8); otherwise it `moved`, and the driver
+  that planned the task looks where its bytes are now.
+- In a block of which it is not recorded where events lie nothing is concluded; the walk goes on at the next block that
+  knows.
+- An event header that is cut by the end of a chunk ends the walk: the next chunk's own index takes over.
 """
 
 import struct
@@ -36,7 +37,28 @@ from tier2.settings import StorageSettings
 from tier2.sst.keyspace import LayoutEntry, block_events, reference_key
 from tier2.store_reader import ContainerReader
 
-_HEADER = struct.Struct(">ii")
+_EVENT_HEADER = struct.Struct(">ii")
+_READ_BYTES_MAX = 8 << 20
+_GAP_BYTES_MAX = 128 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubImage:
+    """One image to prove: an entry of the layout of a segment."""
+
+    container_id: int
+    segment_id: int
+    segment_name: str
+    entry: LayoutEntry
+
+    @property
+    def name(self) -> str:
+        """The same for the same bytes at the same place, in every plan."""
+        entry = self.entry
+        return (
+            f"{self.container_id}/{entry.identity}+{entry.position}"
+            f"@{self.segment_id}:{entry.start_offset}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +77,142 @@ class ChunkFraming:
     next_number: int = 0
     events: int = 0
     """That begin in the chunk, as far as they could be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubbedImage:
+    """What was found in one image."""
+
+    image: ScrubImage
+    damages: tuple[str, ...]
+    framing: ChunkFraming | None
+    """None if the image could not be read to its end."""
+    moved: bool = False
+    uncompressed_bytes: int = 0
+
+
+def scrub_images(
+    place: Tier2Location, images: Sequence[ScrubImage], *, framing: bool
+) -> list[ScrubbedImage]:
+    """All of them, in the order in which they lie in their objects. Raises StorageError."""
+    with LoopRunner() as runner:
+        return runner.run(_scrub_images(place, images, framing=framing, executor=runner.executor))
+
+
+async def _scrub_images(
+    place: Tier2Location, images: Sequence[ScrubImage], *, framing: bool, executor: Executor
+) -> list[ScrubbedImage]:
+    found: list[ScrubbedImage] = []
+    async with open_for_reading(place, executor) as store:
+        for group in _neighbour_groups(images):
+            found += await _scrub_group(store, group, framing=framing, executor=executor)
+    return found
+
+
+def _neighbour_groups(images: Sequence[ScrubImage]) -> list[list[ScrubImage]]:
+    """Neighbours in one object that one request brings."""
+    groups: list[list[ScrubImage]] = []
+    for image in sorted(images, key=_place_in_object):
+        entry, group = image.entry, groups[-1] if groups else None
+        if group is not None:
+            first, last = group[0].entry, group[-1].entry
+            behind = last.position + last.size
+            if (
+                (group[0].container_id, first.identity) == (image.container_id, entry.identity)
+                and behind <= entry.position <= behind + _GAP_BYTES_MAX
+                and entry.position + entry.size - first.position <= _READ_BYTES_MAX
+            ):
+                group.append(image)
+                continue
+        groups.append([image])
+    return groups
+
+
+def _place_in_object(image: ScrubImage) -> tuple[object, ...]:
+    return image.container_id, image.entry.identity, image.entry.position
+
+
+async def _scrub_group(
+    store: ObjectStore, group: Sequence[ScrubImage], *, framing: bool, executor: Executor
+) -> list[ScrubbedImage]:
+    first = group[0]
+    start = first.entry.position
+    end = group[-1].entry.position + group[-1].entry.size
+    try:
+        content = memoryview(await store.get_range(_object_key(first), start, end - start))
+    except ObjectNotFoundError:
+        return [await _scrub_missing(image, store, executor) for image in group]
+    except CorruptedDataError as error:
+        # Volumes know by themselves that their bytes are damaged: one by one they may give the other images.
+        if len(group) == 1:
+            sentence = f"{error} segment={first.segment_name!r} offset={first.entry.start_offset}"
+            return [ScrubbedImage(first, (sentence,), None)]
+        found: list[ScrubbedImage] = []
+        for image in group:
+            found += await _scrub_group(store, [image], framing=framing, executor=executor)
+        return found
+    return [
+        scrub_image(
+            image,
+            content[image.entry.position - start :][: image.entry.size],
+            framing=framing,
+        )
+        for image in group
+    ]
+
+
+def scrub_image(image: ScrubImage, content: BufferView, *, framing: bool) -> ScrubbedImage:
+    """Prove one image, given its bytes. O(bytes)."""
+    entry = image.entry
+    walk = FramingWalk(entry.start_offset)
+
+    def examine(block: BlockEntry, decoded: BufferView) -> str:
+        return walk.block(decoded, block_events(entry, block))
+
+    report = verify_chunk(
+        content,
+        identity=identity_of(entry),
+        source=_object_key(image) + f"+{entry.position}",
+        examine=examine if framing else None,
+    )
+    place = f"segment={image.segment_name!r} offset={entry.start_offset}"
+    damages = [f"{damage} {place}" for damage in report.damages]
+    length = 0 if report.index is None else report.index.end_offset - report.index.start_offset
+    if report.index is not None and length != entry.length:
+        damages.append(f"chunk has another length than recorded {place} found={length}")
+    return ScrubbedImage(
+        image=image,
+        damages=tuple(damages),
+        framing=walk.result() if framing and not damages else None,
+        uncompressed_bytes=length,
+    )
+
+
+async def _scrub_missing(
+    image: ScrubImage, store: ObjectStore, executor: Executor
+) -> ScrubbedImage:
+    """The root decides whether the object is lost or only somewhere else by now (H8)."""
+    reader = ContainerReader(
+        object_store=store,
+        container_id=ContainerId(image.container_id),
+        settings=StorageSettings(),
+        executor=executor,
+    )
+    view = await reader.refresh()
+    entry = image.entry
+    reference = reference_key(entry.identity, SegmentId(image.segment_id), entry.end_offset)
+    if await view.get(reference) is None:
+        return ScrubbedImage(image, (), None, moved=True)
+    sentence = (
+        f"chunk is missing object={_object_key(image)} segment={image.segment_name!r}"
+        f" offset={entry.start_offset} length={entry.length}"
+    )
+    return ScrubbedImage(image, (sentence,), None)
+
+
+def _object_key(image: ScrubImage) -> str:
+    names = ObjectNames(ContainerId(image.container_id))
+    return names.key(ObjectKind.CHUNKS, image.entry.identity)
 
 
 class FramingWalk:
@@ -105,18 +263,18 @@ class FramingWalk:
         position = events.first_event_position
         told = None if position is None else start + position
         if self._cut_header:
-            missing = _HEADER.size - len(self._cut_header)
+            missing = _EVENT_HEADER.size - len(self._cut_header)
             header = self._cut_header + bytes(content[:missing])
-            if len(header) < _HEADER.size:
+            if len(header) < _EVENT_HEADER.size:
                 self._cut_header = header
                 return ""
             begun = start - len(self._cut_header)
             self._cut_header = b""
-            kind, length = _HEADER.unpack(header)
+            kind, length = _EVENT_HEADER.unpack(header)
             if kind != 0 or length < 0:
                 return _no_event(begun, kind, length)
             self._count()
-            self._next = begun + _HEADER.size + length
+            self._next = begun + _EVENT_HEADER.size + length
         expected = self._next if self._next is not None and self._next < end else None
         if self._next is not None and expected != told:
             return f"an event begins at {expected} and not at {told} as the index says"
@@ -133,8 +291,8 @@ class FramingWalk:
 
     def _walk(self, content: BufferView, start: int, end: int) -> str:
         assert self._next is not None, "a walk begins at an event"
-        unpack = _HEADER.unpack_from
-        last = end - start - _HEADER.size
+        unpack = _EVENT_HEADER.unpack_from
+        last = end - start - _EVENT_HEADER.size
         position = self._next - start
         count = 0
         while position <= last:
@@ -153,6 +311,10 @@ class FramingWalk:
     def _count(self) -> None:
         self._number += 1
         self._events += 1
+
+
+def _no_event(offset: int, kind: int, length: int) -> str:
+    return f"what should be an event is none offset={offset} {kind=} {length=}"
 
 
 def joint_damages(chunks: Sequence[ChunkFraming], *, sealed_length: int | None) -> list[str]:
@@ -181,164 +343,3 @@ def joint_damages(chunks: Sequence[ChunkFraming], *, sealed_length: int | None) 
     ):
         damages.append(f"the last event is cut off length={sealed_length} end={last.next_offset}")
     return damages
-
-
-def _no_event(offset: int, kind: int, length: int) -> str:
-    return f"what should be an event is none offset={offset} {kind=} {length=}"
-
-
-_READ_BYTES_MAX = 8 << 20
-_GAP_BYTES_MAX = 128 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubImage:
-    """One image to prove: an entry of the layout of a segment."""
-
-    container_id: int
-    segment_id: int
-    segment_name: str
-    entry: LayoutEntry
-
-    @property
-    def name(self) -> str:
-        """The same for the same bytes at the same place, in every plan."""
-        entry = self.entry
-        return (
-            f"{self.container_id}/{entry.identity}+{entry.position}"
-            f"@{self.segment_id}:{entry.start_offset}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubbedImage:
-    """What was found in one image."""
-
-    image: ScrubImage
-    damages: tuple[str, ...]
-    framing: ChunkFraming | None
-    """None if the image could not be read to its end."""
-    moved: bool = False
-    uncompressed_bytes: int = 0
-
-
-def scrub_images(
-    place: Tier2Location, images: Sequence[ScrubImage], *, framing: bool
-) -> list[ScrubbedImage]:
-    """All of them, in the order in which they lie in their objects. Raises StorageError."""
-    with LoopRunner() as runner:
-        return runner.run(_scrub(place, images, framing=framing, executor=runner.executor))
-
-
-async def _scrub(
-    place: Tier2Location, images: Sequence[ScrubImage], *, framing: bool, executor: Executor
-) -> list[ScrubbedImage]:
-    found: list[ScrubbedImage] = []
-    async with open_for_reading(place, executor) as store:
-        for group in _groups(images):
-            found += await _scrub_group(store, group, framing=framing, executor=executor)
-    return found
-
-
-async def _scrub_group(
-    store: ObjectStore, group: Sequence[ScrubImage], *, framing: bool, executor: Executor
-) -> list[ScrubbedImage]:
-    first = group[0]
-    start = first.entry.position
-    end = group[-1].entry.position + group[-1].entry.size
-    try:
-        content = memoryview(await store.get_range(_object_key(first), start, end - start))
-    except ObjectNotFoundError:
-        return [await _missing(image, store, executor) for image in group]
-    except CorruptedDataError as error:
-        # Volumes know by themselves that their bytes are damaged: one by one they may give the other images.
-        if len(group) == 1:
-            sentence = f"{error} segment={first.segment_name!r} offset={first.entry.start_offset}"
-            return [ScrubbedImage(first, (sentence,), None)]
-        found: list[ScrubbedImage] = []
-        for image in group:
-            found += await _scrub_group(store, [image], framing=framing, executor=executor)
-        return found
-    return [
-        scrub_image(
-            image,
-            content[image.entry.position - start :][: image.entry.size],
-            framing=framing,
-        )
-        for image in group
-    ]
-
-
-def scrub_image(image: ScrubImage, content: BufferView, *, framing: bool) -> ScrubbedImage:
-    """Prove one image, given its bytes. O(bytes)."""
-    entry = image.entry
-    walk = FramingWalk(entry.start_offset)
-
-    def examine(block: BlockEntry, decoded: BufferView) -> str:
-        return walk.block(decoded, block_events(entry, block))
-
-    report = verify_chunk(
-        content,
-        identity=identity_of(entry),
-        source=_object_key(image) + f"+{entry.position}",
-        examine=examine if framing else None,
-    )
-    place = f"segment={image.segment_name!r} offset={entry.start_offset}"
-    damages = [f"{damage} {place}" for damage in report.damages]
-    length = 0 if report.index is None else report.index.end_offset - report.index.start_offset
-    if report.index is not None and length != entry.length:
-        damages.append(f"chunk has another length than recorded {place} found={length}")
-    return ScrubbedImage(
-        image=image,
-        damages=tuple(damages),
-        framing=walk.result() if framing and not damages else None,
-        uncompressed_bytes=length,
-    )
-
-
-async def _missing(image: ScrubImage, store: ObjectStore, executor: Executor) -> ScrubbedImage:
-    """The root decides whether the object is lost or only somewhere else by now (H8)."""
-    reader = ContainerReader(
-        object_store=store,
-        container_id=ContainerId(image.container_id),
-        settings=StorageSettings(),
-        executor=executor,
-    )
-    view = await reader.refresh()
-    entry = image.entry
-    reference = reference_key(entry.identity, SegmentId(image.segment_id), entry.end_offset)
-    if await view.get(reference) is None:
-        return ScrubbedImage(image, (), None, moved=True)
-    sentence = (
-        f"chunk is missing object={_object_key(image)} segment={image.segment_name!r}"
-        f" offset={entry.start_offset} length={entry.length}"
-    )
-    return ScrubbedImage(image, (sentence,), None)
-
-
-def _groups(images: Sequence[ScrubImage]) -> list[list[ScrubImage]]:
-    """Neighbours in one object that one request brings."""
-    groups: list[list[ScrubImage]] = []
-    for image in sorted(images, key=_place_of):
-        entry, group = image.entry, groups[-1] if groups else None
-        if group is not None:
-            first, last = group[0].entry, group[-1].entry
-            behind = last.position + last.size
-            if (
-                (group[0].container_id, first.identity) == (image.container_id, entry.identity)
-                and behind <= entry.position <= behind + _GAP_BYTES_MAX
-                and entry.position + entry.size - first.position <= _READ_BYTES_MAX
-            ):
-                group.append(image)
-                continue
-        groups.append([image])
-    return groups
-
-
-def _place_of(image: ScrubImage) -> tuple[object, ...]:
-    return image.container_id, image.entry.identity, image.entry.position
-
-
-def _object_key(image: ScrubImage) -> str:
-    names = ObjectNames(ContainerId(image.container_id))
-    return names.key(ObjectKind.CHUNKS, image.entry.identity)

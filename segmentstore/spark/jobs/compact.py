@@ -1,19 +1,20 @@
-"""The work of one task of the `compact` job: neighbouring chunks of a segment become one large chunk in zstd.
-
-- The bytes are the same and so is what is known of events: blocks are joined, never cut (H76). Every image that is read
-  is proved first, every one that is written is decoded once more; a damaged image is evidence and is never copied.
-- A task that runs twice writes the same bytes under the same key (H2): nothing in them depends on when or where it ran.
-- It publishes nothing: the owner looks at what was uploaded and decides (H9).
-
-The `compact` job: small or LZ4 chunks become large ones in zstd, prepared by workers and published by the owner.
+"""The `compact` job: small or LZ4 chunks become large ones in zstd, prepared by workers and published by the owner.
 
     plan   every segment's layout -> windows of neighbours, a chunk's length each
     wave   keys from the owner -> workers read, join, encode, upload -> each window is proposed -> the owner publishes
 
 - What is done is in the layouts themselves: a run that was killed is simply started again, and finds less to do.
-- A refusal costs the upload and nothing else: the segment changed meanwhile, or the plan was made from a root that was
-  not the newest any more (volumes are seen a little late). Such segments are planned again, a few times.
+- A refusal costs the upload and nothing else: the segment changed meanwhile, or the plan was made from a manifest that
+  was not the newest any more (volumes are seen a little late). Such segments are planned again, a few times.
 - Windows below `window_bytes_min` stay: small segments share objects, and one of each for them would be dearer.
+- A task (`rewrite_window`) joins neighbouring chunks of one segment. The bytes are the same and so is what is known of
+  events: blocks are joined, never cut (H76). Every image that is read is proved first, every one that is written is
+  decoded once more; a damaged image is evidence and is never copied.
+- A task that runs twice writes the same bytes under the same key (H2): nothing in them depends on when or where it ran.
+- A task publishes nothing: the owner looks at what was uploaded and decides (H9).
+
+Tasks import this module, so it imports neither aiohttp nor tier1. This is why the protocol `SwapOwner` is here, and not
+beside its two implementations in swap_owners.py.
 """
 
 import tempfile
@@ -52,181 +53,11 @@ from tier2.publish.chunk_upload import NewChunk
 from tier2.read.chunk_images import Block, decoded_blocks, verify_image
 from tier2.sst.keyspace import LayoutEntry
 
-
-class SwapOwner(Protocol):
-    """What the job asks of owners. Everything blocks."""
-
-    def reserve(self, container_id: int, count: int) -> list[str]:
-        """Keys to upload objects under. Raises SegmentStoreError."""
-
-    def release(self, container_id: int, keys: Sequence[str]) -> None:
-        """Keys that will not be used."""
-
-    def upload(self, container_id: int, key: str, content: bytes) -> None:
-        """Store an object for workers that may not write to Tier 2 themselves."""
-
-    def propose(self, container_id: int, proposal: SwapProposal) -> None:
-        """Returns when the swap is published. Raises SwapRefusedError with the reason, StorageError."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteTask:
-    """A window of one segment, and where its bytes go."""
-
-    container_id: int
-    segment_id: int
-    segment_name: str
-    entries: tuple[LayoutEntry, ...]
-    """Neighbours in offset order."""
-    object_key: str
-    """Given out by the owner."""
-    created_ms: int
-    chunk_bytes_max: int
-    staging_directory: str = ""
-    """Where the object is left for the driver, if the workers may not write to Tier 2 themselves."""
-
-    @property
-    def length(self) -> int:
-        """Uncompressed bytes."""
-        return self.entries[-1].end_offset - self.entries[0].start_offset
-
-
-@dataclass(frozen=True, slots=True)
-class RewrittenWindow:
-    """What became of it."""
-
-    task: RewriteTask
-    new: tuple[ProposedImage, ...] = ()
-    """What to propose; empty if the window is as it should be, or could not be rewritten."""
-    stored_bytes: int = 0
-    """Of the new object."""
-    staged_path: str = ""
-    why_not: str = ""
-    """A sentence, if the window could not be rewritten."""
-
-
-def rewrite_window(place: Tier2Location, task: RewriteTask) -> RewrittenWindow:
-    """Read, join, encode, upload. Raises StorageError if the store does not answer."""
-    with LoopRunner() as runner:
-        return runner.run(_rewrite(place, task, runner.executor))
-
-
-async def _rewrite(place: Tier2Location, task: RewriteTask, executor: Executor) -> RewrittenWindow:
-    try:
-        async with open_for_reading(place, executor) as store:
-            if len(task.entries) == 1 and await _is_zstd(store, task, task.entries[0]):
-                return RewrittenWindow(task)
-            images = [await _image(store, task, entry) for entry in task.entries]
-        chunks, in_zstd = joined(task, images)
-    except ObjectNotFoundError:
-        return RewrittenWindow(task, why_not="its chunks are somewhere else by now")
-    except CorruptedDataError as error:
-        return RewrittenWindow(task, why_not=f"not copied, it is damaged: {error}")
-    if in_zstd and len(chunks) >= len(task.entries):
-        return RewrittenWindow(task)
-    buffers, new = encoded_object(task, chunks)
-    window = RewrittenWindow(task, tuple(new), sum(image.size for image in new))
-    if task.staging_directory:
-        return _staged(window, buffers)
-    async with open_for_uploads(place, executor) as store:
-        await store.put(task.object_key, buffers)
-    return window
-
-
-async def _is_zstd(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) -> bool:
-    """By its header alone: whether a chunk that no neighbour joins is worth a look at all."""
-    head = await store.get_range(_object_key(task, entry), entry.position, HEADER_BYTES)
-    return parse_header(head, source=str(entry.identity)).compression is Compression.ZSTD
-
-
-async def _image(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) -> bytes:
-    return await store.get_range(_object_key(task, entry), entry.position, entry.size)
-
-
-def joined(task: RewriteTask, images: Sequence[bytes]) -> tuple[list[NewChunk], bool]:
-    """The chunks that the images of the window become, and whether all of them are in zstd already.
-
-    O(bytes). Raises CorruptedDataError.
-    """
-    blocks: list[Block] = []
-    in_zstd = True
-    for entry, image in zip(task.entries, images, strict=True):
-        index = verify_image(entry, image)
-        header = parse_header(image, source=str(entry.identity))
-        in_zstd = in_zstd and header.compression is Compression.ZSTD
-        blocks += decoded_blocks(entry, image, index)
-    chunks = join_blocks(
-        task.entries[0].start_offset,
-        blocks,
-        chunk_bytes_max=max(task.chunk_bytes_max, task.entries[0].length),
-        compression=Compression.ZSTD,
-    )
-    return chunks, in_zstd
-
-
-def encoded_object(
-    task: RewriteTask, chunks: Sequence[NewChunk]
-) -> tuple[list[BufferView], list[ProposedImage]]:
-    """The bytes of the object that holds the chunks, and where each lies in it. Raises CorruptedDataError."""
-    buffers: list[BufferView] = []
-    images: list[ProposedImage] = []
-    position = 0
-    for chunk in chunks:
-        encoded = encode_chunk(
-            start_offset=chunk.offset,
-            runs=chunk.runs,
-            compression=Compression.ZSTD,
-            created_ms=task.created_ms,
-            events=chunk.events if any(chunk.events) else None,
-        )
-        image = b"".join(encoded.buffers)
-        _require_same_bytes(chunk, encoded, image)
-        images.append(
-            ProposedImage(
-                chunk.offset,
-                encoded.end_offset,
-                task.object_key,
-                position,
-                encoded.size,
-                encoded.file_crc32,
-            )
-        )
-        buffers.append(image)
-        position += encoded.size
-    return buffers, images
-
-
-def _require_same_bytes(chunk: NewChunk, encoded: EncodedChunk, image: bytes) -> None:
-    """The last look before the only other copy may go (H21)."""
-    view = memoryview(image)
-    crc32 = 0
-    for block in encoded.index.entries:
-        content = decode_block(block, view[block.position : block.end_position])
-        crc32 = crc32_of(content, crc32)
-    if crc32 != chunk.crc32:
-        raise CorruptedDataError(
-            f"a chunk changed while it was encoded offset={chunk.offset} length={chunk.length}"
-        )
-
-
-def _staged(window: RewrittenWindow, buffers: Sequence[BufferView]) -> RewrittenWindow:
-    path = Path(window.task.staging_directory) / window.task.object_key.replace("/", "_")
-    with path.open("wb") as file:
-        file.writelines(buffers)
-    return RewrittenWindow(window.task, window.new, window.stored_bytes, str(path))
-
-
-def _object_key(task: RewriteTask, entry: LayoutEntry) -> str:
-    names = ObjectNames(ContainerId(task.container_id))
-    return names.key(ObjectKind.CHUNKS, entry.identity)
-
-
-Progress = Callable[[int, int], None]
-"""Called with uncompressed bytes looked at so far and in all."""
-
 REFUSALS_MAX = 1_000
 _WINDOW_ENTRIES_MAX = 2_000
 """Of a proposal, so that its description stays below what the service takes."""
+Progress = Callable[[int, int], None]
+"""Called with uncompressed bytes looked at so far and in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +127,58 @@ class Window:
     @property
     def length(self) -> int:
         return self.entries[-1].end_offset - self.entries[0].start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """A window of one segment, and where its bytes go."""
+
+    container_id: int
+    segment_id: int
+    segment_name: str
+    entries: tuple[LayoutEntry, ...]
+    """Neighbours in offset order."""
+    object_key: str
+    """Given out by the owner."""
+    created_ms: int
+    chunk_bytes_max: int
+    staging_directory: str = ""
+    """Where the object is left for the driver, if the workers may not write to Tier 2 themselves."""
+
+    @property
+    def length(self) -> int:
+        """Uncompressed bytes."""
+        return self.entries[-1].end_offset - self.entries[0].start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenWindow:
+    """What became of it."""
+
+    task: RewriteTask
+    new: tuple[ProposedImage, ...] = ()
+    """What to propose; empty if the window is as it should be, or could not be rewritten."""
+    stored_bytes: int = 0
+    """Of the new object."""
+    staged_path: str = ""
+    why_not: str = ""
+    """A sentence, if the window could not be rewritten."""
+
+
+class SwapOwner(Protocol):
+    """What the job asks of owners. Everything blocks."""
+
+    def reserve(self, container_id: int, count: int) -> list[str]:
+        """Keys to upload objects under. Raises SegmentStoreError."""
+
+    def release(self, container_id: int, keys: Sequence[str]) -> None:
+        """Keys that will not be used."""
+
+    def upload(self, container_id: int, key: str, content: bytes) -> None:
+        """Store an object for workers that may not write to Tier 2 themselves."""
+
+    def propose(self, container_id: int, proposal: SwapProposal) -> None:
+        """Returns when the swap is published. Raises SwapRefusedError with the reason, StorageError."""
 
 
 class CompactJob:
@@ -420,7 +303,7 @@ class CompactJob:
                 path = Path(result.staged_path)
                 self._owner.upload(window.container_id, key, path.read_bytes())
                 path.unlink()
-            self._owner.propose(window.container_id, _proposal(window, result))
+            self._owner.propose(window.container_id, _swap_proposal(window, result))
         except SwapRefusedError as error:
             self._refused(window, str(error))
             return
@@ -483,7 +366,7 @@ def windows_of(layout: SegmentLayout, settings: CompactSettings) -> list[Window]
     return windows
 
 
-def _proposal(window: Window, result: RewrittenWindow) -> SwapProposal:
+def _swap_proposal(window: Window, result: RewrittenWindow) -> SwapProposal:
     names = ObjectNames(ContainerId(window.container_id))
     old = [
         ProposedImage(
@@ -497,3 +380,119 @@ def _proposal(window: Window, result: RewrittenWindow) -> SwapProposal:
         for entry in window.entries
     ]
     return SwapProposal(SegmentId(window.segment_id), old, list(result.new))
+
+
+def rewrite_window(place: Tier2Location, task: RewriteTask) -> RewrittenWindow:
+    """Read, join, encode, upload. Raises StorageError if the store does not answer."""
+    with LoopRunner() as runner:
+        return runner.run(_rewrite(place, task, runner.executor))
+
+
+async def _rewrite(place: Tier2Location, task: RewriteTask, executor: Executor) -> RewrittenWindow:
+    try:
+        async with open_for_reading(place, executor) as store:
+            if len(task.entries) == 1 and await _is_zstd(store, task, task.entries[0]):
+                return RewrittenWindow(task)
+            images = [await _read_image(store, task, entry) for entry in task.entries]
+        chunks, in_zstd = joined(task, images)
+    except ObjectNotFoundError:
+        return RewrittenWindow(task, why_not="its chunks are somewhere else by now")
+    except CorruptedDataError as error:
+        return RewrittenWindow(task, why_not=f"not copied, it is damaged: {error}")
+    if in_zstd and len(chunks) >= len(task.entries):
+        return RewrittenWindow(task)
+    buffers, new = encoded_object(task, chunks)
+    window = RewrittenWindow(task, tuple(new), sum(image.size for image in new))
+    if task.staging_directory:
+        return _stage_object(window, buffers)
+    async with open_for_uploads(place, executor) as store:
+        await store.put(task.object_key, buffers)
+    return window
+
+
+async def _is_zstd(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) -> bool:
+    """By its header alone: whether a chunk that no neighbour joins is worth a look at all."""
+    head = await store.get_range(_object_key(task, entry), entry.position, HEADER_BYTES)
+    return parse_header(head, source=str(entry.identity)).compression is Compression.ZSTD
+
+
+async def _read_image(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) -> bytes:
+    return await store.get_range(_object_key(task, entry), entry.position, entry.size)
+
+
+def joined(task: RewriteTask, images: Sequence[bytes]) -> tuple[list[NewChunk], bool]:
+    """The chunks that the images of the window become, and whether all of them are in zstd already.
+
+    O(bytes). Raises CorruptedDataError.
+    """
+    blocks: list[Block] = []
+    in_zstd = True
+    for entry, image in zip(task.entries, images, strict=True):
+        index = verify_image(entry, image)
+        header = parse_header(image, source=str(entry.identity))
+        in_zstd = in_zstd and header.compression is Compression.ZSTD
+        blocks += decoded_blocks(entry, image, index)
+    chunks = join_blocks(
+        task.entries[0].start_offset,
+        blocks,
+        chunk_bytes_max=max(task.chunk_bytes_max, task.entries[0].length),
+        compression=Compression.ZSTD,
+    )
+    return chunks, in_zstd
+
+
+def encoded_object(
+    task: RewriteTask, chunks: Sequence[NewChunk]
+) -> tuple[list[BufferView], list[ProposedImage]]:
+    """The bytes of the object that holds the chunks, and where each lies in it. Raises CorruptedDataError."""
+    buffers: list[BufferView] = []
+    images: list[ProposedImage] = []
+    position = 0
+    for chunk in chunks:
+        encoded = encode_chunk(
+            start_offset=chunk.offset,
+            runs=chunk.runs,
+            compression=Compression.ZSTD,
+            created_ms=task.created_ms,
+            events=chunk.events if any(chunk.events) else None,
+        )
+        image = b"".join(encoded.buffers)
+        _require_same_bytes(chunk, encoded, image)
+        images.append(
+            ProposedImage(
+                chunk.offset,
+                encoded.end_offset,
+                task.object_key,
+                position,
+                encoded.size,
+                encoded.file_crc32,
+            )
+        )
+        buffers.append(image)
+        position += encoded.size
+    return buffers, images
+
+
+def _require_same_bytes(chunk: NewChunk, encoded: EncodedChunk, image: bytes) -> None:
+    """The last look before the only other copy may go (H21)."""
+    view = memoryview(image)
+    crc32 = 0
+    for block in encoded.index.entries:
+        content = decode_block(block, view[block.position : block.end_position])
+        crc32 = crc32_of(content, crc32)
+    if crc32 != chunk.crc32:
+        raise CorruptedDataError(
+            f"a chunk changed while it was encoded offset={chunk.offset} length={chunk.length}"
+        )
+
+
+def _stage_object(window: RewrittenWindow, buffers: Sequence[BufferView]) -> RewrittenWindow:
+    path = Path(window.task.staging_directory) / window.task.object_key.replace("/", "_")
+    with path.open("wb") as file:
+        file.writelines(buffers)
+    return RewrittenWindow(window.task, window.new, window.stored_bytes, str(path))
+
+
+def _object_key(task: RewriteTask, entry: LayoutEntry) -> str:
+    names = ObjectNames(ContainerId(task.container_id))
+    return names.key(ObjectKind.CHUNKS, entry.identity)

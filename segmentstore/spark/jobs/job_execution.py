@@ -1,9 +1,10 @@
-"""Where the tasks of a job run: on Spark's executors, or here.
+"""Where the tasks of a job run, and what a job that was killed finds of what it did.
 
-- A task is a plain value and its work a function of it, so both ways give the same answers.
+- A task is a plain value and its work a function of it, so Spark's executors and this process give the same answers.
 - Jobs run their tasks in waves: what a wave did is written down before the next begins.
 
-What a job has done, in a directory of its own: a job that is killed goes on there when it is started again.
+`JobCheckpoint` writes it down in a directory of the job's own; a job that is killed goes on there when it is started
+again:
 
     DIR/job.json          what the job is: another job, or the same one with other arguments, is refused
     DIR/done-00000007     one entry, JSON in UTF-8
@@ -25,9 +26,10 @@ from segmentstore.runtime.files import SystemFileSystem
 
 T = TypeVar("T")
 R = TypeVar("R")
-
 _TASKS_PER_SLOT = 4
 """Of a wave: fewer and the slots wait for the longest task, more and a killed job does more of its work again."""
+Entry = Mapping[str, object]
+_ENTRY_NUMBER_DIGITS = 8
 
 
 class TaskRunner(Protocol):
@@ -72,11 +74,6 @@ def waves(tasks: Sequence[T], wave_tasks: int) -> Iterator[Sequence[T]]:
         yield tasks[first : first + wave_tasks]
 
 
-Entry = Mapping[str, object]
-
-_NUMBER_DIGITS = 8
-
-
 class JobCheckpoint:
     """One job's entries. Everything blocks; it is for the driver."""
 
@@ -114,7 +111,7 @@ class JobCheckpoint:
         self._count += 1
 
     def _place(self, number: int) -> Path:
-        return self._directory / f"done-{number:0{_NUMBER_DIGITS}d}"
+        return self._directory / f"done-{number:0{_ENTRY_NUMBER_DIGITS}d}"
 
     def _write(self, place: Path, value: Entry) -> None:
         beside = place.with_name(f".{place.name}.{os.getpid()}")

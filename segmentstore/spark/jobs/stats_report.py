@@ -1,8 +1,7 @@
-"""Charts as inline SVG, for reports that are one file: lines over time, bars side by side, nothing to load.
+"""The report of the `stats` job: one HTML file with its style and its charts inside, and nothing to load. Pure.
 
-Colours come from the page's own style (`--c0` to `--c7` and so on), so that a chart is right on light and dark pages.
-
-The report of the `stats` job: one HTML file with its style and its charts inside. Pure.
+Charts are inline SVG: lines over time (`line_chart`) and bars side by side (`bar_chart`). Their colours come from the
+page's style (`--c0` to `--c7` and so on), so that a chart is right on light and dark pages.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,137 +12,18 @@ from html import escape
 from segmentstore.spark.jobs.stream_statistics import StreamStatistics
 
 SERIES_MAX = 8
-_WIDTH, _HEIGHT = 880, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 14, 34
-_ROW, _BAR = 30, 18
-_LABEL_WIDTH = 250
-_TICKS = 4
-_DAY_MS = 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One line: times (Unix milliseconds) and values."""
-
-    name: str
-    points: Sequence[tuple[int, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One row of a bar chart: parts of one length, each beside the other."""
-
-    name: str
-    values: Sequence[float]
-    remark: str = ""
-
-
-def line_chart(series: Sequence[Series], *, unit: Callable[[float], str], from_zero: bool) -> str:
-    """Lines over time with a legend; the empty text for no points. `unit` writes a value for people."""
-    drawn = [one for one in series if one.points][:SERIES_MAX]
-    if not drawn:
-        return ""
-    times = [time for one in drawn for time, _ in one.points]
-    values = [value for one in drawn for _, value in one.points]
-    first, last = min(times), max(times)
-    low = 0.0 if from_zero else min(values)
-    high = max(values)
-    high = high if high > low else low + 1
-
-    def x(time: int) -> float:
-        share = (time - first) / (last - first) if last > first else 0.5
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(value: float) -> float:
-        share = (value - low) / (high - low)
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-    parts = [_opening(_WIDTH, _HEIGHT)]
-    for tick in range(_TICKS + 1):
-        value = low + (high - low) * tick / _TICKS
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-            f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(unit(value))}</text>'
-        )
-        time = first + (last - first) * tick // _TICKS
-        anchor = ("start", "middle", "middle", "middle", "end")[tick]
-        if last > first or tick == 2:
-            parts.append(
-                f'<text x="{x(time):.1f}" y="{_HEIGHT - 10}" text-anchor="{anchor}">'
-                f"{_time(time, last - first)}</text>"
-            )
-    for number, one in enumerate(drawn):
-        points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in one.points)
-        parts.append(f'<polyline class="line s{number}" points="{points}"/>')
-        parts += [
-            f'<circle class="dot s{number}" cx="{x(time):.1f}" cy="{y(value):.1f}" r="2.5">'
-            f"<title>{escape(one.name)}: {escape(unit(value))}, {_time(time, 0)}</title></circle>"
-            for time, value in one.points
-        ]
-    parts.append("</svg>")
-    return "".join(parts) + _legend([one.name for one in drawn])
-
-
-def bar_chart(bars: Sequence[Bar], *, legend: Sequence[str], unit: Callable[[float], str]) -> str:
-    """Horizontal bars, the values of a row above each other; the empty text for no bars."""
-    if not bars:
-        return ""
-    longest = max(max(bar.values) for bar in bars) or 1
-    depth = max(len(bar.values) for bar in bars)
-    row = _ROW + (depth - 1) * _BAR // 2
-    height = row * len(bars) + 8
-    parts = [_opening(_WIDTH, height)]
-    room = _WIDTH - _LABEL_WIDTH - 150
-    for number, bar in enumerate(bars):
-        top = number * row + 6
-        parts.append(
-            f'<text x="{_LABEL_WIDTH - 10}" y="{top + row / 2:.1f}" text-anchor="end">'
-            f"{escape(_short(bar.name))}<title>{escape(bar.name)}</title></text>"
-        )
-        thickness = (row - 8) / depth
-        for place, value in enumerate(bar.values):
-            width = max(1.0, value / longest * room)
-            y = top + place * thickness
-            parts.append(
-                f'<rect class="bar s{place}" x="{_LABEL_WIDTH}" y="{y:.1f}" rx="2"'
-                f' width="{width:.1f}" height="{thickness - 2:.1f}"/>'
-            )
-        widest = max(bar.values) / longest * room
-        said = ", ".join(unit(value) for value in bar.values) + bar.remark
-        parts.append(
-            f'<text x="{_LABEL_WIDTH + widest + 8:.1f}" y="{top + row / 2:.1f}">{escape(said)}</text>'
-        )
-    parts.append("</svg>")
-    return "".join(parts) + (_legend(legend) if len(legend) > 1 else "")
-
-
-def _opening(width: int, height: int) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
-
-
-def _legend(names: Sequence[str]) -> str:
-    entries = "".join(
-        f'<span><i class="s{number}"></i>{escape(name)}</span>' for number, name in enumerate(names)
-    )
-    return f'<p class="legend">{entries}</p>'
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 34 else f"{name[:15]}…{name[-18:]}"
-
-
-def _time(time_ms: int, span_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    if not span_ms:
-        return moment.strftime("%Y-%m-%d %H:%M UTC")
-    return moment.strftime("%H:%M" if span_ms < _DAY_MS else "%Y-%m-%d")
-
-
 _STREAMS_CHARTED_MAX = 24
 _SEGMENTS_CHARTED_MAX = 16
-_SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
+_SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _COMPRESSIONS = {0: "none", 1: "LZ4", 2: "zstd"}
-_STYLE = """
+_CHART_WIDTH, _CHART_HEIGHT = 880, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 14, 34
+"""Margins of a line chart."""
+_BAR_ROW_HEIGHT, _BAR_HEIGHT = 30, 18
+_BAR_LABEL_WIDTH = 250
+_AXIS_TICKS = 4
+_DAY_MS = 86_400_000
+_PAGE_STYLE = """
 :root{--bg:#fbfbfa;--ink:#1d2327;--dim:#68737b;--line:#dfe3e6;--card:#fff;--c0:#2563a8;--c1:#d97a1f;--c2:#3f8f5b;
 --c3:#a8447c;--c4:#7a62c4;--c5:#b8912b;--c6:#2f96a3;--c7:#8c5a3c}
 @media(prefers-color-scheme:dark){:root{--bg:#15191c;--ink:#e6eaec;--dim:#95a1a8;--line:#2c3439;--card:#1c2226;
@@ -163,13 +43,30 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--dim);font-size:12px
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: times (Unix milliseconds) and values."""
+
+    name: str
+    points: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of a bar chart: parts of one length, each beside the other."""
+
+    name: str
+    values: Sequence[float]
+    remark: str = ""
+
+
 def statistics_page(
     streams: Sequence[StreamStatistics], *, place: str, made_ms: int, containers: int
 ) -> str:
     """The whole file. `streams` as they are to be shown, largest first."""
     charted = streams[:SERIES_MAX]
     sections = [
-        _section("Streams", _table(streams)),
+        _section("Streams", _streams_table(streams)),
         _section(
             "Size",
             bar_chart(
@@ -180,7 +77,7 @@ def statistics_page(
         ),
         _section(
             "Appended over time",
-            line_chart([_rates(s) for s in charted], unit=_per_second, from_zero=True),
+            line_chart([_byte_rates(s) for s in charted], unit=_bytes_per_second, from_zero=True),
             "Bytes per second, by the time at which a block's oldest event was appended.",
         ),
         _section(
@@ -203,7 +100,7 @@ def statistics_page(
         ],
         _section("Chunks", _chunk_bars(streams)),
     ]
-    style = _STYLE + "".join(
+    style = _PAGE_STYLE + "".join(
         f".s{n}{{stroke:var(--c{n})}}.bar.s{n},.dot.s{n}{{fill:var(--c{n});stroke:none}}"
         f".legend i.s{n}{{background:var(--c{n})}}"
         for n in range(SERIES_MAX)
@@ -215,15 +112,6 @@ def statistics_page(
         f"<h1>Streams in Tier 2</h1><p class='dim'>{escape(place)}, {containers} containers,"
         f" as of {_moment(made_ms)}</p>{_figures(streams)}{''.join(sections)}</main></body></html>\n"
     )
-
-
-def human_bytes(size: float) -> str:
-    """Decimal units, three digits or so."""
-    for unit in _SIZES:
-        if abs(size) < 1000 or unit == _SIZES[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError("the last unit takes everything")
 
 
 def _section(title: str, content: str, remark: str = "") -> str:
@@ -250,7 +138,7 @@ def _figures(streams: Sequence[StreamStatistics]) -> str:
     return f'<div class="figures">{shown}</div>'
 
 
-def _table(streams: Sequence[StreamStatistics]) -> str:
+def _streams_table(streams: Sequence[StreamStatistics]) -> str:
     heads = ("stream", "segments", "bytes", "stored", "events", "chunks", "skew", "first", "last")
     rows = "".join(
         "<tr>"
@@ -275,7 +163,7 @@ def _table(streams: Sequence[StreamStatistics]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _rates(stream: StreamStatistics) -> Series:
+def _byte_rates(stream: StreamStatistics) -> Series:
     times = stream.times()
     seconds = times.length_ms / 1000
     return Series(stream.name, [(start, size / seconds) for start, size, _ in times.in_order()])
@@ -321,7 +209,16 @@ def _chunk_bars(streams: Sequence[StreamStatistics]) -> str:
     return bar_chart(bars, legend=("count",), unit=lambda value: f"{value:,.0f}")
 
 
-def _per_second(value: float) -> str:
+def human_bytes(size: float) -> str:
+    """Decimal units, three digits or so."""
+    for unit in _SIZE_UNITS:
+        if abs(size) < 1000 or unit == _SIZE_UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("the last unit takes everything")
+
+
+def _bytes_per_second(value: float) -> str:
     return f"{human_bytes(value)}/s"
 
 
@@ -333,3 +230,104 @@ def _moment(time_ms: int | None) -> str:
     if time_ms is None:
         return "-"
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def line_chart(series: Sequence[Series], *, unit: Callable[[float], str], from_zero: bool) -> str:
+    """Lines over time with a legend; the empty text for no points. `unit` writes a value for people."""
+    drawn = [one for one in series if one.points][:SERIES_MAX]
+    if not drawn:
+        return ""
+    times = [time for one in drawn for time, _ in one.points]
+    values = [value for one in drawn for _, value in one.points]
+    first, last = min(times), max(times)
+    low = 0.0 if from_zero else min(values)
+    high = max(values)
+    high = high if high > low else low + 1
+
+    def x(time: int) -> float:
+        share = (time - first) / (last - first) if last > first else 0.5
+        return _LEFT + share * (_CHART_WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        share = (value - low) / (high - low)
+        return _CHART_HEIGHT - _BOTTOM - share * (_CHART_HEIGHT - _TOP - _BOTTOM)
+
+    parts = [_svg_opening(_CHART_WIDTH, _CHART_HEIGHT)]
+    for tick in range(_AXIS_TICKS + 1):
+        value = low + (high - low) * tick / _AXIS_TICKS
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{_CHART_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+            f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(unit(value))}</text>'
+        )
+        time = first + (last - first) * tick // _AXIS_TICKS
+        anchor = ("start", "middle", "middle", "middle", "end")[tick]
+        if last > first or tick == 2:
+            parts.append(
+                f'<text x="{x(time):.1f}" y="{_CHART_HEIGHT - 10}" text-anchor="{anchor}">'
+                f"{_time_label(time, last - first)}</text>"
+            )
+    for number, one in enumerate(drawn):
+        points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in one.points)
+        parts.append(f'<polyline class="line s{number}" points="{points}"/>')
+        parts += [
+            f'<circle class="dot s{number}" cx="{x(time):.1f}" cy="{y(value):.1f}" r="2.5">'
+            f"<title>{escape(one.name)}: {escape(unit(value))}, {_time_label(time, 0)}</title></circle>"
+            for time, value in one.points
+        ]
+    parts.append("</svg>")
+    return "".join(parts) + _legend([one.name for one in drawn])
+
+
+def bar_chart(bars: Sequence[Bar], *, legend: Sequence[str], unit: Callable[[float], str]) -> str:
+    """Horizontal bars, the values of a row above each other; the empty text for no bars."""
+    if not bars:
+        return ""
+    longest = max(max(bar.values) for bar in bars) or 1
+    depth = max(len(bar.values) for bar in bars)
+    row = _BAR_ROW_HEIGHT + (depth - 1) * _BAR_HEIGHT // 2
+    height = row * len(bars) + 8
+    parts = [_svg_opening(_CHART_WIDTH, height)]
+    room = _CHART_WIDTH - _BAR_LABEL_WIDTH - 150
+    for number, bar in enumerate(bars):
+        top = number * row + 6
+        parts.append(
+            f'<text x="{_BAR_LABEL_WIDTH - 10}" y="{top + row / 2:.1f}" text-anchor="end">'
+            f"{escape(_short_name(bar.name))}<title>{escape(bar.name)}</title></text>"
+        )
+        thickness = (row - 8) / depth
+        for place, value in enumerate(bar.values):
+            width = max(1.0, value / longest * room)
+            y = top + place * thickness
+            parts.append(
+                f'<rect class="bar s{place}" x="{_BAR_LABEL_WIDTH}" y="{y:.1f}" rx="2"'
+                f' width="{width:.1f}" height="{thickness - 2:.1f}"/>'
+            )
+        widest = max(bar.values) / longest * room
+        said = ", ".join(unit(value) for value in bar.values) + bar.remark
+        parts.append(
+            f'<text x="{_BAR_LABEL_WIDTH + widest + 8:.1f}" y="{top + row / 2:.1f}">{escape(said)}</text>'
+        )
+    parts.append("</svg>")
+    return "".join(parts) + (_legend(legend) if len(legend) > 1 else "")
+
+
+def _svg_opening(width: int, height: int) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
+
+
+def _legend(names: Sequence[str]) -> str:
+    entries = "".join(
+        f'<span><i class="s{number}"></i>{escape(name)}</span>' for number, name in enumerate(names)
+    )
+    return f'<p class="legend">{entries}</p>'
+
+
+def _short_name(name: str) -> str:
+    return name if len(name) <= 34 else f"{name[:15]}…{name[-18:]}"
+
+
+def _time_label(time_ms: int, span_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    if not span_ms:
+        return moment.strftime("%Y-%m-%d %H:%M UTC")
+    return moment.strftime("%H:%M" if span_ms < _DAY_MS else "%Y-%m-%d")

@@ -1,17 +1,17 @@
-"""Sums over time in a bounded number of buckets: when more are needed, each becomes twice as long.
+"""What the `stats` job knows: chunk indexes -> facts of spans of chunks -> facts of segments -> streams.
 
-Invariants:
+    task      `facts_of`: what the chunk indexes of a span of one segment say. No block is read.
+    driver    `join_spans`: the facts of a segment from those of its spans; `StreamStatistics`: a stream. Pure.
+
+Of the events only numbers are known: where blocks begin. So the events of the last known block of a span are those up
+to the next span, which `join_spans` adds.
+
+Invariants of sums over time (`TimeBuckets`), which have a bounded number of buckets: when more are needed, each becomes
+twice as long.
 
 - A bucket is 2**n minutes long and begins at a multiple of its length, so those of two sums fit into each other.
 - At most BUCKETS_MAX of them are kept, however long the time is.
 - Nothing is lost by merging: the sum over the buckets is the sum of what was added.
-
-The work of one task of the `stats` job: what the chunk indexes of a stretch of one segment say. No block is read.
-
-Of the events only numbers are known: where blocks begin. So the events of the last known block are those up to the
-next stretch, which whoever joins the stretches adds.
-
-What the `stats` job says of a stream: the facts of its segments, put together. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +30,29 @@ from tier2.store_reader import ContainerReader
 
 BUCKETS_MAX = 256
 _MINUTE_MS = 60_000
+UNKNOWN_TIME_MS = -1
+INDEX_ONLY = StorageSettings(whole_chunk_read_bytes_max=0)
+OTHER_SEGMENTS = "(other segments)"
+STORE_SEGMENTS = "(the store's own)"
+_SYSTEM_PREFIX = "_system/"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpan:
+    """Neighbouring entries of one segment."""
+
+    container_id: int
+    segment_id: int
+    entries: tuple[LayoutEntry, ...]
+
+    @property
+    def name(self) -> str:
+        """The same for the same chunks, in every plan."""
+        first, last = self.entries[0], self.entries[-1]
+        return (
+            f"{self.container_id}/{self.segment_id}@{first.start_offset}-{last.end_offset}"
+            f":{first.identity}+{first.position}:{last.identity}+{last.position}"
+        )
 
 
 @dataclass(slots=True)
@@ -84,28 +107,6 @@ class TimeBuckets:
         assert len(self.sums) <= BUCKETS_MAX, f"too many buckets count={len(self.sums)}"
         lost = [start for start in self.sums if start % self.length_ms]
         assert not lost, f"buckets begin between their places starts={lost[:3]}"
-
-
-UNKNOWN_TIME_MS = -1
-INDEX_ONLY = StorageSettings(whole_chunk_read_bytes_max=0)
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkSpan:
-    """Neighbouring entries of one segment."""
-
-    container_id: int
-    segment_id: int
-    entries: tuple[LayoutEntry, ...]
-
-    @property
-    def name(self) -> str:
-        """The same for the same chunks, in every plan."""
-        first, last = self.entries[0], self.entries[-1]
-        return (
-            f"{self.container_id}/{self.segment_id}@{first.start_offset}-{last.end_offset}"
-            f":{first.identity}+{first.position}:{last.identity}+{last.position}"
-        )
 
 
 @dataclass(slots=True)
@@ -210,9 +211,33 @@ def facts_of(place: Tier2Location, stretch: ChunkSpan) -> ChunkSpanStatistics:
         return runner.run(read())
 
 
-OTHER_SEGMENTS = "(other segments)"
-STORE_SEGMENTS = "(the store's own)"
-_SYSTEM_PREFIX = "_system/"
+def join_spans(
+    record: SegmentRecord, stretches: Iterable[ChunkSpanStatistics]
+) -> ChunkSpanStatistics:
+    """The facts of a whole segment, from those of its stretches in offset order. O(buckets)."""
+    whole = ChunkSpanStatistics()
+    for facts in stretches:
+        if facts.first_number is not None:
+            whole.count_up_to(facts.first_number)
+        whole.times.merge(facts.times)
+        whole.untimed_bytes += facts.untimed_bytes
+        whole.blocks += facts.blocks
+        for kind, count in facts.blocks_by_compression.items():
+            before = whole.blocks_by_compression.get(kind, 0)
+            whole.blocks_by_compression[kind] = before + count
+        if facts.last_number is not None:
+            whole.last_number, whole.last_time_ms = facts.last_number, facts.last_time_ms
+        lows = [low for low in (whole.lowest_time_ms, facts.lowest_time_ms) if low is not None]
+        highs = [
+            high for high in (whole.highest_time_ms, facts.highest_time_ms) if high is not None
+        ]
+        whole.lowest_time_ms = min(lows, default=None)
+        whole.highest_time_ms = max(highs, default=None)
+    event_count = record.core_attributes.get(EVENT_COUNT)
+    if isinstance(event_count, int):
+        whole.count_up_to(event_count)
+        whole.last_number = event_count
+    return whole
 
 
 @dataclass(slots=True)
@@ -293,35 +318,6 @@ def skew_of(sizes: Sequence[int]) -> float:
     """The largest over the mean."""
     total = sum(sizes)
     return max(sizes) * len(sizes) / total if total else 1.0
-
-
-def join_spans(
-    record: SegmentRecord, stretches: Iterable[ChunkSpanStatistics]
-) -> ChunkSpanStatistics:
-    """The facts of a whole segment, from those of its stretches in offset order. O(buckets)."""
-    whole = ChunkSpanStatistics()
-    for facts in stretches:
-        if facts.first_number is not None:
-            whole.count_up_to(facts.first_number)
-        whole.times.merge(facts.times)
-        whole.untimed_bytes += facts.untimed_bytes
-        whole.blocks += facts.blocks
-        for kind, count in facts.blocks_by_compression.items():
-            before = whole.blocks_by_compression.get(kind, 0)
-            whole.blocks_by_compression[kind] = before + count
-        if facts.last_number is not None:
-            whole.last_number, whole.last_time_ms = facts.last_number, facts.last_time_ms
-        lows = [low for low in (whole.lowest_time_ms, facts.lowest_time_ms) if low is not None]
-        highs = [
-            high for high in (whole.highest_time_ms, facts.highest_time_ms) if high is not None
-        ]
-        whole.lowest_time_ms = min(lows, default=None)
-        whole.highest_time_ms = max(highs, default=None)
-    event_count = record.core_attributes.get(EVENT_COUNT)
-    if isinstance(event_count, int):
-        whole.count_up_to(event_count)
-        whole.last_number = event_count
-    return whole
 
 
 def stream_of(segment_name: str) -> str:

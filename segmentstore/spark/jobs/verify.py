@@ -1,11 +1,11 @@
 """The `verify` job: a deep scrub of a whole Tier 2 in parallel. It changes nothing.
 
-    driver    every container: runs, catalog, references, garbage, continuity of layouts, orphans (tier2/storage)
+    driver    every container: SSTs, catalog, references, garbage, continuity of layouts, orphans (tier2/offline)
     tasks     every chunk image: checksums of blocks and file, offsets, event framing (chunk_scrub.py)
     driver    events go on from chunk to chunk (chunk_scrub.py)
 
-- The service may be at work meanwhile. Every byte that the roots named at first is proved, unless it was deleted: what
-  compaction moves away is looked for where it is now (H8). What came later is for the next run.
+- The service may be at work meanwhile. Every byte that the manifests named at first is proved, unless it was deleted:
+  what compaction moves away is looked for where it is now (H8). What came later is for the next run.
 - With a directory for its state, a job that was killed goes on: an image is immutable, so it is proved once.
 """
 

@@ -1,4 +1,11 @@
-"""Where the bytes of objects are, for a reader that knows nothing of object stores: files, URLs, or the bytes alone.
+"""Ranges with the blocks that their reader needs, and where these lie: for the Java reader, which knows no layouts.
+
+- `RangeResolver` looks the blocks of a range up, and leaves out those outside of the bounds of time that
+  Spark's filters gave (`_is_before_times`, `_is_behind_times`).
+- `ResolvedBlockCache` keeps what it found, for a process that is asked about the same stream again and again. Reading
+  indexes and making values of their entries is most of what a plan costs, and between two looks at a stream its
+  manifest has often not changed.
+- `locate_objects` says where the bytes of objects are, for a reader that knows nothing of object stores:
 
     /PATH            a file: an object of its own, or a volume
     http(s)://...    an object in a bucket, with the permission to read it
@@ -6,29 +13,16 @@
 
 Invariants:
 
-- A place is where the object is now. Compaction may move it at any time, so whoever finds nothing there, or other
-  bytes than the checksum wants, asks again.
-- Nothing is written, and nothing but the index is read.
-
-Blocks of ranges that were placed before, for a process that is asked about the same stream again and again.
-
-Reading indexes and making values of their entries is most of what a plan costs, and between two looks at a stream its
-manifest has often not changed.
-
-Invariants:
-
-- A version of a manifest says what its container holds for ever, so what was found below one is true of that one: a manifest
-  with another version, or another attempt's nonce, is asked anew.
-- So many blocks are kept at most; the ranges that were not asked for longest go first.
-
-Ranges with the blocks that their reader needs: for readers that cannot look into a layout themselves.
-
-Invariants:
-
 - The first block is one in which an event is known to begin at or before the start of the range, or the first one
-  behind it if there is none; whoever walks from there meets every event of the range.
+  behind it if there is none; a reader that walks from there meets every event of the range.
 - The blocks go on behind the range until another event begins, so that the last event of the range ends in them.
-- What Tier 2 does not hold yet are blocks of no object; who asks for them asks the service.
+- What Tier 2 does not hold yet are blocks of no object; the reader asks the service for their bytes.
+- A version of a manifest says what its container holds for ever, so what was found below one is true of that one: a
+  manifest with another version, or another attempt's nonce, is asked anew.
+- So many blocks are kept at most; the ranges that were not asked for longest go first.
+- A location is where the object is now. Compaction may move it at any time, so a reader that finds nothing there, or
+  other bytes than the checksum wants, asks again.
+- Nothing is written, and no bytes of chunks are read but by `number_at_head`, where no index knows a number.
 """
 
 import asyncio
@@ -64,8 +58,19 @@ from tier2.volumes.index import blob_key, current_key, decode_blob_row, decode_o
 from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.volume_files import VolumeFiles, is_engine_directory
 
+_LOG = logging.getLogger(__name__)
 URL_SECONDS: Final = 12 * 3600
 """How long a URL may be used; then its reader asks for another."""
+BLOCKS_MAX: Final = 1 << 16
+"""Some 20 MB: those of 64 GB in blocks of 1 MB."""
+_SERVED_BYTES: Final = 4 << 20
+"""Asked for at once from the service."""
+_UNKNOWN_NUMBER: Final = -1
+"""Number of an event that nobody counted."""
+_NUMBER_TO_COUNT_BACK: Final = -2
+"""Number of the first event of a segment, where it is still to be found out."""
+Found = tuple[Sequence[BlockLocation], int]
+"""The blocks of a range, and where Tier 2 ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,90 +79,6 @@ class ObjectLocation:
 
     name: str
     position: int = 0
-
-
-def is_remote(place: Tier2Location) -> bool:
-    """Whether every look at an object is a request to somewhere else."""
-    return place.place.startswith("s3://")
-
-
-def locate_objects(
-    place: Tier2Location, keys: Iterable[str], *, files: FileSystem
-) -> Mapping[str, ObjectLocation]:
-    """The objects of these keys; those that are gone are left out. The place must not be open in this process.
-
-    Raises CorruptedDataError, OSError.
-    """
-    if is_remote(place):
-        return _in_bucket(place, keys)
-    directory = object_directory(place.place)
-    if is_engine_directory(directory, files):
-        return _in_volumes(directory, keys, files)
-    return {key: ObjectLocation(path_of_key(f"{directory}/objects", key)) for key in keys}
-
-
-def _in_volumes(
-    directory: str, keys: Iterable[str], files: FileSystem
-) -> Mapping[str, ObjectLocation]:
-    # Only names of files are asked for, so neither randomness nor the identity matters.
-    volumes = VolumeFiles(f"{directory}/volumes", files=files, random=Random(0), engine_id=b"")
-    found: dict[str, ObjectLocation] = {}
-    index = LmdbIndex(f"{directory}/index", read_only=True)
-    try:
-        for key in keys:
-            try:
-                found[key] = _in_index(index, volumes, key)
-            except ObjectNotFoundError:
-                continue
-    finally:
-        index.close()
-    return found
-
-
-def _in_index(index: LmdbIndex, volumes: VolumeFiles, key: str) -> ObjectLocation:
-    content = index.get(current_key((OBJECT_PREFIX + key).encode()))
-    if content is None:
-        raise ObjectNotFoundError(f"object does not exist key={key}")
-    row = decode_object_row(content)
-    if row.inline is not None:
-        return ObjectLocation("data:" + base64.b64encode(row.inline).decode())
-    blob = index.get(blob_key(row.record.content_hash))
-    if blob is None:
-        raise ObjectNotFoundError(f"object has no bytes key={key}")
-    place = decode_blob_row(blob)
-    return ObjectLocation(volumes.path(place.volume), place.blob_offset)
-
-
-def _in_bucket(place: Tier2Location, keys: Iterable[str]) -> Mapping[str, ObjectLocation]:
-    # Only those who use S3 need its client library.
-    import botocore.session
-    from botocore.config import Config
-
-    from tier2.object_stores.s3.settings import parse_s3_url
-
-    bucket, prefix = parse_s3_url(place.place)
-    client = botocore.session.get_session().create_client(
-        "s3",
-        region_name=place.region,
-        endpoint_url=place.endpoint or None,
-        config=Config(
-            signature_version="s3v4",
-            s3={"addressing_style": "path" if place.endpoint else "auto"},
-        ),
-    )
-    found: dict[str, ObjectLocation] = {}
-    for key in keys:
-        address = {"Bucket": bucket, "Key": f"{prefix}/{key}" if prefix else key}
-        url = client.generate_presigned_url("get_object", Params=address, ExpiresIn=URL_SECONDS)
-        found[key] = ObjectLocation(str(url))
-    return found
-
-
-BLOCKS_MAX: Final = 1 << 16
-"""Some 20 MB: those of 64 GB in blocks of 1 MB."""
-
-Found = tuple[Sequence[BlockLocation], int]
-"""The blocks of a range, and where Tier 2 ends."""
 
 
 class ResolvedBlockCache:
@@ -170,7 +91,7 @@ class ResolvedBlockCache:
 
     def get(self, manifest: Manifest, part: SegmentRange) -> Found | None:
         """What was found for the range below this manifest. O(1)."""
-        key = _key(manifest, part)
+        key = _cache_key(manifest, part)
         found = self._found.get(key)
         if found is not None:
             self._found.move_to_end(key)
@@ -178,7 +99,7 @@ class ResolvedBlockCache:
 
     def keep(self, manifest: Manifest, part: SegmentRange, found: Found) -> None:
         """`found` is all that is below this manifest."""
-        key = _key(manifest, part)
+        key = _cache_key(manifest, part)
         if key in self._found or len(found[0]) > self._blocks_max:
             return
         self._found[key] = found
@@ -188,17 +109,8 @@ class ResolvedBlockCache:
             self._count -= len(blocks)
 
 
-def _key(manifest: Manifest, part: SegmentRange) -> tuple[object, ...]:
+def _cache_key(manifest: Manifest, part: SegmentRange) -> tuple[object, ...]:
     return manifest.store_id, manifest.container_id, manifest.version, manifest.nonce, part
-
-
-_LOG = logging.getLogger(__name__)
-_SERVED_BYTES: Final = 4 << 20
-"""Asked for at once from the service."""
-_UNKNOWN: Final = -1
-"""Number of an event that nobody counted."""
-_COUNTED_BACK: Final = -2
-"""Number of the first event of a segment, where it is still to be found out."""
 
 
 class RangeResolver:
@@ -276,13 +188,13 @@ class RangeResolver:
             self._lose(part, head=record.start_offset, tail=record.length)
             start = record.start_offset
         try:
-            async with aclosing(_blocks(container, record, part, start)) as blocks:
+            async with aclosing(_blocks_of_range(container, record, part, start)) as blocks:
                 found = [block async for block in blocks]
-            if found and found[0].event_number == _COUNTED_BACK:
+            if found and found[0].event_number == _NUMBER_TO_COUNT_BACK:
                 number = await number_at_head(
                     view, container, record, part=part, executor=self._executor
                 )
-                number = _UNKNOWN if number is None else number
+                number = _UNKNOWN_NUMBER if number is None else number
                 found[0] = replace(found[0], event_number=number)
             # What was lost is told each time, and the manifest may have moved on meanwhile.
             if start == part.start and container.manifest == manifest:
@@ -308,7 +220,7 @@ class RangeResolver:
                     offset=offset,
                     length=min(_SERVED_BYTES, part.end - offset),
                     first_event_offset=offset if is_first else None,
-                    event_number=0 if is_first and offset == 0 else _UNKNOWN,
+                    event_number=0 if is_first and offset == 0 else _UNKNOWN_NUMBER,
                     events_known=is_first,
                     lowest_time_ms=0,
                     highest_time_ms=0,
@@ -325,14 +237,14 @@ class RangeResolver:
         _LOG.warning("going on without what is lost: %s", loss)
 
 
-async def _blocks(
+async def _blocks_of_range(
     container: ContainerReader, record: SegmentRecord, part: SegmentRange, start: int
 ) -> AsyncGenerator[BlockLocation, None]:
     """From where an event is known to begin, until all events of the range have ended."""
     is_bytes = part.content == Content.BYTES
     if start >= record.length and not is_bytes:
         start = record.length - 1
-    begin = start if is_bytes else await _beginning(container, record, start)
+    begin = start if is_bytes else await _beginning_of_events(container, record, start)
     if begin >= record.length:
         return
     bounds = part if isinstance(part, BlockRange) else None
@@ -341,14 +253,16 @@ async def _blocks(
         container.list_blocks(record.segment_id, begin, record.length)
     ) as stored_blocks:
         async for stored in stored_blocks:
-            block = _place_of(stored)
+            block = _location_of(stored)
             if is_first and not is_bytes:
-                if bounds is not None and _is_before(stored, bounds):
+                if bounds is not None and _is_before_times(stored, bounds):
                     continue
                 if not stored.events_known and stored.offset <= record.start_offset:
                     # Nobody said where events lie: one begins where the segment does.
                     block = replace(
-                        block, first_event_offset=record.start_offset, event_number=_COUNTED_BACK
+                        block,
+                        first_event_offset=record.start_offset,
+                        event_number=_NUMBER_TO_COUNT_BACK,
                     )
                 elif stored.first_event_offset is None:
                     continue
@@ -357,7 +271,8 @@ async def _blocks(
                 not is_first
                 and is_last
                 and (
-                    stored.offset >= part.end or (bounds is not None and _is_behind(stored, bounds))
+                    stored.offset >= part.end
+                    or (bounds is not None and _is_behind_times(stored, bounds))
                 )
             ):
                 # An event that began before may still end in this block.
@@ -368,7 +283,9 @@ async def _blocks(
             yield block
 
 
-async def _beginning(container: ContainerReader, record: SegmentRecord, start: int) -> int:
+async def _beginning_of_events(
+    container: ContainerReader, record: SegmentRecord, start: int
+) -> int:
     """An offset in the last block in which an event is known to begin at or before `start`."""
     offset = start
     while True:
@@ -384,19 +301,19 @@ async def _beginning(container: ContainerReader, record: SegmentRecord, start: i
         offset = block.offset - 1
 
 
-def _is_before(block: StoredBlock, part: BlockRange) -> bool:
+def _is_before_times(block: StoredBlock, part: BlockRange) -> bool:
     """All of its events are older than what is asked for."""
     lowest = part.lowest_time_ms
     return lowest is not None and block.times_known and block.highest_time_ms < lowest
 
 
-def _is_behind(block: StoredBlock, part: BlockRange) -> bool:
+def _is_behind_times(block: StoredBlock, part: BlockRange) -> bool:
     """All of its events are newer than what is asked for."""
     highest = part.highest_time_ms
     return highest is not None and block.times_known and block.lowest_time_ms > highest
 
 
-def _place_of(block: StoredBlock) -> BlockLocation:
+def _location_of(block: StoredBlock) -> BlockLocation:
     return BlockLocation(
         object_key=block.object_key,
         position=block.position,
@@ -405,8 +322,87 @@ def _place_of(block: StoredBlock) -> BlockLocation:
         offset=block.offset,
         length=block.length,
         first_event_offset=block.first_event_offset,
-        event_number=block.event_number if block.first_event_offset is not None else _UNKNOWN,
+        event_number=block.event_number
+        if block.first_event_offset is not None
+        else _UNKNOWN_NUMBER,
         events_known=block.events_known,
         lowest_time_ms=block.lowest_time_ms,
         highest_time_ms=block.highest_time_ms,
     )
+
+
+def is_remote(place: Tier2Location) -> bool:
+    """Whether every look at an object is a request to somewhere else."""
+    return place.place.startswith("s3://")
+
+
+def locate_objects(
+    place: Tier2Location, keys: Iterable[str], *, files: FileSystem
+) -> Mapping[str, ObjectLocation]:
+    """The objects of these keys; those that are gone are left out. The place must not be open in this process.
+
+    Raises CorruptedDataError, OSError.
+    """
+    if is_remote(place):
+        return _locations_in_bucket(place, keys)
+    directory = object_directory(place.place)
+    if is_engine_directory(directory, files):
+        return _locations_in_volumes(directory, keys, files)
+    return {key: ObjectLocation(path_of_key(f"{directory}/objects", key)) for key in keys}
+
+
+def _locations_in_volumes(
+    directory: str, keys: Iterable[str], files: FileSystem
+) -> Mapping[str, ObjectLocation]:
+    # Only names of files are asked for, so neither randomness nor the identity matters.
+    volumes = VolumeFiles(f"{directory}/volumes", files=files, random=Random(0), engine_id=b"")
+    found: dict[str, ObjectLocation] = {}
+    index = LmdbIndex(f"{directory}/index", read_only=True)
+    try:
+        for key in keys:
+            try:
+                found[key] = _location_in_index(index, volumes, key)
+            except ObjectNotFoundError:
+                continue
+    finally:
+        index.close()
+    return found
+
+
+def _location_in_index(index: LmdbIndex, volumes: VolumeFiles, key: str) -> ObjectLocation:
+    content = index.get(current_key((OBJECT_PREFIX + key).encode()))
+    if content is None:
+        raise ObjectNotFoundError(f"object does not exist key={key}")
+    row = decode_object_row(content)
+    if row.inline is not None:
+        return ObjectLocation("data:" + base64.b64encode(row.inline).decode())
+    blob = index.get(blob_key(row.record.content_hash))
+    if blob is None:
+        raise ObjectNotFoundError(f"object has no bytes key={key}")
+    place = decode_blob_row(blob)
+    return ObjectLocation(volumes.path(place.volume), place.blob_offset)
+
+
+def _locations_in_bucket(place: Tier2Location, keys: Iterable[str]) -> Mapping[str, ObjectLocation]:
+    # Only those who use S3 need its client library.
+    import botocore.session
+    from botocore.config import Config
+
+    from tier2.object_stores.s3.settings import parse_s3_url
+
+    bucket, prefix = parse_s3_url(place.place)
+    client = botocore.session.get_session().create_client(
+        "s3",
+        region_name=place.region,
+        endpoint_url=place.endpoint or None,
+        config=Config(
+            signature_version="s3v4",
+            s3={"addressing_style": "path" if place.endpoint else "auto"},
+        ),
+    )
+    found: dict[str, ObjectLocation] = {}
+    for key in keys:
+        address = {"Bucket": bucket, "Key": f"{prefix}/{key}" if prefix else key}
+        url = client.generate_presigned_url("get_object", Params=address, ExpiresIn=URL_SECONDS)
+        found[key] = ObjectLocation(str(url))
+    return found

@@ -1,9 +1,9 @@
 """The jar with the Java reader: compiled once for each pair of sources and Spark, against Spark's own jars.
 
-    segmentstore/spark/java/src/           the sources
-    segmentstore/spark/java/META-INF/      what lets Spark find the format by its name
-    segmentstore/spark/java/segmentstore-jvm-<key>.jar    in a wheel: built before it was packed
-    <cache>/segmentstore/segmentstore-jvm-<key>.jar       otherwise
+    segmentstore/spark/jvm/java/src/           the sources
+    segmentstore/spark/jvm/java/META-INF/      what lets Spark find the format by its name
+    segmentstore/spark/jvm/java/segmentstore-jvm-<key>.jar    in a wheel: built before it was packed
+    <cache>/segmentstore/segmentstore-jvm-<key>.jar           otherwise
 
 <cache> is $XDG_CACHE_HOME or ~/.cache; <key> is a hash of the sources and of the version of Spark.
 

@@ -1,7 +1,9 @@
 """Answers the questions of the Java reader: what columns, what ranges, where a range lies by now, bytes of the tail.
 
-It runs as a process of its own, `python -m segmentstore.spark.jvm.planner_server`, started by the JVM that plans or reads, and
-ends when its input does or after it was idle for long. Standard output is kept for answers alone.
+It runs as a process of its own, `python -m segmentstore.spark.jvm.planner_server`, started by the JVM that plans or
+reads, and ends when its input does or after it was idle for long. Standard output is kept for answers alone.
+The interpreter is that of the option `python`, of `spark.segmentstore.python`, of Spark's own settings, or of
+`PYSPARK_DRIVER_PYTHON` or `PYSPARK_PYTHON`.
 
     question    u32 length, JSON
     answer      u32 length, JSON; u32 length, bytes              (lengths big-endian)

@@ -1,21 +1,13 @@
-"""Rows on their way into an Arrow batch: what all metadata tables write alike.
+"""The rows of every metadata table, from the records as the controller and Tier 2 wrote them.
 
-Rows of `streams`: a stream's map, and what its records add if Tier 2 is read.
+- `streams`: what is known of a stream's segments, and what its records add if Tier 2 is read.
+- `segments`: those of streams from their metadata, others from the catalogs of the containers.
+- `chunks`: the blocks of a segment, taken together by the image that holds them. Reads one index an image, and no data.
+- `transactions`, `readerGroups`: the controller's records, from the tables where it keeps them:
 
-Rows of `segments`: those of streams from their maps, others from the catalogs of the containers.
-
-Rows of `chunks`: the blocks of a segment, taken together by the image that holds them.
-
-Reads one index an image, and no data.
-
-Rows of `transactions`: the controller's records, from the table segment where it keeps them.
-
-_system/_tables/transactions      record `transaction/<scope>/<stream>/<32 hex digits>` per transaction
-
-Rows of `readerGroups`: the controller's records, from the tables of the scopes.
-
-table of the group's scope      record `group/<group>`
-table of the stream's scope     record `consumed/<stream>/<scope of the group>/<group>`, if the group said something
+    _system/_tables/transactions    transaction/<scope>/<stream>/<32 hex digits>: one for each transaction
+    table of the group's scope      group/<group>
+    table of the stream's scope     consumed/<stream>/<scope of the group>/<group>, if the group said something
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
@@ -57,19 +49,12 @@ from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog, Tier2Ta
 from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, Compression
 from tier2.store_reader import ContainerReader
 
+TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
+_TRANSACTION_KEY_PREFIX: Final = "transaction/"
+_GROUP_KEY_PREFIX: Final = "group/"
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | None
 Row: TypeAlias = dict[str, Value]
 """Values by column; columns that are left out are null. Times are Unix microseconds."""
-
-
-def time_of(milliseconds: int) -> int | None:
-    """A time from Unix milliseconds; 0 stands for "unknown"."""
-    return milliseconds * 1_000 if milliseconds else None
-
-
-def offsets_json(offsets: Mapping[int, int]) -> str:
-    """A cut as `startingOffsets` takes it."""
-    return Position(offsets).to_json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +96,11 @@ def stream_row(stream: StreamMetadata, records: StreamRecords) -> Row:
         "tail": offsets_json(stream.tail),
     }
     if records.configuration is not None:
-        row |= _policies(records.configuration)
+        row |= _stream_policies(records.configuration)
     return row
 
 
-def _policies(configuration: StreamConfigurationRecord) -> Row:
+def _stream_policies(configuration: StreamConfigurationRecord) -> Row:
     scaling, retention = configuration.scaling, configuration.retention
     return {
         "scaling": scaling.type.name,
@@ -190,7 +175,7 @@ async def chunk_rows(
         try:
             async with aclosing(blocks):
                 async for block in blocks:
-                    if image and _image(image[-1]) != _image(block):
+                    if image and _image_of(image[-1]) != _image_of(block):
                         yield chunk_row(container.container_id, latest, image)
                         image = []
                     image.append(block)
@@ -220,7 +205,7 @@ def chunk_row(container_id: int, record: SegmentRecord, blocks: Sequence[StoredB
         "position": first.image_position,
         "stored_bytes": sum(each.stored_length + BLOCK_CHECKSUM_BYTES for each in blocks),
         "block_count": len(blocks),
-        "compression": _compression(blocks),
+        "compression": _compression_names(blocks),
         "events_known": all(each.events_known for each in blocks),
         "first_event_number": numbers[0] if numbers else None,
         "last_block_event_number": last.event_number
@@ -234,24 +219,22 @@ def chunk_row(container_id: int, record: SegmentRecord, blocks: Sequence[StoredB
     return row | columns
 
 
-def _image(block: StoredBlock) -> tuple[str, int]:
+def _image_of(block: StoredBlock) -> tuple[str, int]:
     return block.object_key, block.image_position
 
 
-def _compression(blocks: Sequence[StoredBlock]) -> str:
+def _compression_names(blocks: Sequence[StoredBlock]) -> str:
     names = {each.compression: Compression(each.compression).name.lower() for each in blocks}
     return "+".join(names[number] for number in sorted(names))
-
-
-TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
-_TRANSACTION_KEYS: Final = "transaction/"
 
 
 async def transaction_rows(
     table: Tier2Table, *, scope: str, stream: str
 ) -> AsyncGenerator[Row, None]:
     """Of one stream, of a scope, or (both empty) of all. Hold it in `aclosing`. Raises StorageError."""
-    prefix = _TRANSACTION_KEYS + (f"{scope}/" if scope else "") + (f"{stream}/" if stream else "")
+    prefix = (
+        _TRANSACTION_KEY_PREFIX + (f"{scope}/" if scope else "") + (f"{stream}/" if stream else "")
+    )
     async with aclosing(table.scan(prefix)) as entries:
         async for key, value in entries:
             if value != REMOVED:
@@ -260,7 +243,7 @@ async def transaction_rows(
 
 def transaction_row(key: str, record: TransactionRecord) -> Row:
     """One record under its key. Raises CorruptedDataError for another key."""
-    parts = key.removeprefix(_TRANSACTION_KEYS).split("/")
+    parts = key.removeprefix(_TRANSACTION_KEY_PREFIX).split("/")
     if len(parts) != 3 or len(parts[2]) != 32:
         raise CorruptedDataError(f"table of transactions has a foreign key key={key!r}")
     scope, stream, digits = parts
@@ -281,9 +264,6 @@ def transaction_row(key: str, record: TransactionRecord) -> Row:
     }
 
 
-_GROUP_KEYS: Final = "group/"
-
-
 async def reader_group_rows(
     published: Tier2StreamCatalog, *, scope: str, stream: str
 ) -> AsyncGenerator[Row, None]:
@@ -292,16 +272,16 @@ async def reader_group_rows(
     Raises StreamMissingError if there is no such scope, StorageError.
     """
     table = await published.scope_table(scope)
-    async with aclosing(table.scan(_GROUP_KEYS)) as entries:
+    async with aclosing(table.scan(_GROUP_KEY_PREFIX)) as entries:
         async for key, value in entries:
             if value == REMOVED:
                 continue
-            group, record = key.removeprefix(_GROUP_KEYS), ReaderGroupRecord.decode(value)
+            group, record = key.removeprefix(_GROUP_KEY_PREFIX), ReaderGroupRecord.decode(value)
             # A group without streams has a row as well.
             for cut in record.starting_cuts or (GroupCut("", "", {}),):
                 if stream and (cut.scope, cut.stream) != (scope, stream):
                     continue
-                consumed = await _consumed(published, cut, scope=scope, group=group)
+                consumed = await _consumed_cut(published, cut, scope=scope, group=group)
                 yield reader_group_row(scope, group, record, cut, consumed)
 
 
@@ -332,7 +312,7 @@ def reader_group_row(
     }
 
 
-async def _consumed(
+async def _consumed_cut(
     published: Tier2StreamCatalog, cut: GroupCut, *, scope: str, group: str
 ) -> ConsumedCutRecord | None:
     try:
@@ -341,3 +321,13 @@ async def _consumed(
         return None
     value = (await table.get([f"consumed/{cut.stream}/{scope}/{group}"]))[0]
     return ConsumedCutRecord.decode(value) if value else None
+
+
+def time_of(milliseconds: int) -> int | None:
+    """A time from Unix milliseconds; 0 stands for "unknown"."""
+    return milliseconds * 1_000 if milliseconds else None
+
+
+def offsets_json(offsets: Mapping[int, int]) -> str:
+    """A cut as `startingOffsets` takes it."""
+    return Position(offsets).to_json()

@@ -1,6 +1,6 @@
-"""Blocks of a segment become Arrow batches of events.
+"""Blocks of a segment become Arrow batches: a row for each event, or (offset, bytes) of a segment without events.
 
-Invariants:
+Invariants of events (`EventBatchBuilder`):
 
 - An event belongs to the range in which it begins: those that begin in [start, end) come out, each once and in order,
   also if it began in one block and ends many blocks later.
@@ -9,9 +9,8 @@ Invariants:
   as well. A time is that of the block in which the event begins, or of the last one before that has one.
 - One buffer holds what is being parsed: what was added since the last incomplete event.
 
-Blocks of a segment without events become Arrow batches of (offset, bytes).
-
-Invariant: the rows of a range are its bytes [start, end), each once and in order; small blocks share a row.
+Invariant of bytes (`ByteBatchBuilder`): the rows of a range are its bytes [start, end), each once and in order; small
+blocks share a row.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,6 @@ from segmentstore.spark.schema import arrow_schema, arrow_type
 
 ROWS_MAX: Final = 1 << 16
 """Of one batch: bounds what Spark holds of very small events."""
-
 Places = npt.NDArray[np.int64]
 
 
@@ -97,7 +95,7 @@ class EventBatchBuilder:
             # Chunks were joined while they were read: blocks begin elsewhere now.
             if block.end_offset <= expected:
                 return
-            block = _cut_off(block, expected)
+            block = _block_from(block, expected)
         elif expected != block.facts.offset:
             # The first block, or one behind blocks that were left out: look where an event begins.
             self._forget()
@@ -107,7 +105,7 @@ class EventBatchBuilder:
             if first >= self._part.end:
                 self.is_done = True
                 return
-            block = _cut_off(block, first)
+            block = _block_from(block, first)
         self._pieces.append(block)
         self._piece_bytes += len(block.content)
         self._next_offset = block.end_offset
@@ -207,7 +205,9 @@ class EventBatchBuilder:
                 case "event_number":
                     array = pa.array(numbers, mask=numbers < 0)
                 case "timestamp":
-                    array = _timestamps(times, None if records is None else records.timestamps_ms)
+                    array = _timestamp_column(
+                        times, None if records is None else records.timestamps_ms
+                    )
                 case "key" if records is not None:
                     array = binary_column(content, records.key_starts, records.key_ends)
                 case "value" if records is not None:
@@ -244,7 +244,7 @@ class EventBatchBuilder:
         return made.slice(0, rows)
 
 
-def _cut_off(block: Block, offset: int) -> Block:
+def _block_from(block: Block, offset: int) -> Block:
     """The block from `offset` on; it knows an event there only if its first one begins there or behind."""
     facts = block.facts
     first = facts.first_event_offset
@@ -256,7 +256,7 @@ def _cut_off(block: Block, offset: int) -> Block:
     )
 
 
-def _timestamps(block_times_ms: Places, record_times_ms: Places | None) -> pa.Array:
+def _timestamp_column(block_times_ms: Places, record_times_ms: Places | None) -> pa.Array:
     """Spark counts microseconds. A block without a time has 0."""
     if record_times_ms is not None:
         return pa.array(record_times_ms * 1000).view(arrow_type("timestamp"))

@@ -1,9 +1,11 @@
-"""Blocks of one segment from Tier 2, many in one request, each checked and decompressed.
+"""Blocks of one segment from Tier 2, pruned by their times: many in one request, each checked and decompressed.
+
+Blocks that lie wholly outside of the bounds of time that Spark's filters gave are left out here (`_is_within`).
 
 Invariants:
 
-- Offsets are followed, not objects: where an object is gone the newest manifest is asked where the bytes are now, and only
-  if that still names the object is it loss (H8).
+- Offsets are followed, not objects: where an object is gone the newest manifest is asked where the bytes are now, and
+  only if that still names the object is it loss (H8).
 - A block is given out only if its checksum held; a damaged answer is fetched once more before it is an error.
 - Memory is one request's bytes and what they decompress to, and what small chunks before it brought.
 """

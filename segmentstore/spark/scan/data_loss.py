@@ -1,11 +1,9 @@
-"""What can go wrong in a read from Spark, beyond the errors of Tier 2 and of the client.
-
-What happens when events that a query has not read are gone: it fails, or it says so and goes on.
+"""What happens when a read asks for data that is not there: failOnDataLoss decides whether it fails or goes on.
 
 Invariants:
 
 - With `fail_on_data_loss` nothing is passed over in silence: the first loss is an error that names range and head.
-- Without it every lost stretch is logged once and counted.
+- Without it `DataLossPolicy` logs every lost range once and counts it.
 """
 
 import logging
@@ -16,6 +14,8 @@ from segmentstore.spark.streams.segment_graph import (
     StreamMissingError,
     StreamSegmentMetadata,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 class DataLossError(SegmentStoreError):
@@ -37,14 +37,11 @@ class DataLossError(SegmentStoreError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross from Spark's workers to its driver by pickle."""
-        return (_again, (self.segment, self.start, self.end, self.head, self.tail))
+        return (_rebuild_error, (self.segment, self.start, self.end, self.head, self.tail))
 
 
-def _again(segment: str, start: int, end: int, head: int, tail: int) -> DataLossError:
+def _rebuild_error(segment: str, start: int, end: int, head: int, tail: int) -> DataLossError:
     return DataLossError(segment, start=start, end=end, head=head, tail=tail)
-
-
-_LOG = logging.getLogger(__name__)
 
 
 class DataLossPolicy:

@@ -1,25 +1,23 @@
-"""Finds the events in bytes of a segment: neighbours of one length by the array, others in one Python step each.
+"""Finds events, the records in them, and columns of their bytes in a buffer: by the array wherever that is possible.
 
     event    int32 type, 0 | int32 length of the content | content      (big-endian)
+    record   the content of an event of a stream of records: tier2/format/records.py
+
+- `find_events`: neighbours of one length are found by the array, others in one Python step each.
+- `find_records`: varints of all events are decoded together, byte by byte: some forty operations on arrays for a batch,
+  whatever its number of rows. Only records with headers, which are few, go through the codec one by one (`headers_of`).
+- `binary_column`: an Arrow column of byte strings that lie scattered in one buffer, without a Python object for each.
+  Between two strings lies what is left out (headers, lengths), so the buffer as it is makes a column of twice as many
+  strings, every other one of which is taken: one copy, in C++.
 
 Invariants:
 
 - Type and length are read as one unsigned number: with any type but 0, or a negative length, it exceeds every buffer
   and ends the walk there, so one check behind the walk covers all of its steps.
-- What is returned are whole events only; where the first incomplete one begins, and how long it is, is told.
+- Whole events only are returned; where the first incomplete one begins, and how long it is, is told.
 - Nothing is guessed: a header says where the next one is, so equal headers at equal distances are those of neighbours.
-
-Events that hold one encoded record each (tier2/format/records.py), taken apart by the array.
-
-Varints of all events are decoded together, byte by byte: some forty operations on arrays for a batch, whatever its
-number of rows. Only records with headers, which are few, go through the codec one by one.
-
-Invariant: every field is checked to lie within its event; CorruptedDataError names the event otherwise.
-
-Arrow columns of byte strings that lie scattered in one buffer, without a Python object for each.
-
-Invariant: the stretches are in order and do not overlap. Between two of them lies what is left out (headers, lengths),
-so the buffer as it is makes a column of twice as many strings, every other one of which is taken: one copy, in C++.
+- Every field of a record is checked to lie within its event; CorruptedDataError names the event otherwise.
+- The strings of a column are in order and do not overlap.
 """
 
 import struct
@@ -36,13 +34,13 @@ from segmentstore.contracts.identifiers import BufferView
 from tier2.format.records import decode_records
 
 EVENT_HEADER_BYTES: Final = 8
-_LENGTH_END: Final = 1 << 31
-_HEADER = struct.Struct(">Q")
-_STEPS: Final = 256
+_EVENT_HEADER = struct.Struct(">Q")
+_EVENT_LENGTH_END: Final = 1 << 31
+_EVENTS_WALKED: Final = 256
 """Events walked over one by one, where lengths differ, before the array is tried again."""
-_WINDOW: Final = 256
+_HEADERS_COMPARED: Final = 256
 """Headers compared at once."""
-
+_VARINT_BYTES_MAX = 10
 Places = npt.NDArray[np.int64]
 
 
@@ -59,12 +57,24 @@ class EventPositions(NamedTuple):
     """How many bytes that one has with its header, or at least has; 0 without one."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordPositions:
+    """Where the fields of each record lie in the buffer, and what is a number in them."""
+
+    timestamps_ms: Places
+    key_starts: Places
+    key_ends: Places
+    value_starts: Places
+    value_ends: Places
+    header_counts: Places
+
+
 def find_events(content: BufferView, *, segment: str, offset: int) -> EventPositions:
     """The events of a buffer that begins with one, at `offset` of the segment. Raises CorruptedDataError."""
     end = len(content)
     last = end - EVENT_HEADER_BYTES
     found: list[Places] = []
-    unpack = _HEADER.unpack_from
+    unpack = _EVENT_HEADER.unpack_from
     at = 0
     while at <= last:
         step = unpack(content, at)[0] + EVENT_HEADER_BYTES
@@ -74,7 +84,7 @@ def find_events(content: BufferView, *, segment: str, offset: int) -> EventPosit
             at += alike * step
         starts: list[int] = []
         add = starts.append
-        for _ in range(_STEPS):
+        for _ in range(_EVENTS_WALKED):
             if at > last:
                 break
             add(at)
@@ -85,7 +95,7 @@ def find_events(content: BufferView, *, segment: str, offset: int) -> EventPosit
     places = np.concatenate(found)
     rest = int(places[-1])
     rest_bytes = at - rest if at > end else 0 if at == end else EVENT_HEADER_BYTES
-    if rest_bytes - EVENT_HEADER_BYTES >= _LENGTH_END:
+    if rest_bytes - EVENT_HEADER_BYTES >= _EVENT_LENGTH_END:
         kind, length = struct.unpack_from(">ii", content, rest)
         raise CorruptedDataError(
             f"no event begins here segment={segment!r} offset={offset + rest} type={kind} length={length}"
@@ -99,26 +109,11 @@ def _count_alike(content: BufferView, start: int, step: int) -> int:
     if count == 1:
         return 1
     headers = np.ndarray((count,), dtype=">u8", buffer=content, offset=start, strides=(step,))
-    for first in range(0, count, _WINDOW):
-        differs = headers[first : first + _WINDOW] != step - EVENT_HEADER_BYTES
+    for first in range(0, count, _HEADERS_COMPARED):
+        differs = headers[first : first + _HEADERS_COMPARED] != step - EVENT_HEADER_BYTES
         if differs.any():
             return first + int(differs.argmax())
     return count
-
-
-_VARINT_BYTES_MAX = 10
-
-
-@dataclass(frozen=True, slots=True)
-class RecordPositions:
-    """Where the fields of each record lie in the buffer, and what is a number in them."""
-
-    timestamps_ms: Places
-    key_starts: Places
-    key_ends: Places
-    value_starts: Places
-    value_ends: Places
-    header_counts: Places
 
 
 def find_records(
@@ -128,7 +123,7 @@ def find_records(
 
     Raises CorruptedDataError.
     """
-    cursor = _Cursor(content, starts, ends, segment, offset)
+    cursor = _RecordCursor(content, starts, ends, segment, offset)
     cursor.varints()  # its offset, which the segment knows better
     zigzag = cursor.varints()
     # The sign is the lowest bit; shifting the unsigned number first keeps all 64 bits.
@@ -157,7 +152,7 @@ def headers_of(
     return rows
 
 
-class _Cursor:
+class _RecordCursor:
     """A place in each of many stretches of a buffer; all of them move together."""
 
     def __init__(

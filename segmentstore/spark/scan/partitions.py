@@ -69,7 +69,7 @@ class BlockRange(SegmentRange):
 
     lowest_time_ms: int | None = None
     highest_time_ms: int | None = None
-    """Blocks wholly before or behind these bounds (inclusive) need not be read."""
+    """Blocks wholly before or behind these bounds (inclusive) need not be read: block_reader.py leaves them out."""
     blocks: tuple[BlockLocation, ...] = ()
     """Empty unless they were asked for."""
 

@@ -3,19 +3,17 @@
 Where the range lay when it was planned does not matter: a tail that was flushed meanwhile comes from Tier 2, and an
 event that Tier 2 has only the beginning of is completed by the service, if it may be asked.
 
+Where the index does not say the number of an event, it is counted back from the next block that does. This is for an
+append of many events that was truncated in its middle before it was flushed: it comes to Tier 2 as bytes of which it is
+not recorded where events lie. What follows it knows its number, or else the segment knows how many events it ever had.
+
 Invariants:
 
-- Parsing begins at the last place at or before the start where an event is known to begin. Where nobody said, that is
-  the beginning of the segment.
+- Parsing begins at the last offset at or before the start where an event is known to begin; where none is known, at the
+  beginning of the segment.
 - What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the first event behind.
 - An event of which the end is nowhere is no event yet: it is left out, and a later plan has it.
-
-The number of an event where the index does not say it, counted back from the next place that does.
-
-An append of many events that was truncated in its middle before it was flushed comes to Tier 2 as bytes of which nobody
-says where events lie. What follows it knows its number, or else the segment knows how many events it ever had.
-
-Invariant: None where nobody counted, never a guess.
+- The number of an event that was never counted is None, never a guess.
 """
 
 import asyncio
@@ -49,7 +47,6 @@ from tier2.store_reader import ContainerReader
 
 if TYPE_CHECKING:
     from segmentstore.client.byte_segment import ByteSegment
-
 
 _LOG = logging.getLogger(__name__)
 _TAIL_READ_BYTES: Final = 4 << 20
@@ -310,13 +307,13 @@ async def number_at_head(
             if block.first_event_offset is not None and block.first_event_offset >= head:
                 end, number = block.first_event_offset, block.event_number
                 break
-    before = await _events_between(
+    before = await _count_events(
         view, container, record, replace(part, start=head, end=end), executor
     )
     return number - before if before <= number else None
 
 
-async def _events_between(
+async def _count_events(
     view: Tier2Reader,
     container: ContainerReader,
     record: SegmentRecord,

@@ -1,18 +1,20 @@
-"""What Spark's filters allow to leave out: bounds of segment ids, offsets and times.
+"""Plans what a query reads: bounds out of Spark's filters, and the ranges that its tasks read.
+
+    filters -> `bounds_of` -> PushedBounds of segment ids, offsets and times
+    streams, options -> `plan_scan` -> PlannedRange: what there is of each segment -> `split_ranges` -> SegmentRange
+
+Bounds of segment ids and offsets are applied here. Bounds of times travel in the ranges: blocks outside of them are
+left out where blocks are looked up (block_reader.py; for the Java reader jvm/block_locations.py).
 
 Invariants:
 
 - A bound never leaves out a row that the filters would let through; everything is filtered again by Spark, so a bound
   that lets too much through is only slower.
 - Filters on other columns, of other kinds or with other types of values say nothing here.
-
-Cuts what a query reads into ranges for its tasks.
-
-Invariants:
-
 - Nothing is listed and no block is read: a segment is cut where its chunks meet, by its layout alone. Only a chunk
   that is longer than a range may be is cut inside, where its index says that an event begins.
-- Where nobody said where events begin a segment stays whole: whoever began in the middle would have to guess.
+- A segment of which it is not recorded where events begin stays whole: a task that began in its middle would have to
+  guess.
 - The ranges hold what was asked for, each byte once. What is not there is a DataLossError, or left out with a warning.
 """
 
@@ -42,6 +44,25 @@ from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegme
 from segmentstore.spark.streams.stream_source import StreamSource, position_of
 from segmentstore.spark.tier2_access import Tier2Reader
 from tier2.store_reader import ContainerReader
+
+_LOG = logging.getLogger(__name__)
+_BLOCKS_JUDGED_MAX: Final = 64
+_RANGE_BYTES_MIN: Final = 64 << 10
+"""No range is made shorter on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """What is read of one segment: [start, end)."""
+
+    segment: StreamSegmentMetadata
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,19 +117,21 @@ class PushedBounds:
         self, column: str, lowest: object, highest: object, values: set[object] | None
     ) -> "PushedBounds":
         if column == "timestamp":
-            low, high = _milliseconds(lowest), _milliseconds(highest)
+            low, high = _bound_ms(lowest), _bound_ms(highest)
             return replace(
                 self,
-                lowest_time_ms=_higher(self.lowest_time_ms, low),
+                lowest_time_ms=_higher_bound(self.lowest_time_ms, low),
                 # A part of a millisecond is cut off, so the bound lies one further.
-                highest_time_ms=_lower(self.highest_time_ms, None if high is None else high + 1),
+                highest_time_ms=_lower_bound(
+                    self.highest_time_ms, None if high is None else high + 1
+                ),
             )
-        low, high = _number(lowest), _number(highest)
+        low, high = _bound_number(lowest), _bound_number(highest)
         if column == "offset":
             return replace(
                 self,
-                lowest_offset=_higher(self.lowest_offset, low),
-                highest_offset=_lower(self.highest_offset, high),
+                lowest_offset=_higher_bound(self.lowest_offset, low),
+                highest_offset=_lower_bound(self.highest_offset, high),
             )
         if column == "segment_id" and values is not None:
             ids = frozenset(value for value in values if isinstance(value, int))
@@ -128,11 +151,11 @@ def bounds_of(filters: Iterable[Filter]) -> PushedBounds:
     return bounds
 
 
-def _number(value: object) -> int | None:
+def _bound_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _milliseconds(value: object) -> int | None:
+def _bound_ms(value: object) -> int | None:
     if not isinstance(value, datetime):
         return None
     if value.tzinfo is None:
@@ -141,32 +164,12 @@ def _milliseconds(value: object) -> int | None:
     return int(value.timestamp() * 1000)
 
 
-def _higher(known: int | None, bound: int | None) -> int | None:
+def _higher_bound(known: int | None, bound: int | None) -> int | None:
     return bound if known is None else known if bound is None else max(known, bound)
 
 
-def _lower(known: int | None, bound: int | None) -> int | None:
+def _lower_bound(known: int | None, bound: int | None) -> int | None:
     return bound if known is None else known if bound is None else min(known, bound)
-
-
-_LOG = logging.getLogger(__name__)
-_BLOCKS_JUDGED_MAX: Final = 64
-_CUT_BYTES_MIN: Final = 64 << 10
-"""No range is made shorter on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRange:
-    """What is read of one segment: [start, end)."""
-
-    segment: StreamSegmentMetadata
-    start: int
-    end: int
-
-    @property
-    def length(self) -> int:
-        """Bytes."""
-        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +218,7 @@ async def plan_scan(
     """The ranges of a batch read. Raises DataLossError, StreamMissingError, StorageError, ClientError."""
     work: list[tuple[RangeFactory, list[PlannedRange]]] = []
     for stream in await source.selected_streams():
-        _check_named(options, stream)
+        _check_named_segments(options, stream)
         stretches = planned_ranges(
             stream,
             starts=await source.starts(stream),
@@ -237,10 +240,25 @@ async def plan_scan(
     return ranges
 
 
-def range_bytes(options: SourceOptions, total_bytes: int) -> int:
-    """How long a range should be for so many bytes in all."""
-    shared = -(-total_bytes // options.min_partitions)
-    return max(_CUT_BYTES_MIN, min(options.max_bytes_per_partition, shared))
+def _check_named_segments(options: SourceOptions, stream: StreamMetadata) -> None:
+    """A position that names a segment which the stream does not have any more asks for what is lost."""
+    for text in (options.starting_offsets, options.ending_offsets):
+        position = position_of(text) if text else None
+        if position is None:
+            continue
+        for segment_id in sorted(position.offsets):
+            if segment_id in stream.by_id:
+                continue
+            loss = DataLossError(
+                f"{stream.scope}/{stream.stream} segment_id={segment_id}",
+                start=position.offsets[segment_id],
+                end=position.offsets[segment_id],
+                head=0,
+                tail=0,
+            )
+            if options.fail_on_data_loss:
+                raise loss
+            _LOG.warning("going on without what is lost: %s", loss)
 
 
 def planned_ranges(
@@ -276,6 +294,12 @@ def planned_ranges(
     return stretches
 
 
+def range_bytes(options: SourceOptions, total_bytes: int) -> int:
+    """How long a range should be for so many bytes in all."""
+    shared = -(-total_bytes // options.min_partitions)
+    return max(_RANGE_BYTES_MIN, min(options.max_bytes_per_partition, shared))
+
+
 async def split_ranges(
     view: Tier2Reader | None,
     maker: RangeFactory,
@@ -290,7 +314,7 @@ async def split_ranges(
         published_end = min(stretch.end, max(stretch.start, segment.published_end))
         if view is not None and stretch.start < published_end:
             async with aclosing(
-                _cuts(view, maker, segment, stretch.start, published_end, target_bytes)
+                _range_ends(view, maker, segment, stretch.start, published_end, target_bytes)
             ) as cuts:
                 start = stretch.start
                 async for end in cuts:
@@ -301,7 +325,7 @@ async def split_ranges(
     return ranges
 
 
-async def _cuts(
+async def _range_ends(
     view: Tier2Reader,
     maker: RangeFactory,
     segment: StreamSegmentMetadata,
@@ -315,14 +339,14 @@ async def _cuts(
         record = None if container is None else await container.find(segment.name)
         # The view may have moved on since the segment was looked up; then it stays whole, and its reader sees why.
         if container is not None and record is not None and record.start_offset <= start:
-            cutter = _Cutter(container, record, maker.content)
+            cutter = _SegmentCutter(container, record, maker.content)
             async with aclosing(cutter.cuts(start, min(end, record.length), target_bytes)) as cuts:
                 async for cut in cuts:
                     yield cut
     yield end
 
 
-class _Cutter:
+class _SegmentCutter:
     """One long segment."""
 
     def __init__(self, container: ContainerReader, record: SegmentRecord, content: Content) -> None:
@@ -383,24 +407,3 @@ class _Cutter:
                 if block.events_known or seen == _BLOCKS_JUDGED_MAX:
                     return block.events_known
         return False
-
-
-def _check_named(options: SourceOptions, stream: StreamMetadata) -> None:
-    """A position that names a segment which the stream does not have any more asks for what is lost."""
-    for text in (options.starting_offsets, options.ending_offsets):
-        position = position_of(text) if text else None
-        if position is None:
-            continue
-        for segment_id in sorted(position.offsets):
-            if segment_id in stream.by_id:
-                continue
-            loss = DataLossError(
-                f"{stream.scope}/{stream.stream} segment_id={segment_id}",
-                start=position.offsets[segment_id],
-                end=position.offsets[segment_id],
-                head=0,
-                tail=0,
-            )
-            if options.fail_on_data_loss:
-                raise loss
-            _LOG.warning("going on without what is lost: %s", loss)

@@ -1,6 +1,16 @@
-"""What a write is to do, decided once on the driver and sent to every task: plain values only.
+"""Writes of Spark into a stream, each batch exactly once: what Spark calls, the plan, the stages and their commit.
 
-What one attempt of a task does: its rows into a stage of its own; and what the driver does with all stages.
+    driver    looks at the stream, or creates it -> SinkPlan: plain values that every task gets
+    task      each attempt writes its rows into a stage of its own (a transaction with a lease)
+    driver    one call commits the stages of all tasks together, or throws them away
+
+`df.write.format("segmentstore")` writes all its rows together. With txnAppId and txnVersion a write that is repeated
+(the same version, or an older one) adds nothing, for as long as the stream lives. Without them every write is one of
+its own; it is still whole or not there.
+
+`df.writeStream.format("segmentstore")` writes each micro-batch under the query's id and the batch's number. The id
+stands in the checkpoint. A query that is started again from it replays the batch that it had not written down, with
+other stages: the stream knows the batch by its number, and the replay adds nothing.
 
 Invariants:
 
@@ -8,16 +18,6 @@ Invariants:
   thrown away by the driver, by the attempt itself, or in the end by the lease.
 - When an attempt returns, everything that it wrote is durable.
 - Rows are read while earlier ones are on their way; what is on its way is bounded by the client's settings.
-
-`df.write.format("segmentstore")`: all rows of a write, once, together.
-
-With txnAppId and txnVersion a write that is repeated (the same version, or an older one) adds nothing, for as long as
-the stream lives. Without them every write is one of its own; it is still whole or not there.
-
-`df.writeStream.format("segmentstore")`: each micro-batch once, under the query's id and the batch's number.
-
-The query's id stands in the checkpoint. A query that is started again from it replays the batch that it had not written
-down, with other stages: the stream knows the batch by its number, and the replay adds nothing.
 """
 
 import asyncio
@@ -50,6 +50,12 @@ from segmentstore.spark.sink.event_encoder import blocks_of, check_columns, rows
 from segmentstore.spark.sink.sink_options import SinkContent, SinkOptions, parse_sink_options
 from segmentstore.spark.streams.segment_graph import StreamMissingError
 
+_SLICE_BYTES = 64 << 20
+_ABORTS_AT_ONCE = 16
+_COMMIT_SECONDS = 3600.0
+"""A commit takes seconds, and longer while its store is recovering; giving up earlier would only repeat it."""
+_QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
@@ -61,60 +67,6 @@ class SinkPlan:
     as_records: bool
     routing_key_column: str
     lease_seconds: float
-
-
-def make_plan(options: SinkOptions) -> SinkPlan:
-    """Look at the stream, or create it if it is missing and the options say so.
-
-    Raises StreamMissingError; InvalidRequestError if the content does not fit the stream; and what the client raises.
-    """
-    with LoopRunner() as runner:
-        return runner.run(_plan(options))
-
-
-async def _plan(options: SinkOptions) -> SinkPlan:
-    async with connect(options.controller) as store:
-        config = await _config(store, options)
-    holds_records = RECORD_TAG in config.tags
-    if holds_records and options.content is SinkContent.RAW:
-        raise InvalidRequestError(
-            f"the stream holds records and content=raw would write something else "
-            f"stream={options.stream_name!r}"
-        )
-    return SinkPlan(
-        controller=options.controller,
-        stream=options.stream_name,
-        as_records=holds_records or options.content is SinkContent.RECORD,
-        routing_key_column=options.routing_key_column,
-        lease_seconds=options.staging_lease_seconds,
-    )
-
-
-async def _config(store: Store, options: SinkOptions) -> StreamConfig:
-    stream = store.stream(options.stream_name)
-    try:
-        return await stream.config()
-    except NotFoundError as error:
-        if not options.create_if_missing:
-            raise StreamMissingError(
-                f"there is no such stream; createIfMissing=true creates it "
-                f"stream={options.stream_name!r}"
-            ) from error
-    if options.scope not in await store.scopes():
-        # Another job may be faster; the stream may still be missing then.
-        with suppress(AlreadyExistsError):
-            await store.scope(options.scope).create()
-    try:
-        await stream.create(options.stream_config)
-    except AlreadyExistsError:
-        return await stream.config()
-    return options.stream_config
-
-
-_SLICE_BYTES = 64 << 20
-_ABORTS_AT_ONCE = 16
-_COMMIT_SECONDS = 3600.0
-"""A commit takes seconds, and longer while its store is recovering; giving up earlier would only repeat it."""
 
 
 @dataclass(frozen=True)
@@ -130,143 +82,24 @@ class StagedCommitMessage(WriterCommitMessage):
     """Of the streaming query that the task belongs to."""
 
 
-def stage_rows(
-    plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, wall_clock: WallClock, query_id: str = ""
-) -> StagedCommitMessage:
-    """Write all rows of one attempt. Raises SegmentStoreError, and what the iterator raises."""
-    with LoopRunner() as runner:
-        work = _stage_rows(plan, batches, wall_clock, query_id, runner.executor)
-        return runner.run(work)
-
-
-def commit_stages(
-    plan: SinkPlan,
-    messages: Sequence[WriterCommitMessage | None],
-    *,
-    application_id: str,
-    version: int,
-    forgettable: bool = False,
-) -> bool:
-    """Commit everything that the attempts staged, as one; whether it added something. Raises SegmentStoreError.
-
-    Returns when all of it can be read. A replay adds nothing.
-    """
-    stages = _stages_of(messages)
-    if not stages and forgettable:
-        return False
-    with LoopRunner() as runner:
-        return runner.run(_commit(plan, stages, application_id, version, forgettable))
-
-
-def abort_stages(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Throw away what was staged. Of stages that were committed nothing changes. Raises SegmentStoreError."""
-    stages = _stages_of(messages)
-    if stages:
-        with LoopRunner() as runner:
-            runner.run(_abort(plan, stages))
-
-
-async def _stage_rows(
-    plan: SinkPlan,
-    batches: Iterator[pa.RecordBatch],
-    wall_clock: WallClock,
-    query_id: str,
-    executor: Executor,
-) -> StagedCommitMessage:
-    loop = asyncio.get_running_loop()
-    batch = await loop.run_in_executor(executor, next, batches, None)
-    while batch is not None and not len(batch):
-        batch = await loop.run_in_executor(executor, next, batches, None)
-    if batch is None:
-        return StagedCommitMessage("", 0, 0, query_id)
-    settings = ClientSettings()
-    async with connect(plan.controller, settings=settings) as store:
-        staged = store.stream(plan.stream).staged()
-        stage = await staged.begin(lease_seconds=plan.lease_seconds)
-        rows = size_bytes = 0
-        try:
-            async with stage:
-                while batch is not None:
-                    for piece in _slices(batch):
-                        size_bytes += await _write(
-                            plan, stage, piece, wall_clock.now_ms(), settings.block_bytes_max
-                        )
-                    rows += len(batch)
-                    batch = await loop.run_in_executor(executor, next, batches, None)
-        except BaseException:
-            await _abort_quietly(staged, stage.id)
-            raise
-        return StagedCommitMessage(stage.id, rows, size_bytes, query_id)
-
-
-async def _write(
-    plan: SinkPlan, stage: Stage, batch: pa.RecordBatch, now_ms: int, block_bytes: int
-) -> int:
-    rows = rows_of(batch, routing_key_column=plan.routing_key_column, now_ms=now_ms)
-    size_bytes = 0
-    for block in blocks_of(rows, stage.ranges, as_records=plan.as_records, block_bytes=block_bytes):
-        size_bytes += len(block.content)
-        await stage.write(block.segment_id, block.content, events=block.events)
-    return size_bytes
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts whose columns fit Arrow's 32-bit offsets by far, if rows are not extremely uneven."""
-    parts = -(-batch.nbytes // _SLICE_BYTES) or 1
-    rows = max(1, -(-len(batch) // parts))
-    for start in range(0, len(batch), rows):
-        yield batch.slice(start, rows)
-
-
-async def _commit(
-    plan: SinkPlan, stages: Sequence[str], application_id: str, version: int, forgettable: bool
-) -> bool:
-    async with connect(plan.controller) as store:
-        committed = (
-            await store.stream(plan.stream)
-            .staged()
-            .commit(
-                application_id,
-                version,
-                stages,
-                forgettable=forgettable,
-                wait_seconds=_COMMIT_SECONDS,
-            )
-        )
-    return not committed.is_duplicate
-
-
-async def _abort(plan: SinkPlan, stages: Sequence[str]) -> None:
-    async with connect(plan.controller) as store:
-        staged = store.stream(plan.stream).staged()
-        for start in range(0, len(stages), _ABORTS_AT_ONCE):
-            some = stages[start : start + _ABORTS_AT_ONCE]
-            await asyncio.gather(*(_abort_quietly(staged, each) for each in some))
-
-
-async def _abort_quietly(staged: StagedTransactions, stage_id: str) -> None:
-    try:
-        await staged.abort(stage_id)
-    except SegmentStoreError:
-        # The lease ends the stage as well.
-        return
-
-
-def _stages_of(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    """In the order of the partitions; a failed task has no message."""
-    return [
-        message.stage_id
-        for message in messages
-        if isinstance(message, StagedCommitMessage) and message.stage_id
-    ]
-
-
 def make_batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> "SegmentStoreBatchWriter":
     """On the driver. Raises InvalidRequestError, StreamMissingError, and what the client raises."""
     parsed = checked_options(options, schema, overwrite)
     return SegmentStoreBatchWriter(make_plan(parsed), parsed, random=system_random())
+
+
+def make_stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> "SegmentStoreStreamWriter":
+    """On the driver. Raises InvalidRequestError, StreamMissingError, and what the client raises."""
+    parsed = checked_options(options, schema, overwrite)
+    if parsed.transaction_app_id:
+        raise InvalidRequestError(
+            "txnAppId and txnVersion are for batch writes; a streaming query has an id and numbers of its own"
+        )
+    return SegmentStoreStreamWriter(make_plan(parsed))
 
 
 def checked_options(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
@@ -313,21 +146,6 @@ class SegmentStoreBatchWriter(DataSourceArrowWriter):
         abort_stages(self._plan, messages)
 
 
-_QUERY_ID = "sql.streaming.queryId"
-
-
-def make_stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> "SegmentStoreStreamWriter":
-    """On the driver. Raises InvalidRequestError, StreamMissingError, and what the client raises."""
-    parsed = checked_options(options, schema, overwrite)
-    if parsed.transaction_app_id:
-        raise InvalidRequestError(
-            "txnAppId and txnVersion are for batch writes; a streaming query has an id and numbers of its own"
-        )
-    return SegmentStoreStreamWriter(make_plan(parsed))
-
-
 class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
     """Made on the driver, copied into every task and into whatever process commits."""
 
@@ -337,7 +155,7 @@ class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task of a micro-batch."""
         context = TaskContext.get()
-        query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        query_id = context.getLocalProperty(_QUERY_ID_PROPERTY) if context is not None else None
         if not query_id:
             raise InvalidRequestError("a task of a streaming write does not know its query's id")
         return stage_rows(self._plan, iterator, wall_clock=SystemWallClock(), query_id=query_id)
@@ -359,3 +177,182 @@ class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
     ) -> None:
         """The micro-batch has failed, maybe behind its commit: what was committed stays."""
         abort_stages(self._plan, messages)
+
+
+def make_plan(options: SinkOptions) -> SinkPlan:
+    """Look at the stream, or create it if it is missing and the options say so.
+
+    Raises StreamMissingError; InvalidRequestError if the content does not fit the stream; and what the client raises.
+    """
+    with LoopRunner() as runner:
+        return runner.run(_make_plan(options))
+
+
+async def _make_plan(options: SinkOptions) -> SinkPlan:
+    async with connect(options.controller) as store:
+        config = await _find_or_create_stream(store, options)
+    holds_records = RECORD_TAG in config.tags
+    if holds_records and options.content is SinkContent.RAW:
+        raise InvalidRequestError(
+            f"the stream holds records and content=raw would write something else "
+            f"stream={options.stream_name!r}"
+        )
+    return SinkPlan(
+        controller=options.controller,
+        stream=options.stream_name,
+        as_records=holds_records or options.content is SinkContent.RECORD,
+        routing_key_column=options.routing_key_column,
+        lease_seconds=options.staging_lease_seconds,
+    )
+
+
+async def _find_or_create_stream(store: Store, options: SinkOptions) -> StreamConfig:
+    stream = store.stream(options.stream_name)
+    try:
+        return await stream.config()
+    except NotFoundError as error:
+        if not options.create_if_missing:
+            raise StreamMissingError(
+                f"there is no such stream; createIfMissing=true creates it "
+                f"stream={options.stream_name!r}"
+            ) from error
+    if options.scope not in await store.scopes():
+        # Another job may be faster; the stream may still be missing then.
+        with suppress(AlreadyExistsError):
+            await store.scope(options.scope).create()
+    try:
+        await stream.create(options.stream_config)
+    except AlreadyExistsError:
+        return await stream.config()
+    return options.stream_config
+
+
+def stage_rows(
+    plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, wall_clock: WallClock, query_id: str = ""
+) -> StagedCommitMessage:
+    """Write all rows of one attempt. Raises SegmentStoreError, and what the iterator raises."""
+    with LoopRunner() as runner:
+        work = _stage_rows(plan, batches, wall_clock, query_id, runner.executor)
+        return runner.run(work)
+
+
+async def _stage_rows(
+    plan: SinkPlan,
+    batches: Iterator[pa.RecordBatch],
+    wall_clock: WallClock,
+    query_id: str,
+    executor: Executor,
+) -> StagedCommitMessage:
+    loop = asyncio.get_running_loop()
+    batch = await loop.run_in_executor(executor, next, batches, None)
+    while batch is not None and not len(batch):
+        batch = await loop.run_in_executor(executor, next, batches, None)
+    if batch is None:
+        return StagedCommitMessage("", 0, 0, query_id)
+    settings = ClientSettings()
+    async with connect(plan.controller, settings=settings) as store:
+        staged = store.stream(plan.stream).staged()
+        stage = await staged.begin(lease_seconds=plan.lease_seconds)
+        rows = size_bytes = 0
+        try:
+            async with stage:
+                while batch is not None:
+                    for piece in _slices_of(batch):
+                        size_bytes += await _write_slice(
+                            plan, stage, piece, wall_clock.now_ms(), settings.block_bytes_max
+                        )
+                    rows += len(batch)
+                    batch = await loop.run_in_executor(executor, next, batches, None)
+        except BaseException:
+            await _abort_stage_quietly(staged, stage.id)
+            raise
+        return StagedCommitMessage(stage.id, rows, size_bytes, query_id)
+
+
+async def _write_slice(
+    plan: SinkPlan, stage: Stage, batch: pa.RecordBatch, now_ms: int, block_bytes: int
+) -> int:
+    rows = rows_of(batch, routing_key_column=plan.routing_key_column, now_ms=now_ms)
+    size_bytes = 0
+    for block in blocks_of(rows, stage.ranges, as_records=plan.as_records, block_bytes=block_bytes):
+        size_bytes += len(block.content)
+        await stage.write(block.segment_id, block.content, events=block.events)
+    return size_bytes
+
+
+def _slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Parts whose columns fit Arrow's 32-bit offsets by far, if rows are not extremely uneven."""
+    parts = -(-batch.nbytes // _SLICE_BYTES) or 1
+    rows = max(1, -(-len(batch) // parts))
+    for start in range(0, len(batch), rows):
+        yield batch.slice(start, rows)
+
+
+def commit_stages(
+    plan: SinkPlan,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    application_id: str,
+    version: int,
+    forgettable: bool = False,
+) -> bool:
+    """Commit everything that the attempts staged, as one; whether it added something. Raises SegmentStoreError.
+
+    Returns when all of it can be read. A replay adds nothing.
+    """
+    stages = _stage_ids(messages)
+    if not stages and forgettable:
+        return False
+    with LoopRunner() as runner:
+        return runner.run(_commit_stages(plan, stages, application_id, version, forgettable))
+
+
+async def _commit_stages(
+    plan: SinkPlan, stages: Sequence[str], application_id: str, version: int, forgettable: bool
+) -> bool:
+    async with connect(plan.controller) as store:
+        committed = (
+            await store.stream(plan.stream)
+            .staged()
+            .commit(
+                application_id,
+                version,
+                stages,
+                forgettable=forgettable,
+                wait_seconds=_COMMIT_SECONDS,
+            )
+        )
+    return not committed.is_duplicate
+
+
+def abort_stages(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Throw away what was staged. Of stages that were committed nothing changes. Raises SegmentStoreError."""
+    stages = _stage_ids(messages)
+    if stages:
+        with LoopRunner() as runner:
+            runner.run(_abort_stages(plan, stages))
+
+
+async def _abort_stages(plan: SinkPlan, stages: Sequence[str]) -> None:
+    async with connect(plan.controller) as store:
+        staged = store.stream(plan.stream).staged()
+        for start in range(0, len(stages), _ABORTS_AT_ONCE):
+            some = stages[start : start + _ABORTS_AT_ONCE]
+            await asyncio.gather(*(_abort_stage_quietly(staged, each) for each in some))
+
+
+async def _abort_stage_quietly(staged: StagedTransactions, stage_id: str) -> None:
+    try:
+        await staged.abort(stage_id)
+    except SegmentStoreError:
+        # The lease ends the stage as well.
+        return
+
+
+def _stage_ids(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    """In the order of the partitions; a failed task has no message."""
+    return [
+        message.stage_id
+        for message in messages
+        if isinstance(message, StagedCommitMessage) and message.stage_id
+    ]

@@ -1,15 +1,10 @@
-"""How much of which segment goes into the next micro-batch. Pure.
+"""Where the next micro-batch ends, and which bytes one consists of. Knows nothing of Spark.
 
-Invariants:
-
-- Every segment with something to read gets a share of at least 1, so none starves behind a large one. What a share of 1
-  means is decided where events are known: at least one whole event.
-- Beyond that the limit is divided in proportion to what waits; shares together exceed the limit only if there are more
-  segments than it has units.
-- Nobody gets more than waits for him, and what he does not need is divided among the others.
-- The same input gives the same shares, whatever the order of the mapping.
-
-Micro-batches over streams: where the next one ends, and which bytes one consists of. Knows nothing of Spark.
+    what waits in each segment
+        -> `TriggerDelay`: whether a batch is worth its cost now
+        -> `fair_shares`: how much of which segment
+        -> `SegmentBoundaries`: the place between two events up to there
+        -> the end of the batch
 
 Invariants:
 
@@ -17,7 +12,11 @@ Invariants:
   whatever process it is asked for, as long as they are stored: nothing else is remembered.
 - A batch never holds a segment together with one that follows it: what one batch holds may be read in any order.
 - A position that changes nothing is not given: without events to read the end of a batch is its start.
-- Every segment with a whole event that may be read is in the batch; the limits are divided by `fair_shares`.
+- Every segment with a whole event that may be read is in the batch: it gets a share of at least 1, so none starves
+  behind a large one. What a share of 1 means is decided where events are known: at least one whole event.
+- Beyond that a limit is divided in proportion to what waits; shares together exceed the limit only if there are more
+  segments than it has units. No segment gets more than waits in it, and what it does not need is divided among the
+  others. The same input gives the same shares, whatever the order of the mapping.
 - A stream that appears while a scope is read is first entered in a position and read from the batch after it, so that
   its beginning is a part of the checkpoint.
 - What is lost is told to `DataLossPolicy` before it is passed over.
@@ -42,33 +41,17 @@ from segmentstore.spark.streams.segment_graph import (
     StreamSegmentMetadata,
 )
 
+_TRUNCATIONS_MAX: Final = 3
+"""Times that retention may overtake one look at the streams."""
+_SEGMENTS_AT_ONCE: Final = 16
+"""Segments whose boundaries are looked up side by side."""
+
 Key = TypeVar("Key", int, tuple[str, int])
 """A segment: its id, or its stream and its id."""
 
-
-def fair_shares(waiting: Mapping[Key, int], limit: int) -> dict[Key, int]:
-    """For each segment how many of its waiting units (bytes or events) may be read now; `limit` >= 1.
-
-    Segments with nothing waiting are left out. O(n log n).
-    """
-    wanted = {key: waiting[key] for key in sorted(waiting) if waiting[key] > 0}
-    total = sum(wanted.values())
-    if total <= limit:
-        return wanted
-    # The first unit of everybody comes off the limit, the rest is divided by what then still waits.
-    rest = max(0, limit - len(wanted))
-    still_waiting = total - len(wanted)
-    shares: dict[Key, int] = {}
-    remainders: list[tuple[int, Key]] = []
-    for key, amount in wanted.items():
-        share, remainder = divmod(rest * (amount - 1), still_waiting) if still_waiting else (0, 0)
-        shares[key] = 1 + share
-        remainders.append((-remainder, key))
-    left = rest - sum(share - 1 for share in shares.values())
-    # The largest remainders get one more. They are above 0, so the exact share was not whole and one more still fits.
-    for _, key in sorted(remainders)[:left]:
-        shares[key] += 1
-    return shares
+SegmentKey: TypeAlias = tuple[str, int]
+"""A stream's name and the id of a segment in it."""
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,37 +64,22 @@ class TriggerSettings:
     """After so long a batch comes, however small."""
 
 
-class TriggerDelay:
-    """Holds small batches back until enough waits or enough time has passed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Of one micro-batch; None: no limit."""
 
-    def __init__(self, settings: TriggerSettings) -> None:
-        self._settings = settings
-        self._last: float | None = None
-
-    def admits(self, waiting_bytes: int, *, now: float) -> bool:
-        """Whether a batch comes now; `now` in seconds of a clock that never goes back.
-
-        The first one always does: how long its bytes have waited before a restart nobody knows.
-        """
-        if waiting_bytes <= 0:
-            return False
-        settings = self._settings
-        due = self._last is None or now - self._last >= settings.delay_seconds_max
-        if not due and waiting_bytes < settings.bytes_min:
-            return False
-        self._last = now
-        return True
+    bytes_max: int | None = None
+    rows_max: int | None = None
 
 
-SegmentKey: TypeAlias = tuple[str, int]
-"""A stream's name and the id of a segment in it."""
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """A part of a batch."""
 
-Answer = TypeVar("Answer")
-
-_TRUNCATIONS_MAX: Final = 3
-"""Times that retention may overtake one look at the streams."""
-_SEGMENTS_AT_ONCE: Final = 16
-"""Segments whose boundaries are looked up side by side."""
+    stream: StreamMetadata
+    segment: StreamSegmentMetadata
+    start: int
+    end: int
 
 
 class SegmentBoundaries(Protocol):
@@ -143,24 +111,6 @@ class MicroBatchSource(Protocol):
 
     async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
         """What became of a segment that retention removed; None if nobody knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """Of one micro-batch; None: no limit."""
-
-    bytes_max: int | None = None
-    rows_max: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRange:
-    """A part of a batch."""
-
-    stream: StreamMetadata
-    segment: StreamSegmentMetadata
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +299,7 @@ class MicroBatchPlanner:
                 by_key[key], key, share=shares[key], numbered=limits.rows_max is not None
             )
 
-        found = await _each(list(shares), end_of)
+        found = await _for_each_segment(list(shares), end_of)
         found = {key: pair for key, pair in found.items() if pair[1].offset > pair[0].offset}
         if limits.rows_max is not None:
             found = await self._within_rows(by_key, found, limits.rows_max)
@@ -387,7 +337,7 @@ class MicroBatchPlanner:
             boundaries = self._source.boundaries(by_key[key].stream.by_id[key[1]])
             return start, await boundaries.after_events(start, count=shares[key], end=end)
 
-        return await _each(list(shares), end_of)
+        return await _for_each_segment(list(shares), end_of)
 
 
 def _clipped(stream: StreamMetadata, frozen: StreamMetadata) -> StreamMetadata:
@@ -415,7 +365,54 @@ def _events_in(start: Boundary, end: Boundary) -> int:
     return end.event_number - start.event_number
 
 
-async def _each(
+class TriggerDelay:
+    """Holds small batches back until enough waits or enough time has passed."""
+
+    def __init__(self, settings: TriggerSettings) -> None:
+        self._settings = settings
+        self._last: float | None = None
+
+    def admits(self, waiting_bytes: int, *, now: float) -> bool:
+        """Whether a batch comes now; `now` in seconds of a clock that never goes back.
+
+        The first one always does: how long its bytes have waited before a restart nobody knows.
+        """
+        if waiting_bytes <= 0:
+            return False
+        settings = self._settings
+        due = self._last is None or now - self._last >= settings.delay_seconds_max
+        if not due and waiting_bytes < settings.bytes_min:
+            return False
+        self._last = now
+        return True
+
+
+def fair_shares(waiting: Mapping[Key, int], limit: int) -> dict[Key, int]:
+    """For each segment how many of its waiting units (bytes or events) may be read now; `limit` >= 1.
+
+    Segments with nothing waiting are left out. O(n log n).
+    """
+    wanted = {key: waiting[key] for key in sorted(waiting) if waiting[key] > 0}
+    total = sum(wanted.values())
+    if total <= limit:
+        return wanted
+    # The first unit of everybody comes off the limit, the rest is divided by what then still waits.
+    rest = max(0, limit - len(wanted))
+    still_waiting = total - len(wanted)
+    shares: dict[Key, int] = {}
+    remainders: list[tuple[int, Key]] = []
+    for key, amount in wanted.items():
+        share, remainder = divmod(rest * (amount - 1), still_waiting) if still_waiting else (0, 0)
+        shares[key] = 1 + share
+        remainders.append((-remainder, key))
+    left = rest - sum(share - 1 for share in shares.values())
+    # The largest remainders get one more. They are above 0, so the exact share was not whole and one more still fits.
+    for _, key in sorted(remainders)[:left]:
+        shares[key] += 1
+    return shares
+
+
+async def _for_each_segment(
     keys: Sequence[SegmentKey], work: Callable[[SegmentKey], Awaitable[Answer]]
 ) -> dict[SegmentKey, Answer]:
     """The work of every key, a few at a time; results in the order of the keys. The first failure ends it."""

@@ -1,4 +1,8 @@
-"""What a streaming query reads, as its batches need it: maps, boundaries and edges over an opened StreamSource.
+"""The streaming reader as Spark calls it, and the opened query behind it: what it reads, where it begins and ends.
+
+Spark hands positions in and out, gets ranges for the tasks, and says what was committed. It keeps one reader for the
+life of a query in a process beside the driver, and makes others from its pickle for the tasks. So what is open (a loop,
+Tier 2, connections) is opened with the first call that needs it and never travels.
 
 Where a query begins and ends, in words of the options:
 
@@ -11,19 +15,11 @@ Where a query begins and ends, in words of the options:
 
 Invariants:
 
+- The position that Spark keeps in its checkpoint is all that a query remembers: after a restart `partitions` is called
+  with two of them, before anything else, and gives the same events.
 - A beginning or an end that is found by time or at the tail lies between two events.
 - The end of a query is decided once, when its first batch is made; one that lies in the future, when its time has come:
   until then nothing that is there can be behind it.
-
-The streaming reader as Spark calls it: positions in and out, ranges for the tasks, and what is told to the store.
-
-Spark keeps one reader for the life of a query in a process beside the driver, and makes others from its pickle for the
-tasks. So what is open (a loop, Tier 2, connections) is opened with the first call that needs it and never travels.
-
-Invariants:
-
-- The position that Spark keeps in its checkpoint is all that a query remembers: after a restart `partitions` is called
-  with two of them, before anything else, and gives the same events.
 - `commit` is advisory, and not called for the last batch of a query: nothing depends on it.
 """
 
@@ -41,7 +37,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
 from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
@@ -79,156 +75,12 @@ if TYPE_CHECKING:
     from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 
 
-class StreamingQuerySource:
-    """The streams of one query. Raises what StreamSource raises."""
-
-    def __init__(self, source: StreamSource, *, wall_clock: WallClock) -> None:
-        self._source = source
-        self._wall_clock = wall_clock
-        self._is_bytes: dict[str, bool] = {}
-
-    async def maps(self) -> Mapping[str, StreamMetadata]:
-        """Every stream as it is now, by `scope/stream`; a single segment by its own name."""
-        maps = await self._source.selected_streams()
-        for each in maps:
-            is_bytes = self._source.content_of(each) is Content.BYTES
-            self._is_bytes.update((segment.name, is_bytes) for segment in each.segments)
-        segment = self._source.options.segment
-        return {segment or f"{each.scope}/{each.stream}": each for each in maps}
-
-    def boundaries(self, segment: StreamSegmentMetadata) -> SegmentBoundaries:
-        if self._is_bytes.get(segment.name, False):
-            return ByteBoundaries()
-        return EventBoundaries(StoredSegment(self._source, segment))
-
-    async def start_of(self, stream: StreamMetadata) -> Cut:
-        options = self._source.options
-        text = options.starting_offsets or LATEST
-        if options.starting_timestamp_ms is None:
-            position = position_of(text)
-            if position is not None:
-                named = _named(position, position.starts_in(stream))
-                return SegmentGraph.of(stream).later_of(stream.head, named)
-        starts = await self._source.starts(stream, default=LATEST)
-        return await self._at_boundaries(stream, frontier_of(stream, starts))
-
-    async def stop_of(self, stream: StreamMetadata) -> Cut | None:
-        options = self._source.options
-        if options.ending_timestamp_ms is None:
-            if not options.ending_offsets:
-                return None
-            position = position_of(options.ending_offsets)
-            if position is not None:
-                return _named(position, position.ends_in(stream))
-        elif self._wall_clock.now_ms() < options.ending_timestamp_ms:
-            return None
-        return await self._at_boundaries(
-            stream, frontier_of(stream, await self._source.ends(stream))
-        )
-
-    async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
-        """From the records in Tier 2; nothing is known of a segment without a stream, or without Tier 2."""
-        view = self._source.view
-        if view is None or self._source.options.segment:
-            return None
-        scope, _, name = stream.partition("/")
-        table = await Tier2StreamCatalog(view).scope_table(scope)
-        value = (await table.get([record_keys.sealed(name, segment_id)]))[0]
-        return SealedSegmentRecord.decode(value) if value else None
-
-    async def _at_boundaries(self, stream: StreamMetadata, cut: Cut) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for segment_id, offset in cut.items():
-            segment = stream.by_id[segment_id]
-            start = Boundary(segment.start_offset, None)
-            if offset > start.offset:
-                boundaries = self.boundaries(segment)
-                start = await boundaries.at_most(start, target=offset, end=offset)
-            found[segment_id] = start.offset
-        return found
-
-
-class StoredSegment:
-    """SegmentContent over Tier 2 and, behind its end, the service."""
-
-    def __init__(self, source: StreamSource, segment: StreamSegmentMetadata) -> None:
-        self._source = source
-        self._segment = segment
-
-    @property
-    def name(self) -> str:
-        return self._segment.name
-
-    @property
-    def start_offset(self) -> int:
-        return self._segment.start_offset
-
-    @property
-    def published_end(self) -> int:
-        return self._segment.published_end
-
-    async def blocks(self, start: int, end: int) -> AsyncGenerator[StoredBlock, None]:
-        container, record = await self._published()
-        async with aclosing(container.list_blocks(record.segment_id, start, end)) as blocks:
-            async for block in blocks:
-                yield block
-
-    async def read(self, offset: int, length: int) -> bytes:
-        if offset < self._segment.published_end:
-            container, record = await self._published()
-            wanted = min(length, self._segment.published_end - offset)
-            found = await container.read(record.segment_id, offset, wanted)
-            return bytes(found.content[offset - found.offset :][:wanted])
-        assert self._source.store is not None, f"a tail without a service {self._segment}"
-        return await self._source.store.segment(self.name).read(offset, length)
-
-    async def _published(self) -> tuple[ContainerReader, SegmentRecord]:
-        view = self._source.view
-        assert view is not None, f"published without Tier 2 {self._segment}"
-        container = await view.container(self._segment.container_id)
-        record = None if container is None else await container.find(self.name)
-        if container is None or record is None:
-            raise SegmentNotFoundError(self.name)
-        return container, record
-
-
-class ByteBoundaries:
-    """Of a segment without events: a batch may end anywhere."""
-
-    async def number_at(self, offset: int) -> Boundary:
-        return Boundary(offset, None)
-
-    async def at_most(self, start: Boundary, *, target: int, end: int) -> Boundary:
-        return Boundary(max(start.offset, min(target, end)), None)
-
-    async def after_events(self, start: Boundary, *, count: int, end: Boundary) -> Boundary:  # noqa: ARG002
-        """There are no events to count."""
-        return end
-
-
-def frontier_of(stream: StreamMetadata, offsets: Cut) -> dict[int, int]:
-    """The cut of what is reached first, given an offset for every segment. O(segments^2) at worst."""
-    order = SegmentGraph.of(stream)
-    cut = {each: offsets[each] for each in stream.head if each in offsets}
-    while True:
-        opened = order.opened(cut)
-        after = {each: offset if each in cut else offsets[each] for each, offset in opened.items()}
-        if after == cut:
-            return cut
-        cut = after
-
-
-def _named(position: Position, resolved: Mapping[int, int]) -> dict[int, int]:
-    """What a position names, its words for "earliest" and "latest" resolved; segments that are gone as they are."""
-    return {each: resolved.get(each, offset) for each, offset in position.offsets.items()}
-
-
 class SegmentStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's reader. Its methods raise DataLossError, StreamMissingError, StorageError, ClientError."""
 
     def __init__(self, options: SourceOptions) -> None:
         """Raises InvalidRequestError for options that a stream cannot have."""
-        _check(options)
+        _check_stream_options(options)
         self._options = options
         self._settings = read_settings(options)
         self._query: _OpenQuery | None = None
@@ -310,6 +162,21 @@ class SegmentStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return decode_offset(content, single=self._single)
 
 
+def _check_stream_options(options: SourceOptions) -> None:
+    if options.metadata:
+        raise InvalidRequestError(
+            "a metadata table is read in a batch: spark.read, not spark.readStream"
+        )
+    if options.checkpoint_group and not (options.uses_service and options.scope):
+        raise InvalidRequestError(
+            "checkpointGroup tells the service how far a query of streams came: it needs controller and scope"
+        )
+    if options.content is Content.BYTES and options.max_rows_per_trigger is not None:
+        raise InvalidRequestError(
+            "maxRowsPerTrigger counts events; a segment of bytes has none: use maxBytesPerTrigger"
+        )
+
+
 class _OpenQuery:
     """What a reader holds open between Spark's calls."""
 
@@ -383,16 +250,145 @@ def _publisher_of(options: SourceOptions) -> "ProgressPublisher":
     )
 
 
-def _check(options: SourceOptions) -> None:
-    if options.metadata:
-        raise InvalidRequestError(
-            "a metadata table is read in a batch: spark.read, not spark.readStream"
+class StreamingQuerySource:
+    """The streams of one query. Raises what StreamSource raises."""
+
+    def __init__(self, source: StreamSource, *, wall_clock: WallClock) -> None:
+        self._source = source
+        self._wall_clock = wall_clock
+        self._is_bytes: dict[str, bool] = {}
+
+    async def maps(self) -> Mapping[str, StreamMetadata]:
+        """Every stream as it is now, by `scope/stream`; a single segment by its own name."""
+        maps = await self._source.selected_streams()
+        for each in maps:
+            is_bytes = self._source.content_of(each) is Content.BYTES
+            self._is_bytes.update((segment.name, is_bytes) for segment in each.segments)
+        segment = self._source.options.segment
+        return {segment or f"{each.scope}/{each.stream}": each for each in maps}
+
+    def boundaries(self, segment: StreamSegmentMetadata) -> SegmentBoundaries:
+        if self._is_bytes.get(segment.name, False):
+            return ByteBoundaries()
+        return EventBoundaries(StoredSegment(self._source, segment))
+
+    async def start_of(self, stream: StreamMetadata) -> Cut:
+        options = self._source.options
+        text = options.starting_offsets or LATEST
+        if options.starting_timestamp_ms is None:
+            position = position_of(text)
+            if position is not None:
+                named = _named_offsets(position, position.starts_in(stream))
+                return SegmentGraph.of(stream).later_of(stream.head, named)
+        starts = await self._source.starts(stream, default=LATEST)
+        return await self._at_boundaries(stream, frontier_of(stream, starts))
+
+    async def stop_of(self, stream: StreamMetadata) -> Cut | None:
+        options = self._source.options
+        if options.ending_timestamp_ms is None:
+            if not options.ending_offsets:
+                return None
+            position = position_of(options.ending_offsets)
+            if position is not None:
+                return _named_offsets(position, position.ends_in(stream))
+        elif self._wall_clock.now_ms() < options.ending_timestamp_ms:
+            return None
+        return await self._at_boundaries(
+            stream, frontier_of(stream, await self._source.ends(stream))
         )
-    if options.checkpoint_group and not (options.uses_service and options.scope):
-        raise InvalidRequestError(
-            "checkpointGroup tells the service how far a query of streams came: it needs controller and scope"
-        )
-    if options.content is Content.BYTES and options.max_rows_per_trigger is not None:
-        raise InvalidRequestError(
-            "maxRowsPerTrigger counts events; a segment of bytes has none: use maxBytesPerTrigger"
-        )
+
+    async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
+        """From the records in Tier 2; nothing is known of a segment without a stream, or without Tier 2."""
+        view = self._source.view
+        if view is None or self._source.options.segment:
+            return None
+        scope, _, name = stream.partition("/")
+        table = await Tier2StreamCatalog(view).scope_table(scope)
+        value = (await table.get([record_keys.sealed(name, segment_id)]))[0]
+        return SealedSegmentRecord.decode(value) if value else None
+
+    async def _at_boundaries(self, stream: StreamMetadata, cut: Cut) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for segment_id, offset in cut.items():
+            segment = stream.by_id[segment_id]
+            start = Boundary(segment.start_offset, None)
+            if offset > start.offset:
+                boundaries = self.boundaries(segment)
+                start = await boundaries.at_most(start, target=offset, end=offset)
+            found[segment_id] = start.offset
+        return found
+
+
+def _named_offsets(position: Position, resolved: Mapping[int, int]) -> dict[int, int]:
+    """What a position names, its words for "earliest" and "latest" resolved; segments that are gone as they are."""
+    return {each: resolved.get(each, offset) for each, offset in position.offsets.items()}
+
+
+def frontier_of(stream: StreamMetadata, offsets: Cut) -> dict[int, int]:
+    """The cut of what is reached first, given an offset for every segment. O(segments^2) at worst."""
+    order = SegmentGraph.of(stream)
+    cut = {each: offsets[each] for each in stream.head if each in offsets}
+    while True:
+        opened = order.opened(cut)
+        after = {each: offset if each in cut else offsets[each] for each, offset in opened.items()}
+        if after == cut:
+            return cut
+        cut = after
+
+
+class StoredSegment:
+    """SegmentContent over Tier 2 and, behind its end, the service."""
+
+    def __init__(self, source: StreamSource, segment: StreamSegmentMetadata) -> None:
+        self._source = source
+        self._segment = segment
+
+    @property
+    def name(self) -> str:
+        return self._segment.name
+
+    @property
+    def start_offset(self) -> int:
+        return self._segment.start_offset
+
+    @property
+    def published_end(self) -> int:
+        return self._segment.published_end
+
+    async def blocks(self, start: int, end: int) -> AsyncGenerator[StoredBlock, None]:
+        container, record = await self._published()
+        async with aclosing(container.list_blocks(record.segment_id, start, end)) as blocks:
+            async for block in blocks:
+                yield block
+
+    async def read(self, offset: int, length: int) -> bytes:
+        if offset < self._segment.published_end:
+            container, record = await self._published()
+            wanted = min(length, self._segment.published_end - offset)
+            found = await container.read(record.segment_id, offset, wanted)
+            return bytes(found.content[offset - found.offset :][:wanted])
+        assert self._source.store is not None, f"a tail without a service {self._segment}"
+        return await self._source.store.segment(self.name).read(offset, length)
+
+    async def _published(self) -> tuple[ContainerReader, SegmentRecord]:
+        view = self._source.view
+        assert view is not None, f"published without Tier 2 {self._segment}"
+        container = await view.container(self._segment.container_id)
+        record = None if container is None else await container.find(self.name)
+        if container is None or record is None:
+            raise SegmentNotFoundError(self.name)
+        return container, record
+
+
+class ByteBoundaries:
+    """Of a segment without events: a batch may end anywhere."""
+
+    async def number_at(self, offset: int) -> Boundary:
+        return Boundary(offset, None)
+
+    async def at_most(self, start: Boundary, *, target: int, end: int) -> Boundary:
+        return Boundary(max(start.offset, min(target, end)), None)
+
+    async def after_events(self, start: Boundary, *, count: int, end: Boundary) -> Boundary:  # noqa: ARG002
+        """There are no events to count."""
+        return end

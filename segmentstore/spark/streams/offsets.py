@@ -1,4 +1,6 @@
-"""A position in a stream: an offset for each of some of its segments; and all the words in which users say one.
+"""Positions in streams and every written form of one: the words of options, JSON, stream cuts, and Spark's checkpoint.
+
+A `Position` is an offset for each of some segments of one stream. Users write it, or a word for one, in an option:
 
 | words | meaning |
 |---|---|
@@ -12,19 +14,17 @@ What a position says of segments that it does not name follows from the order of
 - What comes before a named segment is wholly before the position; what follows one is wholly behind it.
 - A segment that is neither counts as unread: a start begins at its first offset, an end takes all of it.
 
-Invariants:
-
-- Offsets are not negative once a position is resolved against a StreamMetadata; they are never checked against lengths here:
-  that is a question of data loss, which the planner answers.
-
-Positions of a query as Spark keeps them in its checkpoint: JSON objects with texts as keys.
+Spark keeps the position of a query in its checkpoint, as a JSON object with texts as keys:
 
     a query of one stream or segment     {"<segment id>": offset, ...}        as `startingOffsets` takes it
     a query of a whole scope             {"<scope>/<stream>": {"<segment id>": offset, ...}, ...}
 
 Invariants:
 
-- Decoding what was encoded gives the same position; equal positions are equal objects, in the order of their keys.
+- Offsets are not negative once a position is resolved against a StreamMetadata. They are never checked against lengths
+  here: that is a question of data loss, which the planner answers.
+- Decoding what was encoded for the checkpoint gives the same position; equal positions are equal objects, in the order
+  of their keys.
 - What Spark hands over comes from a file that a person may have edited: it is refused with a sentence if it is not such
   an object, or one of a query of the other kind.
 """
@@ -39,21 +39,15 @@ from typing import Final, Self, TypeAlias
 
 from segmentstore.codec.stream_names import segment_id_of
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.streams.segment_graph import (
-    Cut,
-    StreamMetadata,
-)
-
-StreamsOffset: TypeAlias = Mapping[str, Cut]
-"""Where a query stands: a cut for every stream that it reads, by name."""
-
+from segmentstore.spark.streams.segment_graph import Cut, StreamMetadata
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
-
-_NUMBER = re.compile(r"[0-9]+")
+_CUT_NUMBER = re.compile(r"[0-9]+")
 _CUT_BYTES_MAX = 4 << 20
 """Of the text of a stream cut: what decompressing one may allocate."""
+StreamsOffset: TypeAlias = Mapping[str, Cut]
+"""Where a query stands: a cut for every stream that it reads, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ class Position:
         for segment in stream.segments:
             offset = self.offsets.get(segment.segment_id)
             if offset is not None:
-                starts[segment.segment_id] = _plain(
+                starts[segment.segment_id] = _resolved(
                     offset, segment.start_offset, segment.end_offset
                 )
             elif segment.segment_id in before:
@@ -108,7 +102,9 @@ class Position:
         for segment in stream.segments:
             offset = self.offsets.get(segment.segment_id)
             if offset is not None:
-                ends[segment.segment_id] = _plain(offset, segment.start_offset, segment.end_offset)
+                ends[segment.segment_id] = _resolved(
+                    offset, segment.start_offset, segment.end_offset
+                )
             elif segment.segment_id in behind and segment.segment_id not in before:
                 ends[segment.segment_id] = segment.start_offset
             else:
@@ -132,7 +128,7 @@ class Position:
         return found
 
 
-def _plain(offset: int, earliest: int, latest: int) -> int:
+def _resolved(offset: int, earliest: int, latest: int) -> int:
     if offset == EARLIEST_OFFSET:
         return earliest
     return latest if offset == LATEST_OFFSET else offset
@@ -157,7 +153,7 @@ def _offsets_of_base64(text: str) -> dict[int, int]:
     version, _, rest = content.partition(":")
     _, _, lists = rest.partition(":")
     numbers, epochs, offsets = (
-        [int(each) for each in _NUMBER.findall(part)] for part in lists.split(":")
+        [int(each) for each in _CUT_NUMBER.findall(part)] for part in lists.split(":")
     )
     if version != "0" or not len(numbers) == len(epochs) == len(offsets):
         raise ValueError(f"bad stream cut version={version!r}")
@@ -174,28 +170,15 @@ def encode_offset(position: StreamsOffset, *, single: str | None) -> dict[str, o
     return {name: _encode_cut(position[name]) for name in sorted(position)}
 
 
+def _encode_cut(cut: Cut) -> dict[str, object]:
+    return {str(segment_id): cut[segment_id] for segment_id in sorted(cut)}
+
+
 def decode_offset(content: Mapping[str, object], *, single: str | None) -> StreamsOffset:
     """From Spark. Raises InvalidRequestError."""
     if single is not None:
         return {single: _decode_cut(content)}
     return {name: _decode_cut(content[name]) for name in sorted(content)}
-
-
-def lag_bytes(*, end_offset: Mapping[str, object], latest_offset: Mapping[str, object]) -> int:
-    """How many stored bytes a query has still before it, from `endOffset` and `latestOffset` of a source's progress."""
-    lag = 0
-    for name, latest in latest_offset.items():
-        reached = end_offset.get(name, 0)
-        if isinstance(latest, Mapping):
-            reached = reached if isinstance(reached, Mapping) else {}
-            lag += lag_bytes(end_offset=reached, latest_offset=latest)
-        elif isinstance(latest, int) and isinstance(reached, int):
-            lag += max(0, latest - reached)
-    return lag
-
-
-def _encode_cut(cut: Cut) -> dict[str, object]:
-    return {str(segment_id): cut[segment_id] for segment_id in sorted(cut)}
 
 
 def _decode_cut(content: object) -> dict[int, int]:
@@ -210,3 +193,16 @@ def _decode_cut(content: object) -> dict[int, int]:
     raise InvalidRequestError(
         f"not a position of this query; was the checkpoint made by one of another stream or scope? given={content!r}"
     )
+
+
+def lag_bytes(*, end_offset: Mapping[str, object], latest_offset: Mapping[str, object]) -> int:
+    """How many stored bytes a query has still before it, from `endOffset` and `latestOffset` of a source's progress."""
+    lag = 0
+    for name, latest in latest_offset.items():
+        reached = end_offset.get(name, 0)
+        if isinstance(latest, Mapping):
+            reached = reached if isinstance(reached, Mapping) else {}
+            lag += lag_bytes(end_offset=reached, latest_offset=latest)
+        elif isinstance(latest, int) and isinstance(reached, int):
+            lag += max(0, latest - reached)
+    return lag

@@ -1,30 +1,27 @@
 """A stream as its readers need it: which segments it has, in which order they follow each other, and how far they go.
 
-The same from both sources: from the records in Tier 2 when the service is not asked (H78), and from the controller.
-
-Invariants:
-
-- The segments are those from the head on; each stands behind all of its predecessors.
-- successors and predecessors name segments of the map only, and agree with each other.
-- start_offset <= published_end <= end_offset unless the segment was truncated past what is published; what lies between
-  published_end and end_offset only the service has.
-
-Where a reader stands in a stream that scales, and what it may read next. Pure.
+`StreamMetadata` says that of one moment, in the same words whether it was made from the records in Tier 2, because the
+service is not asked (H78), or from the controller. `SegmentGraph` says where a reader stands in a stream that scales,
+and what it may read next. Everything here is pure.
 
 A reader's position is a cut: segment id -> offset. Segments that replace others by one scale event form a *generation*
 with those that they replace: parents and children that together own the same keys. A generation is crossed as a whole:
 its children take the place of its parents in the position when every parent is drained.
 
+The order is known from the stream's head on. A position may name segments that retention has removed since (`gone`):
+they lie before every segment of the order, and how long they became has to be learned elsewhere.
+
 Invariants:
 
+- The segments of a stream are those from the head on; each stands behind all of its predecessors.
+- successors and predecessors name segments of the stream only, and agree with each other.
+- start_offset <= published_end <= end_offset unless the segment was truncated past what is published; what lies between
+  published_end and end_offset only the service has.
 - No event of a segment is in a batch before the batches with all events of all its predecessors (H75).
 - A position covers the key space without gap or overlap as long as the one that it began with did, so it is at any
   time a stream cut as the controller and Pravega's clients understand it.
 - What lies between two positions follows from them and the order of the segments alone; a checkpoint needs no more.
 - A child begins at offset 0, wherever its present head is: what was truncated before it was read is loss, and is seen.
-
-The order is known from the stream's head on. A position may name segments that retention has removed since (`gone`):
-they lie before every segment of the order, and how long they became others have to say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +30,9 @@ from functools import cached_property
 from typing import Self
 
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
+
+Cut = Mapping[int, int]
+"""Segment id -> offset in bytes."""
 
 
 class StreamMissingError(SegmentStoreError):
@@ -109,10 +109,6 @@ class StreamMetadata:
                 assert segment.segment_id in self.by_id[each].predecessors, f"edge {segment}"
             for each in segment.predecessors:
                 assert segment.segment_id in self.by_id[each].successors, f"edge {segment}"
-
-
-Cut = Mapping[int, int]
-"""Segment id -> offset in bytes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,6 +1,8 @@
-"""A table segment read from Tier 2 alone: entries by key, through the index in the segment's attributes.
+"""Scopes and streams as Tier 2 alone shows them: their records lie in table segments like any others (H78).
 
-What of a table lies in Tier 2 (the owner of the format is the tables' room; both are held together by a test):
+`Tier2StreamCatalog` reads the records through `Tier2Table`, which finds entries by key through the index in the
+attributes of the table's segment. What of a table lies in Tier 2 (containers/tables owns the format; a test holds both
+together):
 
     attribute key      0x01, then the key
     attribute value    u64 offset, u32 length of the newest record, after compaction also u64 version; big-endian
@@ -8,17 +10,12 @@ What of a table lies in Tier 2 (the owner of the format is the tables' room; bot
 
 Invariants:
 
-- What is returned is as of one published root or a newer one; a record that compaction moved meanwhile is looked up
-  again, at most _ATTEMPTS_MAX times.
-- A key that was removed has no entry.
-
-Scopes and streams as Tier 2 alone shows them: their records lie in table segments like any others (H78).
-
-Invariants:
-
 - The service is never asked. What it has not flushed is not seen: a segment without a record in Tier 2 is empty.
+- What a table returns is as of one published manifest or a newer one; a record that compaction moved meanwhile is
+  looked up again, at most _LOOKUP_ATTEMPTS_MAX times.
+- A key that was removed has no entry.
 - A stream that is being created or deleted is not there.
-- Order comes from the epochs: what an epoch adds follows, where key ranges overlap, what it takes away.
+- The order of segments comes from the epochs: what an epoch adds follows, where key ranges overlap, what it takes away.
 """
 
 import struct
@@ -27,7 +24,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
-from segmentstore.codec.controller_records import record_keys as record_keys
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
@@ -49,13 +46,15 @@ from segmentstore.spark.streams.segment_graph import (
 from segmentstore.spark.tier2_access import Tier2Reader
 from tier2.store_reader import ContainerReader
 
-_INDEX_PREFIX: Final = b"\x01"
-_PLACE = struct.Struct(">QI")
-_MOVED = struct.Struct(">QIQ")
-_HEADER = struct.Struct(">Biiq")
-_FORMAT: Final = 1
-_ATTEMPTS_MAX: Final = 8
-_PAGE: Final = 512
+_INDEX_KEY_PREFIX: Final = b"\x01"
+_INDEX_ENTRY = struct.Struct(">QI")
+_MOVED_INDEX_ENTRY = struct.Struct(">QIQ")
+_RECORD_HEADER = struct.Struct(">Biiq")
+_RECORD_FORMAT: Final = 1
+_LOOKUP_ATTEMPTS_MAX: Final = 8
+_SCAN_PAGE_KEYS: Final = 512
+_INVISIBLE_STATES: Final = (StreamState.CREATING, StreamState.DELETING)
+_EPOCHS_PER_READ: Final = 32
 
 
 class Tier2Table:
@@ -67,8 +66,8 @@ class Tier2Table:
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """Values in the order of the keys; None where there is no entry, or no such table. Raises StorageError."""
-        names = [AttributeKey(_INDEX_PREFIX + key.encode()) for key in keys]
-        for _ in range(_ATTEMPTS_MAX):
+        names = [AttributeKey(_INDEX_KEY_PREFIX + key.encode()) for key in keys]
+        for _ in range(_LOOKUP_ATTEMPTS_MAX):
             record = await self._container.find(self._name)
             if record is None:
                 return [None] * len(keys)
@@ -91,13 +90,13 @@ class Tier2Table:
         record = await self._container.find(self._name)
         if record is None:
             return
-        start = _INDEX_PREFIX + prefix.encode()
+        start = _INDEX_KEY_PREFIX + prefix.encode()
         # No byte of UTF-8 is 0xff, so it lies above every key that begins with the prefix.
         end = AttributeKey(start + b"\xff")
         following: AttributeKey | None = AttributeKey(start)
         while following is not None:
             page = await self._container.scan_attributes(
-                record.segment_id, start=following, end=end, count=_PAGE
+                record.segment_id, start=following, end=end, count=_SCAN_PAGE_KEYS
             )
             keys = [key[1:].decode() for key, _ in page.values]
             for key, value in zip(keys, await self.get(keys), strict=True):
@@ -108,35 +107,31 @@ class Tier2Table:
     async def _value(
         self, record: SegmentRecord, name: AttributeKey, place: AttributeValue
     ) -> bytes:
-        offset, length = _decode_place(place)
+        offset, length = _decode_index_entry(place)
         content = b""
         while len(content) < length:
             at = offset + len(content)
             found = await self._container.read(record.segment_id, at, length - len(content))
             content += found.content[at - found.offset :][: length - len(content)]
         key = name[1:]
-        kind, key_length, value_length, _ = _HEADER.unpack_from(content)
+        kind, key_length, value_length, _ = _RECORD_HEADER.unpack_from(content)
         if (
-            kind != _FORMAT
+            kind != _RECORD_FORMAT
             or value_length < 0
-            or _HEADER.size + key_length + value_length != length
-            or content[_HEADER.size : _HEADER.size + key_length] != key
+            or _RECORD_HEADER.size + key_length + value_length != length
+            or content[_RECORD_HEADER.size : _RECORD_HEADER.size + key_length] != key
         ):
             raise CorruptedDataError(
                 f"table index points at another record table={self._name!r} key={key!r} offset={offset}"
             )
-        return content[_HEADER.size + key_length :]
+        return content[_RECORD_HEADER.size + key_length :]
 
 
-def _decode_place(value: AttributeValue) -> tuple[int, int]:
-    if isinstance(value, bytes) and len(value) in (_PLACE.size, _MOVED.size):
-        offset, length = _PLACE.unpack_from(value)
+def _decode_index_entry(value: AttributeValue) -> tuple[int, int]:
+    if isinstance(value, bytes) and len(value) in (_INDEX_ENTRY.size, _MOVED_INDEX_ENTRY.size):
+        offset, length = _INDEX_ENTRY.unpack_from(value)
         return offset, length
     raise CorruptedDataError(f"table index is damaged value={value!r}")
-
-
-_INVISIBLE: Final = (StreamState.CREATING, StreamState.DELETING)
-_EPOCHS_PER_READ: Final = 32
 
 
 class Tier2StreamCatalog:
@@ -154,7 +149,7 @@ class Tier2StreamCatalog:
         prefix = record_keys.scope("")
         async with aclosing(table.scan(prefix)) as entries:
             async for key, value in entries:
-                if value != record_keys.REMOVED and _is_active(ScopeRecord.decode(value)):
+                if value != record_keys.REMOVED and _is_active_scope(ScopeRecord.decode(value)):
                     found.append(key.removeprefix(prefix))
         return found
 
@@ -168,7 +163,7 @@ class Tier2StreamCatalog:
                 _, name, kind = key.split("/", 2)
                 if kind != "state" or value == record_keys.REMOVED or not is_user_name(name):
                     continue
-                if StreamStateRecord.decode(value).state not in _INVISIBLE:
+                if StreamStateRecord.decode(value).state not in _INVISIBLE_STATES:
                     found.append(name)
         return found
 
@@ -183,7 +178,7 @@ class Tier2StreamCatalog:
             ]
         )
         state = StreamStateRecord.decode(state_value) if state_value else None
-        if state is None or state.state in _INVISIBLE:
+        if state is None or state.state in _INVISIBLE_STATES:
             raise StreamMissingError(f"stream does not exist in Tier 2 name={scope}/{stream}")
         head: Mapping[int, int] = {}
         if truncation_value:
@@ -212,7 +207,7 @@ class Tier2StreamCatalog:
         scopes = await self._table(record_keys.SCOPES_TABLE)
         value = (await scopes.get([record_keys.scope(scope)]))[0] if scopes else None
         record = ScopeRecord.decode(value) if value else None
-        if record is None or not _is_active(record):
+        if record is None or not _is_active_scope(record):
             raise StreamMissingError(f"scope does not exist in Tier 2 name={scope}")
         table = await self._table(record_keys.scope_table(scope, record.incarnation))
         if table is None:
@@ -298,5 +293,5 @@ def order_of(epochs: Sequence[EpochRecord], head: Mapping[int, int]) -> list[Seg
     return list(nodes.values())
 
 
-def _is_active(record: ScopeRecord) -> bool:
+def _is_active_scope(record: ScopeRecord) -> bool:
     return record.state is ScopeState.ACTIVE

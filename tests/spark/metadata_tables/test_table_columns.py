@@ -3,8 +3,12 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.metadata_tables import metadata_schema
-from segmentstore.spark.metadata_tables.table_schemas import TABLES, arrow_schema_of, table_named
+from segmentstore.spark.metadata_tables.table_schemas import (
+    TABLES,
+    arrow_schema_of,
+    metadata_schema,
+    table_named,
+)
 
 
 @pytest.mark.parametrize("table", TABLES)
