@@ -1,10 +1,11 @@
 """Bugs to plant in the real node: each breaks one promise by which data could be lost.
 
-A bug is a set of durability rules for the file log, or a change of one method while the patch lasts.
+A bug is a set of durability rules for the file log, or a change of one method while the patch lasts. One that few seeds
+reach in their own worlds has a world made for it; the store without the bug keeps its promises there, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -24,6 +25,8 @@ from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import BufferView, LogAddress, SequenceNumber
 from segmentstore.contracts.storage import Publication, SegmentPublication
+from tests.sim.object_store import StoreFaults
+from tests.sim.settings import Swarm
 from tests.tier1.file_log.planted import (
     AcknowledgesBeforeSync,
     ReplaysFormerLives,
@@ -38,10 +41,59 @@ from tier2.volumes.volume_files import OpenVolume
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """What is broken. `patch` breaks a class until the patch is undone."""
+    """What is broken. `patch` breaks a class until the patch is undone; `world` changes a seed's world to show it."""
 
     rules: DurabilityRules | None = None
     patch: Callable[[pytest.MonkeyPatch], None] | None = None
+    world: Callable[[Swarm], Swarm] | None = None
+
+
+def power_cuts_behind_recoveries(swarm: Swarm) -> Swarm:
+    """Nothing but crashes under many appends in flight, and each recovery ends in a power cut."""
+    quiet = StoreFaults(
+        error_before=0.0,
+        error_after=0.0,
+        late=0.0,
+        late_seconds_max=1.0,
+        own_retry=0.0,
+        stale_list_seconds=0.0,
+        latency_seconds_mean=0.0005,
+        slow_request=0.0,
+        bytes_per_second=1e9,
+    )
+    trouble = replace(
+        swarm.trouble,
+        seconds=30.0,
+        event_seconds_mean=0.3,
+        crash=1.0,
+        power_loss=0.01,
+        power_loss_behind_crash=1.0,
+        pause=0.0,
+        failing_sync=0.0,
+        disk_full=0.0,
+        store_down=0.0,
+        store_full=0.0,
+        cut_off=0.0,
+        clock_step=0.0,
+        job_seconds_mean=0.01,
+        store=quiet,
+    )
+    node = replace(
+        swarm.node,
+        container_count=1,
+        frames_in_flight_max=8,
+        frame_operations_max=3,
+        flush_seconds=10.0,
+        flush_bytes=10_000,
+    )
+    work = replace(
+        swarm.work,
+        think_seconds_mean=0.001,
+        pipeline_max=10,
+        operations_per_actor=400,
+        table_count=0,
+    )
+    return Swarm(node, work, trouble)
 
 
 def _truncate_one_frame_too_far(patch: pytest.MonkeyPatch) -> None:
@@ -159,7 +211,9 @@ def _skip_what_the_index_of_the_volumes_lacks(patch: pytest.MonkeyPatch) -> None
 BUGS: dict[str, PlantedBug] = {
     "acknowledged before it is synced": PlantedBug(rules=AcknowledgesBeforeSync()),
     "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
-    "a recovered tail is served before it is synced": PlantedBug(rules=ServesTheUnsyncedTail()),
+    "a recovered tail is served before it is synced": PlantedBug(
+        rules=ServesTheUnsyncedTail(), world=power_cuts_behind_recoveries
+    ),
     "the log is truncated one frame too far": PlantedBug(patch=_truncate_one_frame_too_far),
     "a frame is marked by what it completes": PlantedBug(patch=_mark_frames_by_what_they_complete),
     "the log is truncated past attributes that are not flushed": PlantedBug(

@@ -80,6 +80,8 @@ class TroubleSettings:
     job_seconds_mean: float
     """How long a call in an executor takes: most of them are the disk's."""
     store: StoreFaults
+    power_loss_behind_crash: float = 0.3
+    """How likely the power fails right behind the recovery from a crash, in a world that knows power cuts."""
 
 
 @dataclass(frozen=True, slots=True)

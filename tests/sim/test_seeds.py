@@ -1,9 +1,12 @@
-"""SIM_SEEDS seeds (500), from SIM_SEED (1) on, two processes at a time; and every seed that ever found something."""
+"""SIM_SEEDS seeds (500), from SIM_SEED (1) on; and every seed that ever found something.
+
+A batch of seeds is a test, so that the workers of pytest share them. Each runs in a process of its own: a run keeps its
+dead for ever, so memory grows with its seeds.
+"""
 
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,9 @@ from tests.sim.run import run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 
-_PROCESSES = 2
 _BATCH = 25
+_FIRST = int(os.environ.get("SIM_SEED", "1"))
+_END = _FIRST + int(os.environ.get("SIM_SEEDS", "500"))
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
@@ -22,23 +26,14 @@ def _regressions() -> list[int]:
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
-def _run_batch(first: int, count: int) -> str:
-    """What a process of its own printed if it failed. A run keeps its dead for ever, so memory grows with its seeds."""
+@pytest.mark.parametrize("first", range(_FIRST, _END, _BATCH))
+def test_no_seed_finds_a_broken_promise(first: int) -> None:
+    count = min(_BATCH, _END - first)
     command = [sys.executable, "-m", "tests.sim.run", "--seed", str(first), "--count", str(count)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    return done.stdout if done.returncode else ""
-
-
-def test_no_seed_finds_a_broken_promise() -> None:
-    first = int(os.environ.get("SIM_SEED", "1"))
-    end = first + int(os.environ.get("SIM_SEEDS", "500"))
-    batches = [(at, min(_BATCH, end - at)) for at in range(first, end, _BATCH)]
-    with ThreadPoolExecutor(max_workers=_PROCESSES) as pool:
-        outputs = list(pool.map(lambda batch: _run_batch(*batch), batches))
-    failed = [output for output in outputs if output]
-    assert not failed, "\n".join(failed)
+    assert not done.returncode, done.stdout
 
 
 def test_seeds_that_once_found_something_find_nothing_now() -> None:

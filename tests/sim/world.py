@@ -255,7 +255,7 @@ class World:
         match kind:
             case "crash":
                 await self.restart()
-                if self.swarm.trouble.power_loss and self.random.random() < 0.3:
+                if self._power_fails_next():
                     await self._cut_power_behind_the_recovery()
             case "power_loss":
                 await self.restart(power=True)
@@ -264,6 +264,10 @@ class World:
             case _:
                 word = self.machine.break_something(kind, self.random)
                 self.loop.trace("trouble", kind, word)
+
+    def _power_fails_next(self) -> bool:
+        trouble = self.swarm.trouble
+        return bool(trouble.power_loss) and self.random.random() < trouble.power_loss_behind_crash
 
     async def _cut_power_behind_the_recovery(self) -> None:
         """What it read from the page cache and served is gone now, unless it was made durable (H39)."""
