@@ -46,7 +46,7 @@ test: setup
 	@$(BIN)/python .ci/stages.py
 
 lint: setup
-	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo --no-cache
 
 types: setup
 	@$(BIN)/mypy $(PACKAGES) tests
@@ -76,7 +76,7 @@ bench-peers: setup
 	@$(BIN)/python -m benchmarks.peers $(PEERS)
 
 sim: setup
-	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q tests/sim/test_seeds.py
+	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n auto tests/sim/test_seeds.py
 
 replay: setup
 	@test -n "$(SEED)" || { echo "usage: make replay SEED=7"; exit 2; }

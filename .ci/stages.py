@@ -55,7 +55,7 @@ SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 STAGES = (
     Stage("lint: ruff check", [str(BIN / "ruff"), "check", "--quiet", "."]),
     Stage("lint: ruff format", [str(BIN / "ruff"), "format", "--quiet", "--check", "."]),
-    Stage("lint: import direction", [str(BIN / "lint-imports"), "--no-logo"]),
+    Stage("lint: import direction", [str(BIN / "lint-imports"), "--no-logo", "--no-cache"]),
     Stage(
         "types: mypy",
         [
