@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from segmentstore.spark.metadata_tables import MetadataReader
+from segmentstore.spark.metadata_tables.metadata_reader import MetadataReader
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.streaming.stream_reader import SegmentStoreStreamReader
 from tests.integration.spark.live_streams import LiveStreams

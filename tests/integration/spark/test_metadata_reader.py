@@ -4,7 +4,7 @@ import pytest
 
 from segmentstore.client.store import Store
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.metadata_tables import MetadataReader
+from segmentstore.spark.metadata_tables.metadata_reader import MetadataReader
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 from segmentstore.spark.streams.segment_graph import StreamMissingError
