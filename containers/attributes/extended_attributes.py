@@ -3,8 +3,9 @@
 import asyncio
 from asyncio import Future
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from containers.container_settings import AttributeFetchSettings, AttributeMemorySettings
 from containers.metadata.container_metadata import ContainerMetadata
@@ -14,6 +15,21 @@ from segmentstore.contracts.identifiers import NO_SEGMENT, AttributeKey, Attribu
 from segmentstore.contracts.storage import ReadOnlyStorage
 
 AttributeValues: TypeAlias = Mapping[AttributeKey, AttributeValue | None]
+Answer = TypeVar("Answer")
+
+
+async def ask_tier2(segment: SegmentMetadata, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """What Tier 2 says of the attributes of a segment, never older than what has left memory meanwhile (H26).
+
+    Between question and answer values may be published and leave memory: then the answer has older ones, or none, and
+    memory does not make up for it any more. So it is asked again. What memory holds is newer than the answer.
+    """
+    attributes = segment.attributes
+    while True:
+        drops, published = attributes.drops, segment.published_sequence_number
+        answer = await ask()
+        if attributes.drops == drops or segment.published_sequence_number == published:
+            return answer
 
 
 class _FetchBatch:
@@ -31,8 +47,7 @@ class AttributeFetches:
 
     - What is wanted of a segment during a request shares the next one: one request per segment is under way, a bounded
       number of them per container.
-    - What is learnt is never older than what has left memory meanwhile: if values left and something was published
-      during the request, it is made again (H26).
+    - What is learnt is never older than what has left memory meanwhile (`ask_tier2`).
     - A caller that goes away does not end the request for the others.
     """
 
@@ -131,17 +146,18 @@ class AttributeFetches:
                 unknown = list(missing)
                 found: Mapping[AttributeKey, AttributeValue] = {}
                 if unknown:
-                    self.requests += 1
-                    before = (table.drops, segment.published_sequence_number)
-                    found = await self._storage.load_attributes(segment.segment_id, unknown)
-                    after = (table.drops, segment.published_sequence_number)
-                    if before[0] != after[0] and before[1] != after[1]:
-                        continue
+                    found = await ask_tier2(segment, partial(self._request, segment, unknown))
                     table.learn(unknown, found)
                 if all(map(table.is_known, some)):
                     break
             values.update((key, table.committed_value(key)) for key in some)
         return values
+
+    async def _request(
+        self, segment: SegmentMetadata, keys: list[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        self.requests += 1
+        return await self._storage.load_attributes(segment.segment_id, keys)
 
     def _fail_all(self, error: SegmentStoreError) -> None:
         for segment, batch in self._wanted.items():

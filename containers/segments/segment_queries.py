@@ -6,8 +6,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from containers.attributes.attribute_updates import is_merged_source_key
+from containers.attributes.extended_attributes import ask_tier2
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.segments.segment_handle import properties_of
@@ -49,7 +51,8 @@ class SegmentQueries:
         table = segment.attributes
         values: dict[AttributeKey, AttributeValue] = {}
         if not table.complete:
-            values.update(await self._storage.load_attributes(segment.segment_id, None))
+            load = partial(self._storage.load_attributes, segment.segment_id, None)
+            values.update(await ask_tier2(segment, load))
         for key, (value, _) in table.extended():
             if value is None:
                 values.pop(key, None)

@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from heapq import merge
 from typing import Final, NamedTuple
 
+from containers.attributes.extended_attributes import ask_tier2
 from containers.container_settings import TableSettings
 from containers.metadata.attribute_table import NumberedValue
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -33,7 +34,7 @@ from segmentstore.contracts.identifiers import (
     AttributeValue,
     SequenceNumber,
 )
-from segmentstore.contracts.storage import ReadOnlyStorage
+from segmentstore.contracts.storage import AttributePage, ReadOnlyStorage
 
 TABLE: Final = 1
 """Value of SEGMENT_TYPE."""
@@ -197,17 +198,12 @@ class IndexScan:
     async def _stored(
         self, start: AttributeKey, end: AttributeKey, count: int
     ) -> tuple[dict[AttributeKey, AttributeValue], AttributeKey | None]:
-        """What Tier 2 has from `start` on, and where to go on.
-
-        If values left memory and something was published meanwhile, it is asked again: its answer may be older than
-        what left (H26).
-        """
+        """What Tier 2 has from `start` on, and where to go on."""
         segment = self._segment
-        attributes = segment.attributes
-        if attributes.complete:
+        if segment.attributes.complete:
             return {}, None
-        while True:
-            before = (attributes.drops, segment.published_sequence_number)
+
+        async def scan() -> AttributePage:
             page = await self._storage.scan_attributes(
                 segment.segment_id,
                 start=start,
@@ -216,8 +212,10 @@ class IndexScan:
             )
             if segment.is_gone():
                 raise SegmentNotFoundError(segment.name)
-            if attributes.drops == before[0] or segment.published_sequence_number == before[1]:
-                return dict(page.values), page.following
+            return page
+
+        page = await ask_tier2(segment, scan)
+        return dict(page.values), page.following
 
     async def _sort_keys(self) -> None:
         segment = self._segment

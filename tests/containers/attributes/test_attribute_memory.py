@@ -1,11 +1,14 @@
 """Extended attributes beyond the bound of memory, on a whole container."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import pytest
 
 from containers.container_settings import AttributeMemorySettings, ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 
@@ -98,3 +101,41 @@ async def test_one_request_serves_all_who_want_attributes_of_a_segment() -> None
         )
         assert [len(each) for each in found] == [1] * 300
         assert fetches.requests <= 3
+
+
+async def test_h26_a_listing_has_what_was_published_and_left_memory_while_tier_2_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiers = MemoryTiers()
+    first, second = writer(1), writer(2)
+    async with running(tiers, settings=SETTINGS) as container:
+        await container.create("s", [AttributeUpdate(first, 1)])
+        await container.flush()
+    async with running(tiers, settings=SETTINGS) as container:
+        async with container.open_segment("s"):
+            segment = container.container_metadata.last_of_name("s")
+        assert segment is not None
+        table = segment.attributes
+
+        def leave_memory() -> None:
+            for _ in range(2):
+                table.sweep(segment.published_sequence_number, 1000)
+
+        load = container._storage.load_attributes
+
+        async def overtaken(
+            segment_id: SegmentId, keys: Sequence[AttributeKey] | None
+        ) -> Mapping[AttributeKey, AttributeValue]:
+            answer = await load(segment_id, keys)
+            await container.flush()
+            leave_memory()
+            assert not table.is_known(second)
+            return answer
+
+        await container.flush()
+        leave_memory()
+        await container.update_attributes(
+            "s", [AttributeUpdate(first, 3), AttributeUpdate(second, 2)]
+        )
+        monkeypatch.setattr(container._storage, "load_attributes", overtaken)
+        assert await container.attributes("s") == {first: 3, second: 2}
