@@ -10,6 +10,7 @@ They are held in two generations: `young` was used since the last turn, `old` wa
 Invariants (check()):
 - `pending` holds exactly the values of operations that are accepted and not yet committed;
 - an extended value that was dropped was published, and nothing accepted since has changed it;
+- an extended value that is held is of the newest committed operation that set it, or read from Tier 2 behind it;
 - no key is in both generations, and `held_bytes` is the memory of both.
 """
 
@@ -164,11 +165,16 @@ class AttributeTable:
     def commit_published(
         self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]]
     ) -> None:
-        """Values of a replayed operation that Tier 2 has: extended ones stay there until they are asked for (H38)."""
+        """Values of a replayed operation that Tier 2 has: extended ones stay there until they are asked for (H38).
+
+        A value that is held is of an earlier operation, and is forgotten: judged against it, a retry that must be
+        refused would be accepted.
+        """
         for key, value in changes:
             if not is_core_attribute(key):
                 self._has_extended = True
                 self.complete = False
+                self._forget(key)
             elif value is None:
                 self.core_values.pop(key, None)
             else:
@@ -193,6 +199,12 @@ class AttributeTable:
             self._grow(_memory_bytes(key, found))
         elif before[0].__class__ is bytes or found[0].__class__ is bytes:
             self._grow(_memory_bytes(key, found) - _memory_bytes(key, before))
+
+    def _forget(self, key: AttributeKey) -> None:
+        found = self._young.pop(key, None) or self._old.pop(key, None)
+        if found is not None:
+            self._grow(-_memory_bytes(key, found))
+            self.drops += 1
 
     def sweep(self, published: SequenceNumber, count: int) -> int:
         """Drop, of the `count` values that were not used for longest, those that Tier 2 has; how many were looked at.

@@ -7,6 +7,7 @@ import pytest
 
 from containers.container_settings import ContainerSettings
 from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
     DataCorruptionError,
     SegmentNotFoundError,
     SegmentStoreError,
@@ -22,6 +23,8 @@ PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
 )
 """Nothing is flushed unless somebody asks for it."""
+
+WRITER = AttributeKey(b"writer-0000000001")
 
 
 class NeverShrinkingLog(MemoryDurableDataLog):
@@ -277,3 +280,31 @@ async def test_h31_a_tier_2_that_is_older_than_the_log_is_refused_however_often_
     tiers.object_store._objects = newest
     async with running(tiers) as container:
         assert await container.attributes("a") == {key: 3}
+
+
+@pytest.mark.parametrize("first_set_by", ["creation", "update", "merge", "append"])
+async def test_h32_a_stored_event_is_refused_after_a_crash_whatever_set_its_writer_first(
+    first_set_by: str,
+) -> None:
+    """Both values are in Tier 2, and the log still has both: what counts is the second one."""
+    tiers = MemoryTiers()
+    first = [AttributeUpdate(WRITER, 1)]
+    second = [AttributeUpdate(WRITER, 2, AttributeUpdateType.REPLACE_IF_EQUALS, 1)]
+    async with abandoned(tiers, PATIENT) as container:
+        await container.create("a", first if first_set_by == "creation" else ())
+        async with container.open_segment("a") as segment:
+            if first_set_by == "update":
+                await container.update_attributes("a", first)
+            elif first_set_by == "merge":
+                await container.create("large")
+                await container.merge("a", "large", attribute_updates=first, seal_source=True)
+            elif first_set_by == "append":
+                await segment.append(b"", attribute_updates=first)
+            await segment.append(b"event", attribute_updates=second)
+        await container.flush()
+    async with running(tiers) as container:
+        assert await container.attributes("a", [WRITER]) == {WRITER: 2}
+        async with container.open_segment("a") as segment:
+            with pytest.raises(BadAttributeUpdateError):
+                await segment.append(b"event", attribute_updates=second)
+        assert await read_all(container, "a") == b"event"
