@@ -44,6 +44,10 @@ class OperationProcessorSettings:
     """Records of one batch of a table: its keys and values, and 17 bytes each."""
     waiting_bytes_max: int = 64 * 1024 * 1024
     """Bytes of requests that wait to be accepted; beyond them appends fail as unavailable."""
+    admitted_requests_max: int = 256
+    """Waiting requests looked at between two turns of the loop."""
+    admitted_bytes_max: int = 512 * _KIBIBYTE
+    """Bytes accepted of them in one turn, and one request more."""
     pipeline: FramePipelineSettings = field(default_factory=FramePipelineSettings)
 
 

@@ -3,6 +3,10 @@
 The line keeps call order per segment (H35): while a segment has a request here, every later one of it that must not
 overtake queues behind it. A segment that waits for an attribute steps aside with its requests and lets other segments
 go on (H26). Requests are held, never dropped; their bytes are bounded.
+
+Invariant: of one segment, what stands aside was called before what stands in the line. Hence every new request goes to
+the end of the line, also one of a segment that stepped aside: others of it may be in the line still, because a batch
+takes only so many. What comes back from aside goes to the front.
 """
 
 import asyncio
@@ -10,13 +14,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from containers.attributes.attribute_updates import UnknownAttributesError
+from containers.container_settings import OperationProcessorSettings
 from containers.log.throttler import STOP, Throttle
 from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import CacheFullError, SegmentStoreError
 from segmentstore.contracts.identifiers import AttributeKey
 
-_BATCH_REQUESTS = 256
-_BATCH_BYTES = 512 * 1024
 _LOOK_AGAIN_SECONDS = 0.05
 """The longest wait for room of which nobody tells."""
 
@@ -54,13 +57,15 @@ class AdmissionQueue:
         fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
         make_room: Callable[[], None],
         queue_has_room: Callable[[], bool],
-        bytes_max: int,
+        settings: OperationProcessorSettings,
     ) -> None:
         self._throttle = throttle
         self._fetch_attributes = fetch_attributes
         self._make_room = make_room
         self._queue_has_room = queue_has_room
-        self._bytes_max = bytes_max
+        self._bytes_max = settings.waiting_bytes_max
+        self._batch_requests_max = settings.admitted_requests_max
+        self._batch_bytes_max = settings.admitted_bytes_max
         self._bytes = 0
         self._requests: deque[WaitingRequest] = deque()
         self._aside: dict[SegmentMetadata, deque[WaitingRequest]] = {}
@@ -79,8 +84,7 @@ class AdmissionQueue:
         """Queue behind what waits already."""
         request.segment.line += 1
         self._bytes += request.length
-        aside = self._aside.get(request.segment)
-        (self._requests if aside is None else aside).append(request)
+        self._requests.append(request)
         self._wake.set()
 
     def wake(self) -> None:
@@ -131,8 +135,8 @@ class AdmissionQueue:
         """Let the head of the line through; False if the cache has no room for it."""
         requests = self._requests
         length = 0
-        for _ in range(_BATCH_REQUESTS):
-            if not requests or length >= _BATCH_BYTES:
+        for _ in range(self._batch_requests_max):
+            if not requests or length >= self._batch_bytes_max:
                 break
             request = requests.popleft()
             segment = request.segment

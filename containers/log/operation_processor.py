@@ -98,7 +98,7 @@ class AppendIntake:
             fetch_attributes=fetch_attributes,
             make_room=make_room,
             queue_has_room=self._queue_has_room,
-            bytes_max=settings.waiting_bytes_max,
+            settings=settings,
         )
         self._pipeline = FramePipeline(
             log=log,

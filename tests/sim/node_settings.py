@@ -90,6 +90,7 @@ def container_settings(node: NodeSettings) -> ContainerSettings:
         processor=OperationProcessorSettings(
             append_bytes_max=64 * 1024,
             waiting_bytes_max=64 * 1024,
+            admitted_requests_max=node.frame_operations_max,
             pipeline=FramePipelineSettings(
                 frame_operations_max=node.frame_operations_max,
                 frames_in_flight_max=node.frames_in_flight_max,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from containers.cache.cache_entry import CacheEntry
+from containers.log.admission_queue import AdmissionQueue, WaitingRequest
 from containers.log.data_frame import DataFrameBuilder
 from containers.log.log_truncation import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -93,6 +94,23 @@ def power_cuts_behind_recoveries(swarm: Swarm) -> Swarm:
         operations_per_actor=400,
         table_count=0,
     )
+    return Swarm(node, work, trouble)
+
+
+def writers_of_cold_attributes(swarm: Swarm) -> Swarm:
+    """Attributes leave memory at once, many appends and batches of tables are in flight, few are let in together."""
+    node = replace(swarm.node, attribute_bytes_max=1, frame_operations_max=2, flush_seconds=0.01)
+    work = replace(
+        swarm.work,
+        pipeline_max=10,
+        think_seconds_mean=0.001,
+        segment_count=2,
+        actor_count=10,
+        operations_per_actor=100,
+        table_count=2,
+    )
+    slow = replace(swarm.trouble.store, latency_seconds_mean=0.05)
+    trouble = replace(swarm.trouble, seconds=5.0, event_seconds_mean=1.0, store=slow)
     return Swarm(node, work, trouble)
 
 
@@ -208,6 +226,19 @@ def _skip_what_the_index_of_the_volumes_lacks(patch: pytest.MonkeyPatch) -> None
     patch.setattr(TailReplay, "_apply", lambda *_: None)
 
 
+def _queue_late_requests_behind_those_that_stepped_aside(patch: pytest.MonkeyPatch) -> None:
+    """Others of the segment that came before them are in the line still (H35)."""
+    honest = AdmissionQueue.add
+
+    def add(self: AdmissionQueue, request: WaitingRequest) -> None:
+        honest(self, request)
+        aside = self._aside.get(request.segment)
+        if aside is not None:
+            aside.append(self._requests.pop())
+
+    patch.setattr(AdmissionQueue, "add", add)
+
+
 BUGS: dict[str, PlantedBug] = {
     "acknowledged before it is synced": PlantedBug(rules=AcknowledgesBeforeSync()),
     "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
@@ -220,6 +251,9 @@ BUGS: dict[str, PlantedBug] = {
         patch=_truncate_past_unflushed_attributes
     ),
     "storage length runs ahead of Tier 2": PlantedBug(patch=_let_storage_length_run_ahead),
+    "requests of a segment leave the admission queue out of order": PlantedBug(
+        patch=_queue_late_requests_behind_those_that_stepped_aside, world=writers_of_cold_attributes
+    ),
     "half a merge is published": PlantedBug(patch=_publish_half_a_merge),
     "compaction of a table gives new versions": PlantedBug(patch=_give_moved_records_new_versions),
     "a removed key stays in its table": PlantedBug(patch=_forget_that_removed_keys_are_gone),

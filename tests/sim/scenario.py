@@ -12,6 +12,7 @@ from tests.sim.client import REQUEST_ERRORS, Client
 from tests.sim.loop import SimLoop
 from tests.sim.root_audits import audit_now_and_then, audit_roots
 from tests.sim.settings import Swarm, draw_swarm
+from tests.sim.submission_order import submissions_watched
 from tests.sim.table_keepers import TableKeeper
 from tests.sim.workload import cast, make_stage
 from tests.sim.world import Machine, World
@@ -37,6 +38,11 @@ class Story:
 
 async def play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None = None) -> Story:
     """Faults on, faults off, audits. Raises ModelBreachError or SimulationError for whatever is wrong."""
+    with submissions_watched():
+        return await _play(loop, make_machine, swarm)
+
+
+async def _play(loop: SimLoop, make_machine: MakeMachine, swarm: Swarm | None) -> Story:
     swarm = swarm or draw_swarm(loop.random)
     loop.executor_delay = partial(_job_seconds, swarm.trouble.job_seconds_mean)
     machine = make_machine(loop, swarm)

@@ -33,6 +33,7 @@ _FOUND_BY = {
     "lost wake-up": 285,
     "truncation goes back": 22,
     "seal forgotten": 66,
+    "requests of a segment leave the admission queue out of order": 3,
     "a rebuild of the index keeps older rows": 49,
     "records behind the index of the volumes are skipped": 21,
 }

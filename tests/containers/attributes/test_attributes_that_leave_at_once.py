@@ -6,7 +6,7 @@ from typing import cast
 
 from containers.attributes.attribute_updates import UnknownAttributesError
 from containers.attributes.extended_attributes import AttributeFetches
-from containers.container_settings import AttributeFetchSettings
+from containers.container_settings import AttributeFetchSettings, OperationProcessorSettings
 from containers.log.admission_queue import AdmissionQueue, WaitingRequest
 from containers.log.throttler import Throttle
 from containers.metadata.attribute_table import AttributeTable
@@ -97,7 +97,7 @@ async def test_a_request_in_the_line_is_let_through_though_its_attributes_leave_
         fetch_attributes=fetch,
         make_room=lambda: None,
         queue_has_room=lambda: True,
-        bytes_max=1000,
+        settings=OperationProcessorSettings(),
     )
     running = asyncio.create_task(line.run())
     line.add(WaitingRequest(segment.metadata, length=0, attempt=attempt, fail=lambda error: None))
