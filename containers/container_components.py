@@ -114,6 +114,7 @@ def build_components(
         acknowledged=lambda: source.acknowledged,
         flush=flush,
         now_ms=wall_clock.now_ms,
+        core_is_full=lambda: attribute_memory.core_is_full,
         settings=settings.mapper,
     )
     tables = ContainerTables(

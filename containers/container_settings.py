@@ -74,12 +74,15 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class AttributeMemorySettings:
-    """The bound of one container's extended attributes, and how it is kept."""
+    """The bounds of one container's attributes, and how they are kept."""
 
     bytes_max: int = 32 * 1024 * 1024
-    """Keys, values and what the dictionaries cost."""
+    """Of extended attributes: keys, values and what the dictionaries cost."""
+    core_bytes_max: int = 64 * 1024 * 1024
+    """The same of core attributes, which are in memory with their segments: beyond it idle segments are evicted."""
     throttle_factor: float = 4.0
-    """Writers are stopped before attributes take this many times the bound: only un-published ones can."""
+    """Writers are stopped before attributes take this many times a bound: only un-published ones can, and those of
+    segments that are in use."""
     look_seconds: float = 0.2
     slice_count: int = 1000
     """Values looked at between two turns of the loop: well under a millisecond."""

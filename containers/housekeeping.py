@@ -75,6 +75,8 @@ class Housekeeping:
             excess = len(self._metadata.by_id) - self._settings.mapper.active_segments_max
             if excess > 0:
                 self._mapper.evict(excess)
+            elif self._attribute_memory.core_is_full:
+                self._mapper.evict_some()
 
     def refresh_writer_pressure(self) -> None:
         """Take its numbers, and press it as hard as the cache is full; wholly if attributes need room (H14)."""

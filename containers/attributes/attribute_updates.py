@@ -3,6 +3,13 @@
 Pure: changes nothing. Results are absolute values, so that replaying them changes nothing (H32). A key whose value is
 not known here is neither refused nor accepted: the caller fetches it first (H26).
 
+What passes here can be encoded, in the log, in every later checkpoint and in Tier 2, whoever asked for it:
+
+- numbers have 64 bits, sums too; a count of events is never negative;
+- a segment's core attributes are so few and so short that its record stays small; they may only not grow beyond the
+  bounds: a segment that has more from an earlier version keeps them, and may change and remove them;
+- what the container keeps in attributes for itself (counters of tables, the memory of merges) is set by nobody else.
+
 Merged sources
 --------------
 
@@ -16,7 +23,7 @@ One extended attribute of the target per merge, changed in the merge's own opera
     value   the target's length behind that merge
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -27,11 +34,19 @@ from segmentstore.contracts.errors import BadAttributeUpdateError, InvalidReques
 from segmentstore.contracts.identifiers import (
     ATTRIBUTE_KEY_BYTES_MAX,
     ATTRIBUTE_VALUE_BYTES_MAX,
+    CORE_ATTRIBUTE_BYTES_MAX,
+    CORE_ATTRIBUTE_PREFIX,
+    CORE_ATTRIBUTES_MAX,
+    EVENT_COUNT,
+    TABLE_ENTRY_COUNT,
     TABLE_KEY_LENGTH,
+    TABLE_LIVE_BYTES,
     AttributeKey,
     AttributeValue,
+    is_core_attribute,
 )
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from segmentstore.contracts.tables import KEY_BYTES_MAX
 
 ATTRIBUTE_UPDATES_MAX = 1000
 """Most attribute updates of one operation."""
@@ -47,6 +62,10 @@ _ACCUMULATE = AttributeUpdateType.ACCUMULATE
 _REPLACE_IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
 
 _NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
+
+# The first byte tells most keys of users from those that are looked at more closely.
+_CORE_FIRST_BYTE = CORE_ATTRIBUTE_PREFIX[0]
+_MERGED_FIRST_BYTE = _MERGED_KEY_PREFIX[0]
 
 EvaluatedAppend: TypeAlias = tuple[bytes, AttributeChanges]
 """What is appended, and the values after it."""
@@ -74,12 +93,13 @@ def validate_updates(updates: Sequence[AttributeUpdate], *, at_creation: bool = 
             f"too many attribute updates count={len(updates)} count_max={ATTRIBUTE_UPDATES_MAX}"
         )
     for update in updates:
-        if update.key == TABLE_KEY_LENGTH and not at_creation:
-            raise InvalidRequestError("only a new segment can be made a table")
-        if not 1 <= len(update.key) <= ATTRIBUTE_KEY_BYTES_MAX:
+        key = update.key
+        if not 1 <= len(key) <= ATTRIBUTE_KEY_BYTES_MAX:
             raise InvalidRequestError(
-                f"attribute key must have 1 to {ATTRIBUTE_KEY_BYTES_MAX} bytes length={len(update.key)}"
+                f"attribute key must have 1 to {ATTRIBUTE_KEY_BYTES_MAX} bytes length={len(key)}"
             )
+        if key[0] in (_CORE_FIRST_BYTE, _MERGED_FIRST_BYTE):
+            _validate_own_key(update, at_creation=at_creation)
         for value in (update.value, update.comparison):
             if isinstance(value, int):
                 if not _NUMBER_MIN <= value <= _NUMBER_MAX:
@@ -92,6 +112,27 @@ def validate_updates(updates: Sequence[AttributeUpdate], *, at_creation: bool = 
                 )
 
 
+def _validate_own_key(update: AttributeUpdate, *, at_creation: bool) -> None:
+    """The same for keys that mean something to the container."""
+    key, value = update.key, update.value
+    if key == EVENT_COUNT:
+        if value is not None and not (isinstance(value, int) and value >= 0):
+            raise InvalidRequestError(
+                f"a count of events is a number that is not negative value={value!r}"
+            )
+    elif key == TABLE_KEY_LENGTH:
+        if not at_creation:
+            raise InvalidRequestError("only a new segment can be made a table")
+        if not (isinstance(value, int) and 0 <= value <= KEY_BYTES_MAX):
+            raise InvalidRequestError(
+                f"keys of a table have at most {KEY_BYTES_MAX} bytes key_length={value!r}"
+            )
+    elif key in (TABLE_ENTRY_COUNT, TABLE_LIVE_BYTES) or key.startswith(_MERGED_KEY_PREFIX):
+        raise InvalidRequestError(
+            f"the store keeps this attribute itself, nobody else can set it key={key.hex()}"
+        )
+
+
 def evaluate_updates(
     table: AttributeTable, name: str, updates: Sequence[AttributeUpdate]
 ) -> list[tuple[AttributeKey, AttributeValue | None]]:
@@ -101,18 +142,74 @@ def evaluate_updates(
     """
     if len(updates) == 1:
         update = updates[0]
-        if not table.is_known(update.key):
-            raise UnknownAttributesError([update.key])
-        return [(update.key, _value_after(name, update, table.pending_value(update.key)))]
+        key = update.key
+        if not table.is_known(key):
+            raise UnknownAttributesError([key])
+        current = table.pending_value(key)
+        value = _value_after(name, update, current)
+        if current is None or isinstance(value, bytes):
+            _require_core_room(table, name, [(key, value)])
+        return [(key, value)]
     unknown = [update.key for update in updates if not table.is_known(update.key)]
     if unknown:
         raise UnknownAttributesError(unknown)
     changes: dict[AttributeKey, AttributeValue | None] = {}
+    may_grow = False
     for update in updates:
         key = update.key
         current = changes[key] if key in changes else table.pending_value(key)
-        changes[key] = _value_after(name, update, current)
-    return list(changes.items())
+        changes[key] = value = _value_after(name, update, current)
+        may_grow = may_grow or current is None or isinstance(value, bytes)
+    evaluated = list(changes.items())
+    if may_grow:
+        _require_core_room(table, name, evaluated)
+    return evaluated
+
+
+def _require_core_room(
+    table: AttributeTable, name: str, changes: Sequence[tuple[AttributeKey, AttributeValue | None]]
+) -> None:
+    """Raises BadAttributeUpdateError if a segment's record would grow beyond its bounds."""
+    core = [change for change in changes if is_core_attribute(change[0])]
+    if not core:
+        return
+    values = table.pending_core()
+    count_before, bytes_before = _core_size(values)
+    for key, value in core:
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    count, byte_count = _core_size(values)
+    if count > max(count_before, CORE_ATTRIBUTES_MAX):
+        why = f"a segment has at most {CORE_ATTRIBUTES_MAX} core attributes"
+    elif byte_count > max(bytes_before, CORE_ATTRIBUTE_BYTES_MAX):
+        why = f"core attributes of a segment have at most {CORE_ATTRIBUTE_BYTES_MAX} bytes"
+    else:
+        return
+    key = core[-1][0]
+    current = table.pending_value(key)
+    raise BadAttributeUpdateError(name, key=key, current=current, why=why)
+
+
+def _core_size(values: Mapping[AttributeKey, AttributeValue]) -> tuple[int, int]:
+    """How many there are, EVENT_COUNT left out, and the bytes of those that are byte strings."""
+    byte_count = sum(len(value) for value in values.values() if isinstance(value, bytes))
+    return len(values) - (EVENT_COUNT in values), byte_count
+
+
+def add_events(name: str, current: AttributeValue | None, events: int) -> int:
+    """The count of events after so many more. Raises BadAttributeUpdateError if it needs more than 64 bits.
+
+    A count below zero, which earlier versions took, counts as none: events are numbered from zero.
+    """
+    counted = current if isinstance(current, int) and current > 0 else 0
+    total = counted + events
+    if total > _NUMBER_MAX:
+        raise BadAttributeUpdateError(
+            name, key=EVENT_COUNT, current=current, why="the sum needs more than 64 bits"
+        )
+    return total
 
 
 def _value_after(

@@ -180,12 +180,14 @@ def _settle_fetch(
 
 
 class AttributeMemory:
-    """Keeps the extended attributes that one container holds in memory within a bound.
+    """Keeps the attributes that one container holds in memory within bounds.
 
     Values that Tier 2 has leave, those that were not used for longest first, approximately: a hand, as of a clock, goes
     from segment to segment, and within a segment takes the generation that was not used since its last turn. What
     Tier 2 does not have never leaves; when that alone is more than the bound, the storage writer is asked to flush
     (H14), and beyond a multiple of the bound writers are slowed.
+
+    Core attributes leave memory with their segments only: `core_is_full` says when idle ones have to.
     """
 
     def __init__(self, *, metadata: ContainerMetadata, settings: AttributeMemorySettings) -> None:
@@ -203,7 +205,16 @@ class AttributeMemory:
     @property
     def throttle_fraction(self) -> float:
         """Share of what may be held at the very most."""
-        return self.held_bytes / (self._settings.bytes_max * self._settings.throttle_factor)
+        settings, ledger = self._settings, self._metadata.attribute_ledger
+        held = max(
+            ledger.held_bytes / settings.bytes_max, ledger.core_bytes / settings.core_bytes_max
+        )
+        return held / settings.throttle_factor
+
+    @property
+    def core_is_full(self) -> bool:
+        """The core attributes of the active segments are more than their bound."""
+        return self._metadata.attribute_ledger.core_bytes > self._settings.core_bytes_max
 
     async def run(self) -> None:
         """Look at the bound now and then, until cancelled."""

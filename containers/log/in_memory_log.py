@@ -222,4 +222,5 @@ def _begin_events(run: AppendRun, segment: SegmentMetadata, events: int) -> None
     count = segment.attributes.committed_value(EVENT_COUNT)
     assert isinstance(count, int), f"events without their count {segment!r}"
     run.events = events
-    run.event_number = count - events
+    # An earlier version took counts below zero; Tier 2 has no room for such numbers.
+    run.event_number = max(count - events, 0)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from containers.attributes.attribute_updates import (
     AttributeDecision,
+    add_events,
     evaluate_updates,
     merged_source_key,
 )
@@ -29,7 +30,6 @@ from containers.operations.operation import (
 )
 from containers.operations.snapshot_codec import encode_checkpoint, encode_segment_snapshot
 from segmentstore.contracts.errors import (
-    BadAttributeUpdateError,
     BadOffsetError,
     MergeRefusedError,
     SegmentNotFoundError,
@@ -139,7 +139,7 @@ class OperationMetadataUpdater:
         changes: AttributeChanges = evaluate_updates(target.attributes, target.name, updates)
         events = source.attributes.pending_value(EVENT_COUNT)
         if isinstance(events, int) and all(update.key != EVENT_COUNT for update in updates):
-            changes = count_events(target, changes, events)
+            changes = count_events(target, changes, max(events, 0))
         operation = MergeOperation(target, source)
         self._number(operation)
         operation.offset = target.pending_length
@@ -241,11 +241,7 @@ def count_events(
     for key, value in changes:
         if key == EVENT_COUNT:
             current = value
-    if isinstance(current, bytes):
-        raise BadAttributeUpdateError(
-            segment.name, key=EVENT_COUNT, current=current, why="only numbers can be added"
-        )
-    return [*changes, (EVENT_COUNT, (current or 0) + events)]
+    return [*changes, (EVENT_COUNT, add_events(segment.name, current, events))]
 
 
 def _modify(segment: SegmentMetadata, now_ms: int) -> int:

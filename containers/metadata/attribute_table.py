@@ -11,7 +11,8 @@ Invariants (check()):
 - `pending` holds exactly the values of operations that are accepted and not yet committed;
 - an extended value that was dropped was published, and nothing accepted since has changed it;
 - an extended value that is held is of the newest committed operation that set it, or read from Tier 2 behind it;
-- no key is in both generations, and `held_bytes` is the memory of both.
+- no key is in both generations, and `held_bytes` is the memory of both;
+- `core_bytes` is the memory of `core_values`, which change only in here: they leave memory with their segment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,12 +36,15 @@ the place in a dictionary that is two thirds empty at worst."""
 
 
 class AttributeLedger:
-    """Memory of the extended attributes of a whole container."""
+    """Memory of the attributes of a whole container."""
 
-    __slots__ = ("held_bytes",)
+    __slots__ = ("core_bytes", "held_bytes")
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        """Of extended attributes: `sweep` gives it back."""
+        self.core_bytes = 0
+        """Of core attributes: the eviction of their segments gives it back."""
 
 
 class AttributeTable:
@@ -53,6 +57,7 @@ class AttributeTable:
         "_old_keys",
         "_young",
         "complete",
+        "core_bytes",
         "core_values",
         "drops",
         "held_bytes",
@@ -62,6 +67,7 @@ class AttributeTable:
     def __init__(self, *, complete: bool) -> None:
         self.core_values: dict[AttributeKey, AttributeValue] = {}
         """Committed core attributes."""
+        self.core_bytes = 0
         self.pending: dict[AttributeKey, NumberedValue] = {}
         self._young: dict[AttributeKey, NumberedValue] = {}
         self._old: dict[AttributeKey, NumberedValue] = {}
@@ -157,10 +163,8 @@ class AttributeTable:
                 del pending[key]
             if not is_core_attribute(key):
                 self._hold(key, (value, number))
-            elif value is None:
-                self.core_values.pop(key, None)
             else:
-                self.core_values[key] = value
+                self._set_core(key, value)
 
     def commit_published(
         self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]]
@@ -175,10 +179,26 @@ class AttributeTable:
                 self._has_extended = True
                 self.complete = False
                 self._forget(key)
-            elif value is None:
-                self.core_values.pop(key, None)
             else:
-                self.core_values[key] = value
+                self._set_core(key, value)
+
+    def load_core(self, values: Mapping[AttributeKey, AttributeValue]) -> None:
+        """Core attributes as they are stored: those of a segment that becomes active."""
+        for key, value in values.items():
+            self._set_core(key, value)
+
+    def _set_core(self, key: AttributeKey, value: AttributeValue | None) -> None:
+        before = self.core_values.get(key)
+        if value is None:
+            self.core_values.pop(key, None)
+        else:
+            self.core_values[key] = value
+            if before.__class__ is int and value.__class__ is int:
+                return  # a counter, which nearly every append changes
+        difference = _core_memory_bytes(value) - _core_memory_bytes(before)
+        self.core_bytes += difference
+        if self._ledger is not None:
+            self._ledger.core_bytes += difference
 
     def learn(
         self, keys: Iterable[AttributeKey], found: Mapping[AttributeKey, AttributeValue]
@@ -237,11 +257,13 @@ class AttributeTable:
         assert self._ledger is None, "the attributes are in a ledger already"
         self._ledger = ledger
         ledger.held_bytes += self.held_bytes
+        ledger.core_bytes += self.core_bytes
 
     def leave(self) -> None:
         """The segment leaves memory."""
         if self._ledger is not None:
             self._ledger.held_bytes -= self.held_bytes
+            self._ledger.core_bytes -= self.core_bytes
             self._ledger = None
 
     def _grow(self, byte_difference: int) -> None:
@@ -255,6 +277,8 @@ class AttributeTable:
         assert not both, f"{len(both)} values are in both generations"
         total = sum(_memory_bytes(key, found) for key, found in self.extended())
         assert total == self.held_bytes, f"held_bytes={self.held_bytes} but values have {total}"
+        core = sum(map(_core_memory_bytes, self.core_values.values()))
+        assert core == self.core_bytes, f"core_bytes={self.core_bytes} but values have {core}"
         misplaced = [key for key, _ in self.extended() if is_core_attribute(key)]
         assert not misplaced, f"core attributes among the extended {misplaced}"
 
@@ -262,3 +286,10 @@ class AttributeTable:
 def _memory_bytes(key: AttributeKey, found: NumberedValue) -> int:
     value = found[0]
     return ENTRY_BYTES + len(key) + (len(value) if isinstance(value, bytes) else 0)
+
+
+def _core_memory_bytes(value: AttributeValue | None) -> int:
+    """A byte string is here twice: its segment's encoded record has it as well."""
+    if value is None:
+        return 0
+    return ENTRY_BYTES + (2 * len(value) if isinstance(value, bytes) else 0)

@@ -92,15 +92,18 @@ class ContainerMetadata:
     def check(self) -> None:
         """Prove the invariants; O(n)."""
         assert self.committed_sequence_number <= self.sequence_number
-        attribute_bytes = 0
+        attribute_bytes = core_bytes = 0
         for segment_id, segment in self.by_id.items():
             assert segment.segment_id == segment_id, repr(segment)
             assert segment_id <= self.highest_segment_id, repr(segment)
             segment.check()
             segment.attributes.check()
             attribute_bytes += segment.attributes.held_bytes
+            core_bytes += segment.attributes.core_bytes
         held = self.attribute_ledger.held_bytes
         assert attribute_bytes == held, f"attributes have {attribute_bytes} bytes, {held} noted"
+        core = self.attribute_ledger.core_bytes
+        assert core_bytes == core, f"core attributes have {core_bytes} bytes, {core} noted"
         for name, segment in self._by_name.items():
             assert segment.name == name, repr(segment)
             assert self.by_id.get(segment.segment_id) is segment, repr(segment)

@@ -33,7 +33,12 @@ from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.record_codec import decode_attributes, encode_attributes
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.identifiers import BufferView, SegmentId
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    SegmentId,
+)
 
 _SNAPSHOT_HEADER = struct.Struct("<BBHHQQQQq")
 _SNAPSHOT_VERSION = 1
@@ -106,10 +111,12 @@ def _decode_snapshot(view: memoryview, position: int) -> tuple[SegmentMetadata, 
     segment.merged = bool(flags & _MERGED)
     segment.deleted = bool(flags & _DELETED)
     segment.attributes.complete = bool(flags & _NO_EXTENDED)
+    values: dict[AttributeKey, AttributeValue] = {}
     for key, value in core:
         if value is None:
             raise DataCorruptionError(f"segment snapshot removes an attribute key={key.hex()}")
-        segment.attributes.core_values[key] = value
+        values[key] = value
+    segment.attributes.load_core(values)
     segment.reset_pending()
     return segment, position
 

@@ -184,7 +184,9 @@ class SegmentHandle:
             remembered = await self.load_attributes(keys[first : first + ATTRIBUTE_UPDATES_MAX])
             if remembered:
                 forgotten = [AttributeUpdate(key, None) for key in remembered]
-                await asyncio.shield(self.update_attributes(forgotten))
+                self.require_no_table()
+                # Not by the verb of users: they cannot touch what a segment remembers of merges.
+                await asyncio.shield(self._processor.update_attributes(self._metadata, forgotten))
 
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         return self._metadata.read_index.read_nowait(offset, length_max)

@@ -33,7 +33,7 @@ from segmentstore.contracts.identifiers import (
     ContainerId,
     SequenceNumber,
 )
-from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.contracts.segments import AttributeUpdate, check_segment_name
 from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
 from segmentstore.runtime.cancellation import retrieve_exception
 
@@ -54,6 +54,7 @@ class SegmentMapper:
         acknowledged: Callable[[], SequenceNumber],
         flush: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
+        core_is_full: Callable[[], bool],
         settings: SegmentMapperSettings,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -65,6 +66,7 @@ class SegmentMapper:
         self._acknowledged = acknowledged
         self._flush = flush
         self._now_ms = now_ms
+        self._core_is_full = core_is_full
         self._settings = settings
         self._flights: dict[str, Future[None]] = {}
         self._mapping: dict[str, Future[int]] = {}
@@ -132,8 +134,10 @@ class SegmentMapper:
     async def find_inactive(self, name: str) -> SegmentRecord | None:
         """The segment of that name as Tier 2 knows it, unless memory knows that it is gone (H3).
 
-        Tier 2 may still name an older segment than the last one of a name that is gone from memory.
+        Tier 2 may still name an older segment than the last one of a name that is gone from memory. Raises
+        InvalidRequestError for what can be no segment's name.
         """
+        check_segment_name(name)
         while True:
             removals = self._metadata.removals
             record = await self._storage.find(name)
@@ -215,17 +219,27 @@ class SegmentMapper:
     async def _make_place(self) -> None:
         """Wait until one more segment may become active."""
         for _ in range(_FLUSH_ATTEMPTS_MAX):
-            if len(self._metadata.by_id) < self._settings.active_segments_max:
+            if self._has_place():
                 return
-            wanted = max(1, int(self._settings.active_segments_max * self._settings.eviction_share))
-            if self.evict(wanted):
+            if self.evict_some():
                 continue
             await self._flush()
-        if len(self._metadata.by_id) >= self._settings.active_segments_max and not self.evict(1):
+        if not self._has_place() and not self.evict(1):
             raise TooManyActiveSegmentsError(
                 f"every active segment is busy active={len(self._metadata.by_id)} "
                 f"active_max={self._settings.active_segments_max}"
             )
+
+    def _has_place(self) -> bool:
+        return (
+            len(self._metadata.by_id) < self._settings.active_segments_max
+            and not self._core_is_full()
+        )
+
+    def evict_some(self) -> int:
+        """Evict a share of the active set, if so many are idle; O(active). The number evicted."""
+        active_count = min(len(self._metadata.by_id), self._settings.active_segments_max)
+        return self.evict(max(1, int(active_count * self._settings.eviction_share)))
 
     def evict(self, count_max: int) -> int:
         """Evict the least recently used idle segments; O(active). The number evicted."""
@@ -282,6 +296,6 @@ def _from_record(record: SegmentRecord) -> SegmentMetadata:
     segment.published_sequence_number = record.sequence_number
     segment.last_sequence_number = record.sequence_number
     segment.attributes.complete = record.extended_attribute_count_is_zero
-    segment.attributes.core_values.update(record.core_attributes)
+    segment.attributes.load_core(record.core_attributes)
     segment.reset_pending()
     return segment

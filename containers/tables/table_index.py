@@ -28,8 +28,9 @@ from containers.metadata.attribute_table import NumberedValue
 from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import CorruptedDataError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import (
-    CORE_ATTRIBUTE_PREFIX,
+    TABLE_ENTRY_COUNT,
     TABLE_KEY_LENGTH,
+    TABLE_LIVE_BYTES,
     AttributeKey,
     AttributeValue,
     SequenceNumber,
@@ -39,8 +40,8 @@ from segmentstore.contracts.storage import AttributePage, ReadOnlyStorage
 TABLE: Final = 1
 """Value of SEGMENT_TYPE."""
 
-ENTRY_COUNT: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00table\x00\x01")
-LIVE_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00table\x00\x02")
+ENTRY_COUNT: Final = TABLE_ENTRY_COUNT
+LIVE_BYTES: Final = TABLE_LIVE_BYTES
 
 INDEX_PREFIX: Final = b"\x01"
 INDEX_END: Final = b"\x02"

@@ -287,7 +287,8 @@ class _FoldedSegment:
 
     def _event_count(self) -> int:
         count = self._core.get(EVENT_COUNT, 0)
-        return count if isinstance(count, int) else 0
+        # An earlier version took counts below zero: they number nothing.
+        return max(count, 0) if isinstance(count, int) else 0
 
     def _change_attributes(self, changes: AttributeChanges) -> None:
         for key, value in changes:

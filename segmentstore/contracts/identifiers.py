@@ -38,16 +38,21 @@ AttributeValue: TypeAlias = int | bytes
 CORE_ATTRIBUTE_PREFIX = (1 << 63).to_bytes(8, "big")
 ATTRIBUTE_KEY_BYTES_MAX = 255
 ATTRIBUTE_VALUE_BYTES_MAX = 1024
-
+CORE_ATTRIBUTES_MAX = 100
+"""Of one segment, EVENT_COUNT not among them: they are in its record, which every checkpoint carries."""
+CORE_ATTRIBUTE_BYTES_MAX = 16 * 1024
+"""Of one segment: the bytes of those values that are byte strings."""
 
 EVENT_COUNT = AttributeKey(CORE_ATTRIBUTE_PREFIX + (1).to_bytes(8, "big"))
-"""Core attribute: events appended over the segment's life, truncation notwithstanding."""
+"""Core attribute: events appended over the segment's life, truncation notwithstanding. Never negative."""
 SCALE_POLICY_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (2).to_bytes(8, "big"))
 """Core attribute: 0 fixed, 1 kilobytes per second, 2 events per second."""
 SCALE_POLICY_RATE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (3).to_bytes(8, "big"))
 SEGMENT_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (9).to_bytes(8, "big"))
 TABLE_KEY_LENGTH = AttributeKey(CORE_ATTRIBUTE_PREFIX + (12).to_bytes(8, "big"))
 """Core attribute, on table segments only: 0 for the hash layout, else the length of every key in bytes."""
+TABLE_ENTRY_COUNT = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00table\x00\x01")
+TABLE_LIVE_BYTES = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00table\x00\x02")
 
 
 def is_core_attribute(key: AttributeKey) -> bool:

@@ -47,8 +47,10 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import (
     ATTRIBUTE_KEY_BYTES_MAX,
     ATTRIBUTE_VALUE_BYTES_MAX,
+    CORE_ATTRIBUTE_PREFIX,
     AttributeKey,
     AttributeValue,
+    is_core_attribute,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -423,6 +425,11 @@ def _parse_update(update: object) -> AttributeUpdate:
         )
     if is_reserved_key(key):
         raise InvalidRequestError(f"attribute belongs to the stream protocol key={update['key']!r}")
+    if is_core_attribute(AttributeKey(key)):
+        raise InvalidRequestError(
+            "a core attribute is set by the store itself; keys of 16 bytes that begin with"
+            f" hex:{CORE_ATTRIBUTE_PREFIX.hex()} are not for requests to set key={update['key']!r}"
+        )
     type_name = update.get("type", "replace")
     try:
         update_type = AttributeUpdateType[str(type_name).upper()]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from segmentstore.cli.http_client import HttpClient
+from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
@@ -141,6 +142,8 @@ async def test_attribute_updates_are_conditional_when_asked(
         [{"key": "hex:0", "value": 1}],
         [{"key": text_of_bytes(CONTENT_TYPE_KEY), "value": "text/html"}],
         [{"key": text_of_bytes(producer_key("p")), "value": 1}],
+        [{"key": text_of_bytes(EVENT_COUNT), "value": -100}],
+        [{"key": "hex:80000000000000000000000000100000", "value": 1}],
     ],
 )
 async def test_malformed_or_reserved_attribute_updates_change_nothing(
@@ -150,6 +153,9 @@ async def test_malformed_or_reserved_attribute_updates_change_nothing(
     status, answer = await call(client, "PATCH", node.segment("s/attributes"), {"updates": updates})
     assert (status, answer["kind"]) == (400, "invalid")
     assert await segments.attributes("s") == {}
+    if updates:
+        given = {"attributes": updates}
+        assert (await call(client, "PUT", node.segment("t/create"), given))[0] == 400
 
 
 async def test_h61_a_merge_across_containers_says_what_would_work() -> None:
