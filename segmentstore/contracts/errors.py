@@ -36,6 +36,18 @@ class SegmentStoreError(Exception):
     kind = ErrorKind.UNAVAILABLE
 
 
+def is_outcome_unknown(error: SegmentStoreError) -> bool:
+    """Whether a change that ended with this error may have been made all the same: stored, and the answer lost.
+
+    Whoever asked for it must neither be told that nothing was done, nor do it again as if it were.
+    """
+    return not isinstance(error, ContainerNotFoundError) and error.kind in (
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.FENCED,
+        ErrorKind.CORRUPT,
+    )
+
+
 # --- contract errors: the request met a state that forbids it; nothing was changed ---------------
 
 

@@ -307,8 +307,7 @@ class SegmentVerbs:
         ]
         if formats[0] != formats[1]:
             raise conflict("only one of the two is a JSON stream; messages would not stay whole")
-        await self._pins.forget(source)
-        length = await self._segments.merge(name, source)
+        length = await self._directory.merge_segment(name, source)
         return json_response(200, {"length": length})
 
     async def _seal(self, _request: web.BaseRequest, name: str) -> web.Response:
@@ -342,12 +341,7 @@ class SegmentVerbs:
         return json_response(200, {"updated": len(updates)})
 
     async def _delete(self, _request: web.BaseRequest, name: str) -> web.Response:
-        async with self._directory.locks.hold(name):
-            properties = await self._segments.info(name)
-            origin = await self._directory.remove(
-                name, properties, configuration_of(properties.core_attributes)
-            )
-        await self._directory.release_source(origin)
+        await self._directory.delete_segment(name)
         return json_response(200, {"deleted": name})
 
     async def _json_body(

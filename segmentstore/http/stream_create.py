@@ -19,7 +19,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -29,9 +29,10 @@ from multidict import CIMultiDictProxy
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     SegmentExistsError,
-    SegmentNotFoundError,
+    SegmentStoreError,
+    is_outcome_unknown,
 )
-from segmentstore.contracts.segments import AttributeUpdate, Segment
+from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
 from segmentstore.http import header_names
 from segmentstore.http.json_messages import lines_of_body
 from segmentstore.http.offsets import OffsetPlace, RequestedOffset, offset_token, parse_offset
@@ -47,6 +48,7 @@ from segmentstore.http.stream_attributes import (
 )
 from segmentstore.http.stream_directory import OpenStream, StreamDirectory
 from segmentstore.http.stream_ranges import byte_offset, gather
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 _CREATE_ATTEMPTS_MAX = 4
 ANCESTORS_MAX = 8
@@ -92,14 +94,21 @@ class ForkPlan:
     """A fork that can be made: where its bytes come from and what it will be."""
 
     source: OpenStream
-    source_name: str
+    origin: ForkOrigin
     configuration: StreamConfiguration
-    copied: int
-    """Bytes [0, copied) of the source are inherited."""
+
+    @property
+    def copied(self) -> int:
+        """Bytes [0, copied) of the source are inherited."""
+        return self.origin.copied
 
 
 class StreamCreate:
-    """Handles PUT."""
+    """Handles PUT.
+
+    A half-created segment that its create could not remove (its container stopped) is removed by the next PUT or
+    DELETE of its name.
+    """
 
     def __init__(
         self,
@@ -119,20 +128,38 @@ class StreamCreate:
 
     async def handle(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = self._parse_headers(request.headers)
+        if asked.fork is not None and asked.fork.source == name:
+            raise bad_request(f"a stream cannot be forked from itself name={name!r}")
         async with (
             self._bodies.read(request, self._settings.append_bytes_max) as body,
+            # Before the lock: to find the source may take the source's lock.
+            self._forks.open_source(asked.fork) as source,
             self._directory.locks.hold(name),
         ):
-            for _ in range(_CREATE_ATTEMPTS_MAX):
-                async with self._directory.open_locked(name) as existing:
-                    if existing is not None:
-                        return _answer_existing(existing, asked)
-                if await self._directory.forks.is_deleted(name):
-                    raise conflict("stream was deleted; its forks still need its name")
-                try:
-                    return await self._create(request, name, asked, body)
-                except SegmentExistsError:
-                    await self._remove_half_created(name)
+            # A create is several steps. It runs to its end also if its client leaves, so that the count of the
+            # source's forks says what there is.
+            return await finish_despite_cancellation(
+                self._create_locked(request, name, asked, body, source)
+            )
+
+    async def _create_locked(
+        self,
+        request: web.BaseRequest,
+        name: str,
+        asked: CreateRequest,
+        body: bytes,
+        source: OpenStream | Exception | None,
+    ) -> web.Response:
+        for _ in range(_CREATE_ATTEMPTS_MAX):
+            async with self._directory.open_locked(name) as existing:
+                if existing is not None:
+                    return _answer_existing(existing, asked)
+            if await self._directory.forks.is_deleted(name):
+                raise conflict("stream was deleted; its forks still need its name")
+            try:
+                return await self._create(request, name, asked, body, source)
+            except SegmentExistsError:
+                await self._directory.remove_half_created(name)
         raise busy("the name is taken and freed too fast", self._settings.retry_after_seconds)
 
     def _parse_headers(self, headers: CIMultiDictProxy[str]) -> CreateRequest:
@@ -162,28 +189,23 @@ class StreamCreate:
         )
 
     async def _create(
-        self, request: web.BaseRequest, name: str, asked: CreateRequest, body: bytes
-    ) -> web.Response:
-        if asked.fork is None:
-            return await self._store(request, name, asked.configuration, asked, body, plan=None)
-        async with self._forks.plan(
-            asked.fork,
-            asked.configuration,
-            content_type_given=asked.content_type_given,
-            expiry_given=asked.expiry_given,
-        ) as plan:
-            return await self._store(request, name, plan.configuration, asked, body, plan=plan)
-
-    async def _store(
         self,
         request: web.BaseRequest,
         name: str,
-        configuration: StreamConfiguration,
         asked: CreateRequest,
         body: bytes,
-        *,
-        plan: ForkPlan | None,
+        source: OpenStream | Exception | None,
     ) -> web.Response:
+        configuration, plan = asked.configuration, None
+        if asked.fork is not None:
+            plan = await self._forks.plan(
+                asked.fork,
+                configuration,
+                source,
+                content_type_given=asked.content_type_given,
+                expiry_given=asked.expiry_given,
+            )
+            configuration = plan.configuration
         payload = body
         if body and configuration.is_json:
             payload = await asyncio.get_running_loop().run_in_executor(
@@ -193,29 +215,42 @@ class StreamCreate:
         in_one_step = not payload and not asked.close and plan is None
         if not in_one_step:
             updates.append(AttributeUpdate(INITIALISING_KEY, 1))
-        created = await self._segments.create(name, updates)
+        created = await self._create_segment(name, updates, plan)
         length = 0
         if not in_one_step:
-            async with self._segments.open_segment(name) as segment:
-                if plan is not None:
-                    await self._forks.inherit(plan, segment)
-                finished = AttributeUpdate(INITIALISING_KEY, None)
-                length = await asyncio.shield(
-                    segment.append(payload, attribute_updates=[finished], seal=asked.close)
-                )
+            try:
+                length = await self._fill(name, payload, plan, close=asked.close)
+            except SegmentStoreError as error:
+                if not is_outcome_unknown(error):
+                    await self._directory.remove_half_created(name)
+                raise
         self._directory.expiry.touch(created, configuration)
         headers = _stream_headers(configuration, created.segment_id, length, closed=asked.close)
         headers["Location"] = f"{request.scheme}://{request.host}{request.rel_url.raw_path}"
         return web.Response(status=201, headers=headers)
 
-    async def _remove_half_created(self, name: str) -> None:
-        """What a crashed create left behind; the name's lock is held, so no create of ours is under way."""
+    async def _fill(self, name: str, payload: bytes, plan: ForkPlan | None, *, close: bool) -> int:
+        """Everything behind the creation of the segment; its length."""
+        async with self._segments.open_segment(name) as segment:
+            if plan is not None:
+                await self._forks.inherit(plan, segment)
+            finished = AttributeUpdate(INITIALISING_KEY, None)
+            return await segment.append(payload, attribute_updates=[finished], seal=close)
+
+    async def _create_segment(
+        self, name: str, updates: list[AttributeUpdate], plan: ForkPlan | None
+    ) -> SegmentProperties:
+        """A fork is counted as long as its segment exists, also half created; what removes it counts it down."""
+        forks = self._directory.forks
+        if plan is None:
+            return await self._segments.create(name, updates)
+        await forks.count_up(plan.origin.source, plan.origin.source_id)
         try:
-            properties = await self._segments.info(name)
-            if INITIALISING_KEY in properties.core_attributes:
-                await self._segments.delete(name)
-        except SegmentNotFoundError:
-            return
+            return await self._segments.create(name, updates)
+        except SegmentStoreError as error:
+            if not is_outcome_unknown(error):
+                await forks.release(plan.origin)
+            raise
 
 
 def check_content_type(content_type: str, bytes_max: int) -> None:
@@ -301,57 +336,61 @@ class StreamForks:
         return name
 
     @asynccontextmanager
+    async def open_source(
+        self, asked: ForkRequest | None
+    ) -> AsyncIterator[OpenStream | Exception | None]:
+        """The source, pinned in the block, or why there is none: an existing fork does not need it any more."""
+        async with AsyncExitStack() as stack:
+            found: OpenStream | Exception | None = None
+            if asked is not None:
+                try:
+                    found = await stack.enter_async_context(self._directory.open(asked.source))
+                except Refusal as refusal:
+                    found = conflict(str(refusal)) if refusal.status == 410 else refusal
+                except SegmentStoreError as error:
+                    found = error
+            yield found
+
     async def plan(
         self,
         asked: ForkRequest,
         configuration: StreamConfiguration,
+        source: OpenStream | Exception | None,
         *,
         content_type_given: bool,
         expiry_given: bool,
-    ) -> AsyncIterator[ForkPlan]:
-        """Check everything that can be refused; the source stays pinned, and counted, in the block.
+    ) -> ForkPlan:
+        """Check everything that can be refused.
 
         Raises Refusal: 404 (no source), 409 (source deleted, other content type), 400 (fork point past the end).
         """
-        try:
-            async with self._directory.open(asked.source) as source:
-                if content_type_given:
-                    if configuration.media_type != source.configuration.media_type:
-                        raise conflict("a fork has the content type of its source")
-                    content_type = configuration.content_type
-                else:
-                    content_type = source.configuration.content_type
-                offset, copied = await self._fork_point(asked, source)
-                origin = ForkOrigin(
-                    source=asked.source,
-                    source_id=source.properties.segment_id,
-                    offset=offset,
-                    sub_offset=asked.sub_offset,
-                    copied=copied,
-                    ancestors=_ancestors_of_fork(source, copied),
-                )
-                configuration = replace(
-                    configuration, content_type=content_type, fork_origin=origin
-                )
-                if not expiry_given:
-                    configuration = replace(
-                        configuration,
-                        time_to_live_seconds=source.configuration.time_to_live_seconds,
-                        expires_at=source.configuration.expires_at,
-                    )
-                self._directory.expiry.touch(source.properties, source.configuration)
-                await self._directory.fork_begins(asked.source)
-                made = False
-                try:
-                    yield ForkPlan(source, asked.source, configuration, copied)
-                    made = True
-                finally:
-                    if not made:
-                        await self._directory.release_source(origin)
-        except Refusal as refusal:
-            if refusal.status == 410:
-                raise conflict(str(refusal)) from refusal
-            raise
+        assert source is not None, f"a fork without a source source={asked.source!r}"
+        if isinstance(source, Exception):
+            raise source
+        if content_type_given:
+            if configuration.media_type != source.configuration.media_type:
+                raise conflict("a fork has the content type of its source")
+            content_type = configuration.content_type
+        else:
+            content_type = source.configuration.content_type
+        offset, copied = await self._fork_point(asked, source)
+        origin = ForkOrigin(
+            source=asked.source,
+            source_id=source.properties.segment_id,
+            offset=offset,
+            sub_offset=asked.sub_offset,
+            copied=copied,
+            ancestors=_ancestors_of_fork(source, copied),
+        )
+        configuration = replace(configuration, content_type=content_type, fork_origin=origin)
+        if not expiry_given:
+            configuration = replace(
+                configuration,
+                time_to_live_seconds=source.configuration.time_to_live_seconds,
+                expires_at=source.configuration.expires_at,
+            )
+        self._directory.expiry.touch(source.properties, source.configuration)
+        return ForkPlan(source, origin, configuration)
 
     async def inherit(self, plan: ForkPlan, fork: Segment) -> None:
         """Copy the inherited bytes into the new segment."""
@@ -360,7 +399,7 @@ class StreamForks:
             length = min(self._settings.read_bytes_max, plan.copied - offset)
             piece = await gather(plan.source.segment, offset, length)
             assert piece, f"source ended early offset={offset} copied={plan.copied}"
-            await asyncio.shield(fork.append(piece, offset=offset))
+            await fork.append(piece, offset=offset)
             offset += len(piece)
 
     async def _fork_point(self, asked: ForkRequest, source: OpenStream) -> tuple[int, int]:

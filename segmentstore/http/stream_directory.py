@@ -5,14 +5,17 @@ last accesses by which streams expire (StreamExpiry), and the names that forks k
 
 - A stream that is over is removed by what notices it first: a request for it, or the sweep.
 - A create that crashed before its first bytes were stored left a segment marked `initialising`; it counts as absent and
-  the next create of that name removes it.
+  the next create or deletion of that name removes it.
+- What holds a name's lock waits for no other name's lock: two requests can never wait for one another. The counts of
+  forks have locks of their own, which are taken last.
+- A removal runs to its end, also if its client leaves: what is counted and what is stored never part.
 """
 
 import asyncio
 import hashlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
@@ -37,6 +40,7 @@ from segmentstore.http.stream_attributes import (
     StreamConfiguration,
     configuration_of,
 )
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.keyed_locks import NameLocks
 
@@ -86,8 +90,7 @@ class StreamDirectory:
     @asynccontextmanager
     async def open_locked(self, name: str) -> AsyncIterator[OpenStream | None]:
         """For a caller that holds the name's lock: the stream, None if there is none."""
-        origin = await self.remove_if_over(name)
-        await self.release_source(origin)
+        await self._remove_if_over(name)
         async with self._find(name) as stream:
             yield stream
 
@@ -119,53 +122,80 @@ class StreamDirectory:
     async def expire(self, name: str) -> None:
         """Remove the stream if it is (still) over."""
         async with self.locks.hold(name):
-            origin = await self.remove_if_over(name)
-        await self.release_source(origin)
+            await self._remove_if_over(name)
 
-    async def remove_if_over(self, name: str) -> ForkOrigin | None:
+    async def _remove_if_over(self, name: str) -> None:
         """The part of expire() that needs the name's lock."""
         try:
             properties = await self.segments.info(name)
         except SegmentNotFoundError:
-            return None
+            return
         configuration = configuration_of(properties.core_attributes)
         if not self.expiry.is_over(properties, configuration):
-            return None
+            return
         self.expired_count += 1
         logger.info("stream expired name=%r", name)
-        return await self.remove(name, properties, configuration)
+        await self._remove(properties, configuration)
 
     async def delete(self, name: str) -> None:
         """The verb. Raises Refusal: 404, 410."""
         async with self.locks.hold(name):
             async with self.open_locked(name) as stream:
                 if stream is None:
+                    await self.remove_half_created(name)
                     await self.refuse_missing(name)
                 properties, configuration = stream.properties, stream.configuration
-            origin = await self.remove(name, properties, configuration)
-        await self.release_source(origin)
+            await self._remove(properties, configuration)
 
-    async def fork_begins(self, source: str) -> None:
-        """Count a fork of the source before its bytes are copied."""
+    async def delete_segment(self, name: str) -> None:
+        """The segment of that name, whatever it is as a stream. Raises SegmentNotFoundError."""
+        async with self.locks.hold(name):
+            properties = await self.segments.info(name)
+            await self._remove(properties, configuration_of(properties.core_attributes))
+
+    async def merge_segment(self, target: str, source: str) -> int:
+        """As SegmentApi.merge(); the source is gone as if it had been deleted. Its length in the target."""
         async with self.locks.hold(source):
-            await self.forks.count_up(source)
+            properties = await self.segments.info(source)
+            configuration = configuration_of(properties.core_attributes)
+            length = 0
 
-    async def remove(
-        self, name: str, properties: SegmentProperties, configuration: StreamConfiguration
-    ) -> ForkOrigin | None:
-        """Delete under the name's lock; what the caller must hand to release_source() after the lock."""
-        await self.pins.forget(name)
-        has_forks = await self.forks.delete_source(name, configuration.fork_origin)
-        await self.segments.delete(name)
+            async def merge() -> None:
+                nonlocal length
+                length = await self.segments.merge(target, source)
+
+            await finish_despite_cancellation(self._take_away(properties, configuration, merge))
+            return length
+
+    async def remove_half_created(self, name: str) -> None:
+        """Under the name's lock, so that no create of this process is under way: what an earlier one left behind."""
+        try:
+            properties = await self.segments.info(name)
+        except SegmentNotFoundError:
+            return
+        if INITIALISING_KEY in properties.core_attributes:
+            await self._remove(properties, configuration_of(properties.core_attributes))
+
+    async def _remove(
+        self, properties: SegmentProperties, configuration: StreamConfiguration
+    ) -> None:
+        """Delete under the name's lock."""
+
+        async def delete() -> None:
+            await self.segments.delete(properties.name)
+
+        await finish_despite_cancellation(self._take_away(properties, configuration, delete))
+
+    async def _take_away(
+        self,
+        properties: SegmentProperties,
+        configuration: StreamConfiguration,
+        take: Callable[[], Awaitable[None]],
+    ) -> None:
+        """All that ends with a stream, in order. Callers let it run to its end, whoever leaves meanwhile."""
+        await self.pins.forget(properties.name)
+        await self.forks.remove_source(properties.name, configuration.fork_origin, take)
         self.expiry.forget(properties)
-        return None if has_forks else configuration.fork_origin
-
-    async def release_source(self, origin: ForkOrigin | None) -> None:
-        """A fork is gone: its source's name, and its source's source's, may become free."""
-        while origin is not None:
-            source = origin.source
-            async with self.locks.hold(source):
-                origin = await self.forks.count_down(source)
 
     async def sweep_page(self, start_after: str, count_max: int) -> str:
         """Expire what is over among the next streams; where to go on, "" at the end."""
@@ -359,24 +389,57 @@ class ForkRegistry:
     - The registry exists from the first fork on; it counts forks up before the copy begins and down after a fork is
       gone.
     - A crash in between leaves the count too high: the name of a deleted source then stays taken. Never data.
+    - Each registry has a lock. While it is held, no other lock is waited for.
+    - A source is marked as deleted before it is deleted, in one stretch under the lock. A mark on a stream that still
+      exists (a crash, a merge that was refused) means nothing.
     """
 
     def __init__(self, *, segments: SegmentApi) -> None:
         self._segments = segments
+        self._locks = NameLocks()
 
     async def is_deleted(self, name: str) -> bool:
         """Whether the stream was deleted and its name is still taken by its forks."""
         attributes = await self._attributes(name)
         return attributes is not None and DELETED_KEY in attributes
 
-    async def count_up(self, source: str) -> None:
-        """A fork of the source begins."""
-        with suppress(SegmentExistsError):
-            await self._segments.create(_fork_registry_of(source))
-        await self._accumulate(source, 1)
+    async def count_up(self, source: str, source_id: int) -> None:
+        """A fork of the source begins. Raises SegmentNotFoundError if the source of that id is gone.
 
-    async def count_down(self, source: str) -> ForkOrigin | None:
-        """A fork of the source is gone; if that frees the source's name, what the source itself was forked from."""
+        Counted only while the source exists: what removes it then sees the count, and keeps the name taken. A fork of
+        a name that was free already could have a successor of that name for its own fork, and neither ever goes.
+        """
+        async with self._locks.hold(source):
+            if (await self._segments.info(source)).segment_id != source_id:
+                raise SegmentNotFoundError(source)
+            with suppress(SegmentExistsError):
+                await self._segments.create(_fork_registry_of(source))
+            await self._accumulate(source, 1)
+
+    async def release(self, origin: ForkOrigin | None) -> None:
+        """A fork is gone: its source's name, and its source's source's, may become free."""
+        while origin is not None:
+            source = origin.source
+            async with self._locks.hold(source):
+                origin = await self._count_down(source)
+
+    async def remove_source(
+        self, name: str, origin: ForkOrigin | None, take: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Take the stream away by `take`. If it has forks, its name stays taken; if not, its origin has a fork less."""
+        async with self._locks.hold(name):
+            has_forks = await self._attributes(name) is not None
+            if has_forks:
+                updates = [AttributeUpdate(DELETED_KEY, 1)]
+                if origin is not None:
+                    updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
+                await self._segments.update_attributes(_fork_registry_of(name), updates)
+            await take()
+        if not has_forks:
+            await self.release(origin)
+
+    async def _count_down(self, source: str) -> ForkOrigin | None:
+        """If that frees the source's name, what the source itself was forked from."""
         attributes = await self._attributes(source)
         if attributes is None:
             return None
@@ -387,17 +450,18 @@ class ForkRegistry:
         await self._segments.delete(_fork_registry_of(source))
         if DELETED_KEY not in attributes:
             return None
-        return configuration_of(attributes).fork_origin
+        origin = configuration_of(attributes).fork_origin
+        if origin is None or await self._is_fork_of(source, origin):
+            # It still exists, and is released when it goes.
+            return None
+        return origin
 
-    async def delete_source(self, name: str, origin: ForkOrigin | None) -> bool:
-        """Before a stream is deleted: keep its name taken if it has forks. True if it has."""
-        if await self._attributes(name) is None:
+    async def _is_fork_of(self, name: str, origin: ForkOrigin) -> bool:
+        try:
+            properties = await self._segments.info(name)
+        except SegmentNotFoundError:
             return False
-        updates = [AttributeUpdate(DELETED_KEY, 1)]
-        if origin is not None:
-            updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
-        await self._segments.update_attributes(_fork_registry_of(name), updates)
-        return True
+        return configuration_of(properties.core_attributes).fork_origin == origin
 
     async def _accumulate(self, source: str, change: int) -> None:
         update = AttributeUpdate(FORK_COUNT_KEY, change, AttributeUpdateType.ACCUMULATE)

@@ -1,0 +1,224 @@
+"""Forks beside everything that creates, renames, merges and removes streams.
+
+Whatever happens at once, every request is answered; and once all streams are gone, every name is free again and no
+count of forks is left.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from aiohttp import ClientSession
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.test_utils import make_mocked_request
+
+from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.server import HttpApplication, build_application
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_attributes import INITIALISING_KEY
+from tests.http.memory_segments import MemorySegments
+from tests.http.node import START_MS, Node, TurnableClock, healthy_container, running_node
+
+TEXT = {"Content-Type": "text/plain"}
+NAMES = ("a", "b", "c")
+SOON = "2027-01-15T08:00:00.300Z"
+"""0.3 seconds behind START_MS."""
+FORK_TEXT = "x" * 40
+
+
+def forked_from(name: str) -> dict[str, str]:
+    return {**TEXT, "Stream-Forked-From": f"/v1/stream/{name}"}
+
+
+async def answer_of(
+    client: ClientSession, method: str, url: str, headers: dict[str, str], data: str = ""
+) -> int:
+    async with asyncio.timeout(5), client.request(method, url, headers=headers, data=data) as got:
+        return got.status
+
+
+async def test_a_stream_is_not_forked_from_itself(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    for _ in range(2):
+        assert await answer_of(client, "PUT", node.stream("x"), forked_from("x")) == 400
+        assert await answer_of(client, "PUT", node.stream("x"), TEXT) in {200, 201}
+    assert segments.names() == ["x"]
+
+
+async def test_two_streams_that_are_forked_from_one_another_are_both_answered(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    statuses = await asyncio.gather(
+        answer_of(client, "PUT", node.stream("p"), forked_from("q")),
+        answer_of(client, "PUT", node.stream("q"), forked_from("p")),
+    )
+    assert sorted(statuses) == [404, 404]
+    assert segments.names() == []
+
+
+async def test_a_fork_whose_source_is_gone_is_still_there_when_it_is_asked_for_again(
+    node: Node, client: ClientSession
+) -> None:
+    assert await answer_of(client, "PUT", node.stream("a"), TEXT, "x") == 201
+    assert await answer_of(client, "PUT", node.stream("b"), forked_from("a")) == 201
+    assert await answer_of(client, "DELETE", node.stream("a"), {}) == 204
+    assert await answer_of(client, "PUT", node.stream("b"), forked_from("a")) == 200
+    assert await answer_of(client, "PUT", node.stream("c"), forked_from("a")) == 409
+
+
+async def test_a_fork_that_is_merged_away_gives_its_sources_name_free(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    assert await answer_of(client, "PUT", node.stream("a"), TEXT, "x") == 201
+    assert await answer_of(client, "PUT", node.stream("b"), forked_from("a")) == 201
+    closed = {"Stream-Closed": "true"}
+    assert await answer_of(client, "POST", node.stream("b"), closed) == 204
+    assert await answer_of(client, "DELETE", node.stream("a"), {}) == 204
+    assert await answer_of(client, "GET", node.stream("a"), {}) == 410
+    assert await answer_of(client, "PUT", node.segment("c/create"), {}) == 201
+    async with client.post(node.segment("c/merge"), json={"source": "b"}) as merged:
+        assert merged.status == 200
+    assert await answer_of(client, "GET", node.stream("a"), {}) == 404
+    assert await answer_of(client, "PUT", node.stream("a"), TEXT) == 201
+    assert segments.names() == ["a", "c"]
+
+
+async def test_a_source_that_is_merged_away_keeps_its_name_for_its_forks(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    closed = {**TEXT, "Stream-Closed": "true"}
+    assert await answer_of(client, "PUT", node.stream("a"), closed, "x") == 201
+    open_fork = {**forked_from("a"), "Stream-Closed": "false"}
+    assert await answer_of(client, "PUT", node.stream("b"), open_fork) == 201
+    assert await answer_of(client, "PUT", node.segment("c/create"), {}) == 201
+    async with client.post(node.segment("c/merge"), json={"source": "a"}) as merged:
+        assert merged.status == 200
+    assert await answer_of(client, "GET", node.stream("a"), {}) == 410
+    assert await answer_of(client, "DELETE", node.stream("b"), {}) == 204
+    assert await answer_of(client, "GET", node.stream("a"), {}) == 404
+    assert segments.names() == ["c"]
+
+
+async def one_client(node: Node, client: ClientSession, random: Random, count: int) -> None:
+    for _ in range(count):
+        name, other = random.choice(NAMES), random.choice(NAMES)
+        stream = node.stream(name)
+        match random.randrange(8):
+            case 0:
+                await answer_of(client, "PUT", stream, TEXT, FORK_TEXT)
+            case 1:
+                await answer_of(client, "PUT", stream, {**TEXT, "Stream-Expires-At": SOON})
+            case 2 | 3 | 4:
+                await answer_of(client, "PUT", stream, forked_from(other))
+            case 5:
+                await answer_of(client, "DELETE", stream, {})
+            case 6:
+                await answer_of(client, "POST", stream, {"Stream-Closed": "true"})
+            case 7:
+                async with (
+                    asyncio.timeout(5),
+                    client.post(node.segment(f"{name}/merge"), json={"source": other}),
+                ):
+                    pass
+
+
+async def remove_all(node: Node, client: ClientSession) -> None:
+    for name in NAMES:
+        await answer_of(client, "DELETE", node.stream(name), {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_mixture_of_requests_is_answered_and_leaves_every_name_free(seed: int) -> None:
+    random = Random(seed)
+    segments = MemorySegments()
+    settings = HttpSettings(port=0, tick_seconds=0.02, sweep_interval_seconds=0.05)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        await asyncio.gather(
+            *(one_client(node, client, Random(random.random()), 20) for _ in range(6))
+        )
+        await remove_all(node, client)
+        assert segments.names() == []
+
+
+# --- clients that leave --------------------------------------------------------------------------
+
+
+def application_over(segments: MemorySegments) -> HttpApplication:
+    return build_application(
+        segments=segments,
+        health=lambda: NodeHealth(containers=[healthy_container()], containers_expected=1),
+        metrics=dict,
+        wall_clock=TurnableClock(START_MS),
+        random=Random(1),
+        settings=HttpSettings(port=0, read_bytes_max=8),
+    )
+
+
+async def ask(
+    application: HttpApplication, method: str, path: str, headers: dict[str, str] | None = None
+) -> int:
+    request = make_mocked_request(method, path, headers=headers or {}, payload=EMPTY_PAYLOAD)
+    return (await application.handle(request)).status
+
+
+async def ask_and_leave(work: "asyncio.Task[int]", turns: int) -> bool:
+    """Whether the request had not ended when its client left, after so many turns of the loop."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    left = not work.done()
+    work.cancel()
+    await asyncio.wait([work])
+    return left
+
+
+async def settle() -> None:
+    """What goes on behind a client that left has ended."""
+    for _ in range(300):
+        await asyncio.sleep(0)
+
+
+async def visible(segments: MemorySegments) -> list[str]:
+    return [
+        name
+        for name in segments.names()
+        if not name.startswith("__ds/")
+        and INITIALISING_KEY not in (await segments.info(name)).core_attributes
+    ]
+
+
+LEAVING: Sequence[tuple[str, str, dict[str, str]]] = (
+    ("PUT", "/v1/stream/b", forked_from("a")),
+    ("DELETE", "/v1/stream/a", {}),
+    ("DELETE", "/v1/stream/f", {}),
+    ("DELETE", "/v1/segments/f", {}),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "headers"), LEAVING)
+async def test_a_client_that_leaves_at_any_moment_leaves_no_name_taken(
+    method: str, path: str, headers: dict[str, str]
+) -> None:
+    turns = 0
+    left = True
+    while left:
+        segments = MemorySegments()
+        application = application_over(segments)
+        await segments.create("a")
+        async with segments.open_segment("a") as source:
+            await source.append(FORK_TEXT.encode())
+        octets = {"Stream-Forked-From": "/v1/stream/a"}
+        assert await ask(application, "PUT", "/v1/stream/f", octets) == 201
+        given = {name: value for name, value in headers.items() if name != "Content-Type"}
+        task = asyncio.ensure_future(ask(application, method, path, given))
+        left = await ask_and_leave(task, turns)
+        await settle()
+        for name in await visible(segments):
+            assert segments.content(name) == FORK_TEXT.encode(), f"a part of it turns={turns}"
+            assert await ask(application, "DELETE", f"/v1/stream/{name}") == 204
+        for name in ("a", "b", "f"):
+            status = await ask(application, "GET", f"/v1/stream/{name}")
+            assert status == 404, f"name={name} turns={turns} names={segments.names()}"
+        turns += 1
+    assert turns > 5
