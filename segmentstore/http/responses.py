@@ -2,12 +2,15 @@
 
 - Content is foreign: browsers must neither guess its type (nosniff) nor run it in this server's origin (CSP sandbox),
   or a stored text/html would be stored cross-site scripting.
+- An answer that has begun is never followed by another one on its connection: `begun` around what it streams.
 - A refusal is one exception with a status; every error of the store has a status by its kind. The body is always JSON:
   {"error": a sentence, "kind": what to do about it}.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from email.utils import formatdate
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
@@ -15,6 +18,8 @@ from aiohttp import ClientConnectionResetError, HttpVersion11, web
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.http import header_names
 from segmentstore.runtime.clock import WallClock
+
+logger = logging.getLogger(__name__)
 
 SECURITY_HEADERS: Mapping[str, str] = {
     "Server": "segmentstore",
@@ -130,6 +135,24 @@ def json_response(status: int, value: object) -> web.Response:
     """An answer of this server's own making."""
     headers = {**SECURITY_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
     return web.Response(status=status, headers=headers, body=json.dumps(value).encode())
+
+
+@asynccontextmanager
+async def begun(request: web.BaseRequest, response: web.StreamResponse) -> AsyncIterator[None]:
+    """Send the head, then stream in the block.
+
+    Whatever comes out of the block cuts the connection and goes no further: what answers errors would write a second
+    head into this body, and a body that merely ended would pass for a whole one.
+    """
+    await response.prepare(request)
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, SegmentStoreError | TimeoutError | ConnectionError):
+            logger.exception("answer broke off method=%s path=%r", request.method, request.path)
+        response.force_close()
+        if request.transport is not None:
+            request.transport.abort()
 
 
 class CrossOrigin:

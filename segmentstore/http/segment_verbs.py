@@ -75,6 +75,7 @@ from segmentstore.http.responses import (
     SECURITY_HEADERS,
     CrossOrigin,
     bad_request,
+    begun,
     busy,
     conflict,
     json_response,
@@ -137,13 +138,8 @@ class SegmentStreaming:
                 },
             )
             self._cross_origin.add_to(response)
-            await response.prepare(request)
-            try:
+            async with begun(request, response):
                 await self._stream(response, segment, offset, end, first)
-            except (SegmentStoreError, TimeoutError, ConnectionError):
-                response.force_close()
-                if request.transport is not None:
-                    request.transport.abort()
         return response
 
     async def _stream(

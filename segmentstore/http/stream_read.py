@@ -17,8 +17,8 @@ Server-sent events (GET with live=sse):
   CR and LF, each with its own `data:`, so no content can forge an event.
 - Text is cut between characters: bytes of a character that is not complete yet are held back, and the control event's
   offset lies before them. Only at the end of a closed stream are they sent (as U+FFFD).
-- The connection ends: at the end of a closed stream, when the stream is deleted, after `sse_seconds`, when the
-  client takes nothing for `write_seconds_max`, and when the server stops. One window of bytes is held at most.
+- The connection ends: at the end of a closed stream, when the stream cannot be read any further (deleted, its container
+  stopped), after `sse_seconds`, when the client takes nothing for `write_seconds_max`, and when the server stops. One window of bytes is held at most.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 from aiohttp import web
 
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.http import header_names, json_messages
 from segmentstore.http.json_messages import array_of_lines
@@ -43,7 +43,14 @@ from segmentstore.http.offsets import (
     offset_token,
     parse_offset,
 )
-from segmentstore.http.responses import CONTENT_HEADERS, CrossOrigin, Refusal, bad_request, busy
+from segmentstore.http.responses import (
+    CONTENT_HEADERS,
+    CrossOrigin,
+    Refusal,
+    bad_request,
+    begun,
+    busy,
+)
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_directory import OpenStream, StreamDirectory
 from segmentstore.http.stream_ranges import (
@@ -143,20 +150,12 @@ class StreamEvents:
                 headers["Stream-SSE-Data-Encoding"] = "base64"
             response = web.StreamResponse(status=200, headers=headers)
             self._cross_origin.add_to(response)
-            await response.prepare(request)
             connection = _EventConnection(self, request, response, stream, offset)
-            try:
-                await connection.run()
-            except (SegmentNotFoundError, SegmentTruncatedError, Refusal):
-                # Deleted, truncated under a slow reader, too many waiters: it asks again and learns why.
-                pass
-            except TimeoutError:
-                # It takes nothing: what is in its socket's buffer is all it will get.
-                response.force_close()
-                if request.transport is not None:
-                    request.transport.abort()
-            except ConnectionError:
-                response.force_close()
+            async with begun(request, response):
+                # Deleted, truncated, its container stopped, too many waiters: the reader asks again, from where the
+                # last control event left it, and learns why.
+                with suppress(SegmentStoreError, Refusal):
+                    await connection.run()
         return response
 
     @property

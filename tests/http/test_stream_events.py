@@ -10,6 +10,12 @@ from aiohttp import ClientResponse, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    SegmentStoreError,
+    StorageError,
+    TooManyWaitersError,
+)
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_read import control_event, data_event, whole_characters_length
 from tests.http.memory_segments import MemorySegments
@@ -168,6 +174,53 @@ async def test_event_streams_are_bounded(segments: MemorySegments) -> None:
             await next_events(answer, 1)
             async with client.get(node.stream("s"), params=query) as second:
                 assert second.status == 503
+
+
+class StoppingSegments(MemorySegments):
+    """Its container can stop under a reader that waits."""
+
+    def stop(self, name: str, error: Exception) -> None:
+        for waiter in self._segments[name].waiters:
+            waiter.set_exception(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ContainerStoppedError("container stopped container=0"),
+        StorageError("tier 2 is away"),
+        TooManyWaitersError("too many waiters"),
+        ZeroDivisionError("a fault of the server"),
+    ],
+)
+async def test_whatever_ends_an_event_stream_writes_no_second_head_into_it(
+    error: Exception,
+) -> None:
+    segments = StoppingSegments()
+    async with running_node(segments) as node, ClientSession() as client:
+        async with client.put(node.stream("s"), data="abc", headers=TEXT):
+            pass
+        host, port = node.server.address
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        async with asyncio.timeout(5):
+            while b"event: control" not in received:
+                received += await reader.read(1 << 16)
+            while not segments._segments["s"].waiters:
+                await asyncio.sleep(0.01)
+            segments.stop("s", error)
+            if isinstance(error, SegmentStoreError):
+                # The whole body ends, and the connection takes the next request.
+                received += await reader.readuntil(b"0\r\n\r\n")
+                writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            else:
+                with suppress(ConnectionError):
+                    received += await reader.read()
+                assert not received.endswith(b"0\r\n\r\n")
+        writer.close()
+    assert received.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.slow
