@@ -60,7 +60,10 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class TableKeyPage:
-    """Some keys of an iteration with their versions; `token` continues it, b"" means that it is finished."""
+    """Some keys of an iteration with their versions; `token` continues it, b"" means that it is finished.
+
+    A token is a key: the iteration goes on behind it. So the last key of any page is one as well.
+    """
 
     keys: Sequence[TableKey]
     token: bytes
@@ -68,7 +71,10 @@ class TableKeyPage:
 
 @dataclass(frozen=True, slots=True)
 class TableEntryPage:
-    """Some entries of an iteration; `token` continues it, b"" means that it is finished."""
+    """Some entries of an iteration; `token` continues it, b"" means that it is finished.
+
+    A token is a key: the iteration goes on behind it. So the last key of any page is one as well.
+    """
 
     entries: Sequence[TableEntry]
     token: bytes

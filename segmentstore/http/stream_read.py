@@ -18,7 +18,8 @@ Server-sent events (GET with live=sse):
 - Text is cut between characters: bytes of a character that is not complete yet are held back, and the control event's
   offset lies before them. Only at the end of a closed stream are they sent (as U+FFFD).
 - The connection ends: at the end of a closed stream, when the stream cannot be read any further (deleted, its container
-  stopped), after `sse_seconds`, when the client takes nothing for `write_seconds_max`, and when the server stops. One window of bytes is held at most.
+  stopped), after `sse_seconds`, when the client takes nothing for `write_seconds_max`, and when the server stops. One
+  window of bytes is held at most.
 """
 
 import asyncio

@@ -305,7 +305,9 @@ async def _read_keys(table: Table, command: ReadTableKeys, count: int) -> Comman
         first=bounds.first_key or None,
         last=bounds.last_key or None,
     )
-    return TableKeysRead(command.request_id, command.segment, page.keys, page.token)
+    last_key = page.keys[-1].key if page.keys else b""
+    token = _continuation(table, page.token, last_key, bounds.token)
+    return TableKeysRead(command.request_id, command.segment, page.keys, token)
 
 
 async def _read_entries(table: Table, command: ReadTableEntries, count: int) -> Command:
@@ -316,7 +318,21 @@ async def _read_entries(table: Table, command: ReadTableEntries, count: int) -> 
         first=bounds.first_key or None,
         last=bounds.last_key or None,
     )
-    return TableEntriesRead(command.request_id, command.segment, page.entries, page.token)
+    last_key = page.entries[-1].key if page.entries else b""
+    token = _continuation(table, page.token, last_key, bounds.token)
+    return TableEntriesRead(command.request_id, command.segment, page.entries, token)
+
+
+def _continuation(table: Table, token: bytes, last_key: bytes, asked: bytes) -> bytes:
+    """The token behind a page: in the hash layout never empty where there is a page.
+
+    Pravega's controller asks until a page is empty, and an empty token begins anew: with one behind the last page it
+    would go round for ever. So the last page has the token of its last key, and an empty page the token that it was
+    asked with. Readers of a fixed key length go on by ranges, and want no token behind the last page.
+    """
+    if token or table.key_length:
+        return token
+    return last_key or asked
 
 
 async def _read_delta(table: Table, command: ReadTableEntriesDelta, count: int) -> Command:

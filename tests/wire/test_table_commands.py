@@ -172,32 +172,55 @@ async def test_a_missing_table_is_named(table: ProtocolClient, command: Command)
     assert (reply.request_id, reply.segment) == (3, "a/b")
 
 
-async def test_keys_and_entries_are_read_page_by_page(table: ProtocolClient) -> None:
+@pytest.mark.parametrize("count", [1, 3, 5, 10, 11])
+async def test_an_iteration_of_the_hash_layout_ends_with_an_empty_page_and_never_begins_anew(
+    table: ProtocolClient, count: int
+) -> None:
     entries = [TableEntry(b"%02d" % n, b"v%d" % n) for n in range(10)]
     await update(table, *entries)
     keys: list[bytes] = []
     token = b""
     while True:
         page = await table.ask(
-            ReadTableKeys(7, TABLE, "", 3, IteratorArguments(token)), TableKeysRead
+            ReadTableKeys(7, TABLE, "", count, IteratorArguments(token)), TableKeysRead
         )
         assert page.request_id == 7
-        assert len(page.keys) <= 3
+        assert len(page.keys) <= count
+        if not page.keys:
+            break
         keys += [key.key for key in page.keys]
         token = page.continuation_token
-        if not token:
-            break
+        assert token, "an empty token begins anew"
     assert sorted(keys) == [entry.key for entry in entries]
+    assert page.continuation_token == token
     values: dict[bytes, bytes] = {}
+    token = b""
     while True:
         entry_page = await table.ask(
-            ReadTableEntries(7, TABLE, "", 4, IteratorArguments(token)), TableEntriesRead
+            ReadTableEntries(7, TABLE, "", count, IteratorArguments(token)), TableEntriesRead
         )
+        if not entry_page.entries:
+            break
+        assert not values.keys() & {entry.key for entry in entry_page.entries}
         values |= {entry.key: entry.value for entry in entry_page.entries}
         token = entry_page.continuation_token
-        if not token:
-            break
+        assert token, "an empty token begins anew"
     assert values == {entry.key: entry.value for entry in entries}
+    assert entry_page.continuation_token == token
+
+
+async def test_an_iteration_of_an_empty_table_is_one_empty_page(table: ProtocolClient) -> None:
+    page = await table.ask(ReadTableKeys(7, TABLE, "", 5, IteratorArguments()), TableKeysRead)
+    assert (list(page.keys), page.continuation_token) == ([], b"")
+
+
+async def test_an_iteration_of_the_fixed_layout_ends_with_an_empty_token(
+    table: ProtocolClient,
+) -> None:
+    await update(table, *(TableEntry(b"%02d" % n, b"v") for n in range(10)), segment=FIXED)
+    bounds = IteratorArguments(b"", b"", b"00", b"99")
+    page = await table.ask(ReadTableKeys(7, FIXED, "", 10, bounds), TableKeysRead)
+    assert (len(page.keys), page.continuation_token) == (10, b"")
 
 
 async def test_the_fixed_layout_is_read_by_range(table: ProtocolClient) -> None:
