@@ -39,12 +39,11 @@ class SegmentStoreError(Exception):
 def is_outcome_unknown(error: SegmentStoreError) -> bool:
     """Whether a change that ended with this error may have been made all the same: stored, and the answer lost.
 
-    Whoever asked for it must neither be told that nothing was done, nor do it again as if it were.
+    Whoever asked for it must neither be told that nothing was done, nor do it again as if it were. Other errors come
+    before a change is handed to the log.
     """
-    return not isinstance(error, ContainerNotFoundError) and error.kind in (
-        ErrorKind.UNAVAILABLE,
-        ErrorKind.FENCED,
-        ErrorKind.CORRUPT,
+    return error.kind is ErrorKind.FENCED or isinstance(
+        error, ContainerStoppedError | DurableDataLogError | ServiceHaltError
     )
 
 

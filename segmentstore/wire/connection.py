@@ -161,6 +161,7 @@ class WireConnection(asyncio.BufferedProtocol):
             counters=counters,
             charge=self._charge,
             discharge=self._discharge,
+            fail=self.fail,
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio names it
@@ -220,6 +221,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._closing_since = self._loop.time()
         if exc is not None:
             _LOGGER.debug("peer=%s lost: %s", self._peer, exc)
+        self._requests.close()
         self._tasks.cancel()
         self._reads.close()
         self._appends.close()
@@ -333,7 +335,8 @@ class WireConnection(asyncio.BufferedProtocol):
         bytes_max = settings.unacked_bytes_max // (2 if self._paused else 1)
         return (
             self._unacked_bytes > bytes_max
-            or len(self._tasks) >= settings.requests_per_connection_max
+            or len(self._tasks) + self._requests.waiting_count
+            >= settings.requests_per_connection_max
             or self._reads.is_full
             or self._outgoing.is_backlogged
         )
@@ -399,6 +402,7 @@ class WireConnection(asyncio.BufferedProtocol):
     def check(self) -> None:
         """O(writers)."""
         self._appends.check()
+        self._requests.check()
         assert self._unacked_bytes >= 0, f"unacked_bytes={self._unacked_bytes}"
 
 

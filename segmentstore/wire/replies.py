@@ -6,7 +6,8 @@ SendBuffer gathers what goes out.
   that is said after them.
 - Replies go out in the order in which they were given.
 
-reply_to_error() chooses the command that tells a client of an error.
+reply_to_error() chooses the command that tells a client of an error. A change whose outcome is unknown gets none of
+them: `requests.py` closes its connection.
 
 | error | command | what the client does |
 |---|---|---|

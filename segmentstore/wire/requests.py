@@ -3,6 +3,9 @@
 - A request whose delegation token does not permit it is refused. Without a verifier every token is fine.
 - Every request is answered exactly once, with its own request id, by a reply or by the refusal that stands for the
   error. Answers come when they are ready, in any order: clients match them by request id.
+- A change whose outcome is unknown (its container stopped under it) has no answer: the connection is closed, as for
+  appends. A refusal would say that nothing was done.
+- Requests of one table are taken in order (`table_order.py`).
 - What a request wants to store counts as un-acknowledged until it is answered.
 """
 
@@ -18,12 +21,17 @@ from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
 from segmentstore.codec.wire_protocol.segments import MergeSegments, MergeSegmentsBatch
 from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.errors import (
+    SegmentNotFoundError,
+    SegmentStoreError,
+    is_outcome_unknown,
+)
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.replies import SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_commands import TableCommands, TableLookupBatcher, TableUpdateBatcher
+from segmentstore.wire.table_order import TableOrder
 
 _NO_REQUEST: Final = 0
 _READ_TABLE: Final = ReadTable.type
@@ -75,21 +83,40 @@ class ConnectionRequests:
         counters: WireCounters,
         charge: Callable[[int], None],
         discharge: Callable[[int], None],
+        fail: Callable[[str], None],
     ) -> None:
         self._segment_commands = segment_commands
-        self._table_commands = table_commands
         self._verify_token = verify_token
         self._outgoing = outgoing
         self._tasks = tasks
         self._counters = counters
         self._charge = charge
         self._discharge = discharge
+        self._fail = fail
+        self._order = TableOrder(commands=table_commands, answers=self, tasks=tasks)
         self._look_ups = TableLookupBatcher(
-            pins=table_commands.pins, outgoing=outgoing, counters=counters
+            pins=table_commands.pins, order=self._order, outgoing=outgoing, counters=counters
         )
         self._updates = TableUpdateBatcher(
-            pins=table_commands.pins, answers=self, counters=counters, charge=charge
+            pins=table_commands.pins,
+            order=self._order,
+            answers=self,
+            counters=counters,
+            charge=charge,
         )
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for others before them."""
+        return self._order.waiting_count
+
+    def close(self) -> None:
+        """The connection is gone: what waits does not begin any more."""
+        self._order.close()
+
+    def check(self) -> None:
+        """O(requests under way)."""
+        self._order.check()
 
     def take(self, command: Command) -> None:
         """Answers now or later. Raises ProtocolError for a command that is no request."""
@@ -98,8 +125,8 @@ class ConnectionRequests:
             return
         self._counters.requests += 1
         self._charge(_stored_bytes(command))
-        if not self._table_commands.begin(command, self):
-            self.retry_in_task(command)
+        if not self._order.take(command):
+            self._tasks.start(self._answer(command))
 
     def take_run(self, kind: int, view: memoryview, position: int, limit: int) -> tuple[int, int]:
         """Take the frames from `position` on that are of this kind and need no command.
@@ -109,6 +136,7 @@ class ConnectionRequests:
         """
         if self._verify_token is None:
             if kind == _READ_TABLE:
+                self.submit_updates()
                 return self._look_ups.answer(view, position, limit)
             if kind == _UPDATE_TABLE:
                 return self._updates.gather(view, position, limit)
@@ -151,16 +179,16 @@ class ConnectionRequests:
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None:
         self._discharge(_stored_bytes(command))
+        if is_outcome_unknown(error) and _changes(command):
+            # A refusal would say that nothing was done. Without an answer the client knows that it does not know.
+            self._counters.requests_refused += 1
+            self._fail(f"the outcome of a request is unknown type={command.type}: {error}")
+            return
         self._outgoing.reply(self._refusal(command, error))
-
-    def retry_in_task(self, command: Command) -> None:
-        self._tasks.start(self._answer(command))
 
     async def _answer(self, command: Command) -> None:
         try:
-            reply = await self._table_commands.answer(command)
-            if reply is None:
-                reply = await self._segment_commands.answer(command)
+            reply = await self._segment_commands.answer(command)
         except SegmentStoreError as error:
             self.refuse(command, error)
             return
@@ -171,6 +199,11 @@ class ConnectionRequests:
         self._counters.requests_refused += 1
         segment = error.name if isinstance(error, SegmentNotFoundError) else _segment_of(command)
         return reply_to_error(error, request_id=_request_id_of(command), segment=segment)
+
+
+def _changes(command: Command) -> bool:
+    """Whether it may leave something behind that the client has to know of."""
+    return command.type not in READING_TYPES and not isinstance(command, FlushToStorage)
 
 
 def _segment_of(command: Command) -> str:

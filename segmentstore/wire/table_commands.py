@@ -1,8 +1,7 @@
 """Commands about tables: one command in, one reply out.
 
-TableCommands takes any of them. Updates, removals and look-ups of what is in memory take no task: the first two reply
-when their future is done, the last at once. A reply is one frame, so a page of large entries is read again with half
-the count until it fits.
+TableCommands answers them; `table_order.py` says when each may begin, and submits changes. A reply is one frame, so a
+page of large entries is read again with half the count until it fits.
 
 Clients that look up or update one key at a time keep many such commands under way, and send some dozens in one read of
 the socket. Those are taken in batches, straight from the received bytes (their layout is in `single_key_frames.py`);
@@ -19,10 +18,11 @@ TableCommands gets what no batch takes.
 - Nothing that could change the table stands between the updates of a batch: `submit()` comes before any other command,
   and at the end of what was received.
 - A batch of updates keeps its table leased until it is answered.
+- A batch overtakes nothing: where a request before it of the same table is under way in a manner that forbids it,
+  there is no batch, and the frame becomes a command that waits.
 - At most `_UPDATE_BATCH_BYTES` and one entry are gathered; they count as un-acknowledged from their submission on.
 """
 
-import asyncio
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -88,12 +88,7 @@ _UPDATE_BATCH_BYTES: Final = 64 * 1024
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
-    Change
-    | ReadTable
-    | ReadTableKeys
-    | ReadTableEntries
-    | ReadTableEntriesDelta
-    | GetTableSegmentInfo
+    ReadTable | ReadTableKeys | ReadTableEntries | ReadTableEntriesDelta | GetTableSegmentInfo
 )
 TableFuture: TypeAlias = "Future[Sequence[int]] | Future[None]"
 
@@ -105,22 +100,31 @@ class Answers(Protocol):
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
-    def retry_in_task(self, command: Command) -> None:
-        """Answer it in a task."""
-
 
 class UpdateAnswers(Protocol):
-    """Where the outcomes of a batch of updates go: replies together, refusals and second attempts one by one."""
+    """Where the outcomes of a batch of updates go: replies together, refusals one by one."""
 
     def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None: ...
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
-    def retry_in_task(self, command: Command) -> None: ...
+
+class BatchOrder(Protocol):
+    """What batches ask and tell of the requests beside them: TableOrder."""
+
+    def may_look_up(self, segment: str) -> bool: ...
+
+    def may_change(self, segment: str) -> bool: ...
+
+    def change_begins(self, segment: str) -> None: ...
+
+    def change_ends(self, segment: str) -> None: ...
+
+    def retry(self, command: UpdateTableEntries) -> None: ...
 
 
 class TableCommands:
-    """begin() first: it says whether the reply is on its way. answer(), in a task, if not."""
+    """answer() in a task; begin_read() first for what may be in memory."""
 
     def __init__(
         self, *, tables: TableApi, pins: HandleCache[Table], settings: WireSettings
@@ -134,27 +138,11 @@ class TableCommands:
         """The tables that are open."""
         return self._handles
 
-    # --- without a task --------------------------------------------------------------------------
-
-    def begin(self, command: Command, answers: Answers) -> bool:
-        """Whether it is answered, or will be, without a task."""
-        if not isinstance(command, ReadTable | UpdateTableEntries | RemoveTableKeys):
-            return False
+    def begin_read(self, command: ReadTable, answers: Answers) -> bool:
+        """Whether it is answered: all of it was in memory."""
         pin = self._handles.lease_nowait(command.segment)
         if pin is None:
             return False
-        if isinstance(command, ReadTable):
-            return self._begin_read(pin, command, answers)
-        try:
-            future = _submit(pin.handle, command)
-        except SegmentStoreError as error:
-            self._handles.release(pin)
-            answers.refuse(command, error)
-            return True
-        future.add_done_callback(lambda _: self._changed(pin, command, future, answers))
-        return True
-
-    def _begin_read(self, pin: PinnedHandle[Table], command: ReadTable, answers: Answers) -> bool:
         try:
             found = pin.handle.get_nowait([key.key for key in command.keys])
         except SegmentStoreError as error:
@@ -170,26 +158,6 @@ class TableCommands:
         answers.reply(command, _read_reply(command, found))
         return True
 
-    def _changed(
-        self, pin: PinnedHandle[Table], command: Change, future: "TableFuture", answers: Answers
-    ) -> None:
-        error = future.exception()
-        stale = error is not None and is_stale(error)
-        if stale:
-            self._handles.forget(pin)
-        self._handles.release(pin)
-        if error is None:
-            answers.reply(command, _change_reply(command, future.result()))
-        elif stale and isinstance(error, SegmentNotFoundError):
-            # Nothing was stored, and the table may exist again under its name.
-            answers.retry_in_task(command)
-        elif isinstance(error, SegmentStoreError):
-            answers.refuse(command, error)
-        else:
-            raise error
-
-    # --- with one --------------------------------------------------------------------------------
-
     async def answer(self, command: Command) -> Command | None:
         """The reply; None for a command that is not of this kind. Raises SegmentStoreError."""
         match command:
@@ -200,9 +168,7 @@ class TableCommands:
                 await self._tables.delete_table(segment, must_be_empty=must_be_empty)
                 return SegmentDeleted(request_id, segment)
             case (
-                UpdateTableEntries()
-                | RemoveTableKeys()
-                | ReadTable()
+                ReadTable()
                 | ReadTableKeys()
                 | ReadTableEntries()
                 | ReadTableEntriesDelta()
@@ -232,8 +198,6 @@ class TableCommands:
 
     async def _answer_opened(self, table: Table, command: OpenCommand) -> Command:
         match command:
-            case UpdateTableEntries() | RemoveTableKeys():
-                return _change_reply(command, await asyncio.shield(_submit(table, command)))
             case ReadTable():
                 found = await table.get([key.key for key in command.keys])
                 return _read_reply(command, found)
@@ -276,14 +240,16 @@ class TableCommands:
                 return reply
 
 
-def _submit(table: Table, command: Change) -> TableFuture:
+def submit_change(table: Table, command: Change) -> TableFuture:
+    """Of one command; raises what cannot be submitted at all."""
     offset = None if command.table_offset == NO_TABLE_OFFSET else command.table_offset
     if isinstance(command, UpdateTableEntries):
         return table.update(command.entries, offset=offset)
     return table.remove(command.keys, offset=offset)
 
 
-def _change_reply(command: Change, versions: Sequence[int] | None) -> Command:
+def change_reply(command: Change, versions: Sequence[int] | None) -> Command:
+    """To one that is made."""
     if versions is None:
         return TableKeysRemoved(command.request_id, command.segment)
     return TableEntriesUpdated(command.request_id, versions)
@@ -351,9 +317,15 @@ class TableLookupBatcher:
     """The look-ups of one key each that a connection sends. answer() any number."""
 
     def __init__(
-        self, *, pins: HandleCache[Table], outgoing: SendBuffer, counters: WireCounters
+        self,
+        *,
+        pins: HandleCache[Table],
+        order: BatchOrder,
+        outgoing: SendBuffer,
+        counters: WireCounters,
     ) -> None:
         self._handles = pins
+        self._order = order
         self._outgoing = outgoing
         self._counters = counters
         self._named: NamedTable | None = None
@@ -372,6 +344,8 @@ class TableLookupBatcher:
             named = self._named = read_named_table(payload)
             if named is None:
                 return position, 0
+        if not self._order.may_look_up(named.segment):
+            return position, 0
         pin = self._handles.lease_nowait(named.segment)
         if pin is None:
             return position, 0
@@ -442,11 +416,13 @@ class TableUpdateBatcher:
         self,
         *,
         pins: HandleCache[Table],
+        order: BatchOrder,
         answers: UpdateAnswers,
         counters: WireCounters,
         charge: Callable[[int], None],
     ) -> None:
         self._handles = pins
+        self._order = order
         self._answers = answers
         self._counters = counters
         self._charge = charge
@@ -495,10 +471,9 @@ class TableUpdateBatcher:
             return 0
         if group is None:
             assert self._named is not None, "alike with what was never named"
-            pin = self._handles.lease_nowait(self._named.segment)
-            if pin is None:
+            group = self._begin_group(self._named.segment)
+            if group is None:
                 return 0
-            group = self._group = _UpdateBatch(self._named.segment, pin)
         if group.key_length not in (0, len(entries[0].key)):
             return 0
         group.request_ids += request_ids
@@ -522,10 +497,9 @@ class TableUpdateBatcher:
             return False
         group = self._group
         if group is None:
-            pin = self._handles.lease_nowait(named.segment)
-            if pin is None:
+            group = self._begin_group(named.segment)
+            if group is None:
                 return False
-            group = self._group = _UpdateBatch(named.segment, pin)
         key_bytes = len(entry.key)
         byte_count = key_bytes + len(entry.value)
         key_length = group.key_length
@@ -545,6 +519,16 @@ class TableUpdateBatcher:
             self.submit()
         return True
 
+    def _begin_group(self, segment: str) -> _UpdateBatch | None:
+        """None if the table is not open, or if updates of it have to wait."""
+        if not self._order.may_change(segment):
+            return None
+        pin = self._handles.lease_nowait(segment)
+        if pin is None:
+            return None
+        self._group = _UpdateBatch(segment, pin)
+        return self._group
+
     def submit(self) -> None:
         """Hand over what was gathered."""
         group = self._group
@@ -556,6 +540,7 @@ class TableUpdateBatcher:
             return
         self._counters.requests += len(group.entries)
         self._charge(group.byte_count)
+        self._order.change_begins(group.segment)
         try:
             future = group.pin.handle.update_each(group.entries)
         except SegmentStoreError as error:
@@ -571,12 +556,20 @@ class TableUpdateBatcher:
             self._failed(group, error)
             return
         self._handles.release(group.pin)
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+            self._answer_each(group, done.result())
+        finally:
+            self._order.change_ends(group.segment)
+
+    def _answer_each(
+        self, group: _UpdateBatch, outcomes: Sequence[int | SegmentStoreError]
+    ) -> None:
         request_ids: list[int] = []
         versions: list[int] = []
         stored_bytes = group.byte_count
-        for number, outcome in enumerate(done.result()):
+        for number, outcome in enumerate(outcomes):
             if isinstance(outcome, int):
                 request_ids.append(group.request_ids[number])
                 versions.append(outcome)
@@ -589,13 +582,13 @@ class TableUpdateBatcher:
         )
 
     def _failed(self, group: _UpdateBatch, error: SegmentStoreError) -> None:
-        stale = is_stale(error)
-        if stale:
+        if is_stale(error):
             self._handles.forget(group.pin)
         self._handles.release(group.pin)
         for number in range(len(group.entries)):
-            if stale and isinstance(error, SegmentNotFoundError):
+            if isinstance(error, SegmentNotFoundError):
                 # Nothing was stored, and the table may exist again under its name.
-                self._answers.retry_in_task(group.command(number))
+                self._order.retry(group.command(number))
             else:
                 self._answers.refuse(group.command(number), error)
+        self._order.change_ends(group.segment)

@@ -5,7 +5,7 @@ Writer submits each append to its segment; the container's future calls the writ
 refuses.
 
 - A set-up answers after everything submitted before it on that segment has committed or failed (H25); until then the
-  connection takes no appends of that writer.
+  connection takes no appends of that writer. A set-up on a table is refused: its appends could only fail.
 - An append of a writer that was never set up here is out of order, and ends the connection.
 - At most `writers_per_connection_max` writers are remembered.
 - Every append carries, in one operation, its bytes, the writer's new last event number (refused unless the segment
@@ -50,11 +50,12 @@ from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSe
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
+    NotATableError,
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
+from segmentstore.contracts.identifiers import EVENT_COUNT, TABLE_KEY_LENGTH, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, Segment
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
@@ -248,7 +249,10 @@ class ConnectionAppends:
     async def _last_number(self, pin: PinnedHandle[Segment], key: AttributeKey) -> int | None:
         """Keeps the lease unless it raises."""
         try:
-            pin.handle.info()
+            if TABLE_KEY_LENGTH in pin.handle.info().core_attributes:
+                raise NotATableError(
+                    f"the segment is a table, which takes no appends name={pin.name!r}"
+                )
             await asyncio.shield(pin.handle.barrier())
             number = (await pin.handle.load_attributes([key])).get(key)
         except BaseException as error:

@@ -34,11 +34,12 @@ QUICK = WireSettings(tick_seconds=0.02, long_poll_seconds=30.0)
 
 
 class HoldingLog:
-    """A log in memory. Between hold() and let_go() nothing becomes durable."""
+    """A log in memory. Between hold() and let_go(), or fail(), nothing becomes durable."""
 
     def __init__(self, tiers: MemoryTiers) -> None:
         self._log = MemoryDurableDataLog(tiers.log_store)
         self._held = False
+        self._failure: Exception | None = None
         self._queue: deque[tuple[bytes, bool, Future[LogAddress]]] = deque()
 
     def hold(self) -> None:
@@ -48,6 +49,17 @@ class HoldingLog:
         self._held = False
         while self._queue:
             self._pass_on(*self._queue.popleft())
+
+    @property
+    def held_count(self) -> int:
+        """Entries that wait."""
+        return len(self._queue)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing of what waits becomes durable, nor of what comes."""
+        self._failure = error
+        while self._queue:
+            self._queue.popleft()[2].set_exception(error)
 
     def _pass_on(self, payload: bytes, internal: bool, future: "Future[LogAddress]") -> None:
         def done(written: "Future[LogAddress]") -> None:
@@ -67,6 +79,9 @@ class HoldingLog:
         if not self._held:
             return self._log.append(entry, internal=internal)
         future: Future[LogAddress] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            future.set_exception(self._failure)
+            return future
         self._queue.append((b"".join(entry), internal, future))
         return future
 

@@ -14,7 +14,12 @@ from segmentstore.codec.wire_protocol.appends import (
     SetupAppend,
 )
 from segmentstore.codec.wire_protocol.command import KeepAlive
-from segmentstore.codec.wire_protocol.refusals import ErrorMessage, NoSuchSegment, SegmentIsSealed
+from segmentstore.codec.wire_protocol.refusals import (
+    ErrorMessage,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentIsSealed,
+)
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from tests.containers.node import MemoryTiers
 from tests.wire.conftest import OTHER, SEGMENT, WRITER
@@ -137,6 +142,17 @@ async def test_events_of_several_writers_on_one_connection_are_told_apart(
 async def test_an_append_without_a_set_up_ends_the_connection(client: ProtocolClient) -> None:
     client.append(WRITER, b"abc", 1)
     assert await client.expect_close() == []
+
+
+async def test_a_set_up_on_a_table_is_refused(node: Node, client: ProtocolClient) -> None:
+    await node.container.create_table("scope/group_kvtable/0.#epoch.0")
+    set_up = SetupAppend(4, WRITER, "scope/group_kvtable/0.#epoch.0", "")
+    refusal = await client.ask(set_up, OperationUnsupported)
+    assert refusal.request_id == 4
+    # The connection and its other writers go on.
+    await client.set_up(WRITER, SEGMENT)
+    client.append(WRITER, event(b"a"), 1)
+    await client.expect(DataAppended)
 
 
 async def test_an_append_between_a_repeated_set_up_and_its_answer_ends_the_connection(

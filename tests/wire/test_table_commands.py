@@ -284,8 +284,8 @@ async def test_tables_that_went_away_are_said_to_be_elsewhere(
 ) -> None:
     await update(table, TableEntry(b"a", b"1"))
     node.tables.stop()
-    command = UpdateTableEntries(6, TABLE, "", (TableEntry(b"a", b"1"),), -1)
-    assert (await table.ask(command, WrongHost)).request_id == 6
+    command = ReadTable(7, TABLE, "", (TableKey(b"a"),))
+    assert (await table.ask(command, WrongHost)).request_id == 7
 
 
 async def test_updates_in_a_row_are_each_answered(node: Node, table: ProtocolClient) -> None:

@@ -1,0 +1,282 @@
+"""The table requests of one connection, in order: none overtakes another one of the same table.
+
+Clients pipeline: a put, another put of the same key, a get. Each is answered as if the ones before it had ended.
+
+- Changes of a table are submitted in the order in which they came. Where a table has to be opened first, those behind
+  wait for it.
+- A look-up, or a page, waits for the changes before it, and changes wait for the look-ups before them. Look-ups do not
+  wait for one another.
+- Creations and deletions wait for everything before them, and everything behind waits for them.
+- Other tables, other connections, and appends and reads of segments never wait for any of this.
+- A change that met a table that is gone was not made. It is tried once more, in its place, with the table opened anew.
+- What waits is counted (`waiting_count`): the connection stops reading in time.
+"""
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.tables import (
+    CreateTableSegment,
+    DeleteTableSegment,
+    GetTableSegmentInfo,
+    ReadTable,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    ReadTableKeys,
+    RemoveTableKeys,
+    UpdateTableEntries,
+)
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.tables import Table
+from segmentstore.runtime.handle_cache import PinnedHandle
+from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.replies import is_stale
+from segmentstore.wire.table_commands import (
+    Answers,
+    Change,
+    TableCommands,
+    TableFuture,
+    change_reply,
+    submit_change,
+)
+
+TableCommand: TypeAlias = (
+    Change
+    | ReadTable
+    | ReadTableKeys
+    | ReadTableEntries
+    | ReadTableEntriesDelta
+    | GetTableSegmentInfo
+    | CreateTableSegment
+    | DeleteTableSegment
+)
+_CHANGES: Final = (UpdateTableEntries, RemoveTableKeys)
+_WHOLE: Final = (CreateTableSegment, DeleteTableSegment)
+_READS: Final = (
+    ReadTable,
+    ReadTableKeys,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    GetTableSegmentInfo,
+)
+
+
+class _TableQueue:
+    """What is under way of one table, and what waits for it."""
+
+    __slots__ = ("changes", "is_closed_off", "reads", "retries", "segment", "waiting")
+
+    def __init__(self, segment: str) -> None:
+        self.segment = segment
+        self.changes = 0
+        """Submitted and not settled; a batch counts once."""
+        self.reads = 0
+        self.is_closed_off = False
+        """The table is being created, deleted or opened for a change: nothing else begins."""
+        self.waiting: deque[TableCommand] = deque()
+        self.retries = 0
+        """So many of the first that wait are tried for the second time."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.changes or self.reads or self.is_closed_off or self.waiting)
+
+    def may_begin(self, command: TableCommand) -> bool:
+        if self.is_closed_off:
+            return False
+        if isinstance(command, _READS):
+            return not self.changes
+        if isinstance(command, _WHOLE) or self.retries:
+            return not self.changes and not self.reads
+        return not self.reads
+
+
+class TableOrder:
+    """take() any number; batches ask may_look_up() and may_change(), and say when their changes begin and end."""
+
+    def __init__(self, *, commands: TableCommands, answers: Answers, tasks: TaskSet) -> None:
+        self._commands = commands
+        self._handles = commands.pins
+        self._answers = answers
+        self._tasks = tasks
+        self._queues: dict[str, _TableQueue] = {}
+        """Of tables with something under way."""
+        self._closed = False
+        self.waiting_count = 0
+
+    def take(self, command: Command) -> bool:
+        """Whether it is of a table; it is answered now or later."""
+        if not isinstance(command, (*_CHANGES, *_READS, *_WHOLE)):
+            return False
+        segment = command.segment
+        queue = self._queues.get(segment)
+        if queue is None:
+            queue = self._queues[segment] = _TableQueue(segment)
+        queue.waiting.append(command)
+        self.waiting_count += 1
+        self._go_on(queue)
+        return True
+
+    def may_look_up(self, segment: str) -> bool:
+        """Whether a look-up that is answered at once overtakes nothing."""
+        queue = self._queues.get(segment)
+        return queue is None or not (queue.changes or queue.is_closed_off or queue.waiting)
+
+    def may_change(self, segment: str) -> bool:
+        """Whether a change that is submitted now overtakes nothing."""
+        queue = self._queues.get(segment)
+        return queue is None or not (queue.reads or queue.is_closed_off or queue.waiting)
+
+    def change_begins(self, segment: str) -> None:
+        """A batch of changes is submitted."""
+        queue = self._queues.get(segment)
+        if queue is None:
+            queue = self._queues[segment] = _TableQueue(segment)
+        queue.changes += 1
+
+    def change_ends(self, segment: str) -> None:
+        """It is settled: each of it is answered, or given to retry()."""
+        queue = self._queues[segment]
+        queue.changes -= 1
+        self._go_on(queue)
+
+    def retry(self, command: Change) -> None:
+        """It was not made, for its table was gone: once more, before all that came behind it."""
+        if self._closed:
+            return
+        queue = self._queues[command.segment]
+        queue.waiting.insert(queue.retries, command)
+        queue.retries += 1
+        self.waiting_count += 1
+
+    def close(self) -> None:
+        """The connection is gone: nothing more begins. What was submitted goes on."""
+        self._closed = True
+        for queue in self._queues.values():
+            self.waiting_count -= len(queue.waiting)
+            queue.waiting.clear()
+            queue.retries = 0
+
+    def check(self) -> None:
+        """Only tables with something under way are known, and nothing waits for nothing. O(n)."""
+        assert self.waiting_count == sum(len(queue.waiting) for queue in self._queues.values())
+        for segment, queue in self._queues.items():
+            assert not queue.is_idle, f"nothing is under way table={segment!r}"
+            assert queue.retries <= len(queue.waiting), f"retries={queue.retries} table={segment!r}"
+            if queue.waiting:
+                first = queue.waiting[0]
+                assert not queue.may_begin(first), f"waits for nothing command={first!r:.200}"
+
+    def _go_on(self, queue: _TableQueue) -> None:
+        """Begin what may begin, in order."""
+        while queue.waiting and not self._closed and queue.may_begin(queue.waiting[0]):
+            command = queue.waiting.popleft()
+            self.waiting_count -= 1
+            is_retry = queue.retries > 0
+            queue.retries -= is_retry
+            match command:
+                case UpdateTableEntries() | RemoveTableKeys():
+                    self._begin_change(queue, command, is_retry=is_retry)
+                case CreateTableSegment() | DeleteTableSegment():
+                    queue.is_closed_off = True
+                    self._tasks.start(self._answer_whole(queue, command))
+                case _:
+                    self._begin_read(queue, command)
+        if queue.is_idle and self._queues.get(queue.segment) is queue:
+            del self._queues[queue.segment]
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    def _begin_change(self, queue: _TableQueue, command: Change, *, is_retry: bool) -> None:
+        pin = self._handles.lease_nowait(command.segment)
+        if pin is not None:
+            self._submit(queue, pin, command, is_retry=is_retry)
+        else:
+            queue.is_closed_off = True
+            self._tasks.start(self._open_and_submit(queue, command))
+
+    async def _open_and_submit(self, queue: _TableQueue, command: Change) -> None:
+        try:
+            try:
+                pin = await self._handles.lease(command.segment)
+            except SegmentStoreError as error:
+                self._answers.refuse(command, error)
+            else:
+                self._submit(queue, pin, command, is_retry=True)
+        finally:
+            queue.is_closed_off = False
+            self._go_on(queue)
+
+    def _submit(
+        self, queue: _TableQueue, pin: PinnedHandle[Table], command: Change, *, is_retry: bool
+    ) -> None:
+        try:
+            future = submit_change(pin.handle, command)
+        except SegmentStoreError as error:
+            if is_stale(error):
+                self._handles.forget(pin)
+            self._handles.release(pin)
+            self._answers.refuse(command, error)
+            return
+        queue.changes += 1
+        future.add_done_callback(
+            lambda _: self._settled(queue, pin, command, future, is_retry=is_retry)
+        )
+
+    def _settled(
+        self,
+        queue: _TableQueue,
+        pin: PinnedHandle[Table],
+        command: Change,
+        future: TableFuture,
+        *,
+        is_retry: bool,
+    ) -> None:
+        error = future.exception()
+        if error is not None and is_stale(error):
+            self._handles.forget(pin)
+        self._handles.release(pin)
+        try:
+            if error is None:
+                self._answers.reply(command, change_reply(command, future.result()))
+            elif isinstance(error, SegmentNotFoundError) and not is_retry:
+                # Nothing was stored, and the table may exist again under its name.
+                self.retry(command)
+            elif isinstance(error, SegmentStoreError):
+                self._answers.refuse(command, error)
+            else:
+                raise error
+        finally:
+            self.change_ends(queue.segment)
+
+    # --- everything else -------------------------------------------------------------------------
+
+    def _begin_read(self, queue: _TableQueue, command: TableCommand) -> None:
+        if isinstance(command, ReadTable) and self._commands.begin_read(command, self._answers):
+            return
+        queue.reads += 1
+        self._tasks.start(self._answer_read(queue, command))
+
+    async def _answer_read(self, queue: _TableQueue, command: TableCommand) -> None:
+        try:
+            await self._answer(command)
+        finally:
+            queue.reads -= 1
+            self._go_on(queue)
+
+    async def _answer_whole(self, queue: _TableQueue, command: TableCommand) -> None:
+        try:
+            await self._answer(command)
+        finally:
+            queue.is_closed_off = False
+            self._go_on(queue)
+
+    async def _answer(self, command: TableCommand) -> None:
+        try:
+            reply = await self._commands.answer(command)
+        except SegmentStoreError as error:
+            self._answers.refuse(command, error)
+            return
+        assert reply is not None, f"nobody answers this type={command.type}"
+        self._answers.reply(command, reply)
