@@ -6,13 +6,16 @@ Invariants:
   the entry is still as the caller saw it.
 - Several updates in one call are all done or none; they must be in one partition, that is, share the primary part of
   their keys (or the table has a single partition).
+- A table that was deleted and created again has other segments: no request reaches the new one by what is known of the
+  old one. Then the new one is looked up and asked, unless the request names a version, which belongs to the old one.
 - Unconditional updates are repeated when a connection breaks, because the last value wins anyway; conditional ones are
   not, and fail with OutcomeUnknownError.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from segmentstore.client.controller import TableCalls, TableConfig
 from segmentstore.client.errors import NotFoundError
@@ -32,8 +35,10 @@ from segmentstore.codec.wire_protocol.tables import (
     TableRead,
     UpdateTableEntries,
 )
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,9 @@ class Table:
 
     async def get_all(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """An entry, or None, for each key in order; keys of several partitions are read one partition after another."""
+        return await self._ask(partial(self._get_all, keys))
+
+    async def _get_all(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         config, space = await self._known_shape()
         found: dict[bytes, TableEntry | None] = {}
         partitions: dict[str, list[bytes]] = {}
@@ -115,8 +123,13 @@ class Table:
     async def update(self, updates: Sequence[Update]) -> Sequence[int]:
         """Do all of the updates or none; their new versions.
 
-        Raises TableConditionError, InvalidRequestError for keys of several partitions.
+        Raises TableConditionError, InvalidRequestError for keys of several partitions, SegmentNotFoundError if it names a
+        version and the table is gone.
         """
+        of_any_table = all(each.version in (NO_VERSION, NOT_EXISTS) for each in updates)
+        return await self._ask(partial(self._update, updates), of_any_table=of_any_table)
+
+    async def _update(self, updates: Sequence[Update]) -> Sequence[int]:
         segment = await self._only_partition([each.key for each in updates])
         entries = [TableEntry(each.key, each.value, each.version) for each in updates]
         answer = await self._calls.ask(
@@ -133,6 +146,10 @@ class Table:
 
     async def remove_all(self, keys: Sequence[TableKey]) -> None:
         """Remove all of the entries or none. Raises as `update`."""
+        of_any_table = all(each.version == NO_VERSION for each in keys)
+        await self._ask(partial(self._remove_all, keys), of_any_table=of_any_table)
+
+    async def _remove_all(self, keys: Sequence[TableKey]) -> None:
         segment = await self._only_partition([each.key for each in keys])
         await self._calls.ask(
             segment,
@@ -154,7 +171,11 @@ class Table:
             segment = table_segment(self.scope, self.name, number=number_of(segment_id))
             begin: bytes | None = first if first is not None else lowest
             while begin is not None:
-                page = await self._page(segment, begin, last if last is not None else highest)
+                try:
+                    page = await self._page(segment, begin, last if last is not None else highest)
+                except SegmentNotFoundError:
+                    self._shape = None
+                    raise
                 for entry in page:
                     yield entry
                 begin = _key_behind(page[-1].key) if page else None
@@ -172,6 +193,18 @@ class Table:
             TableEntriesRead,
         )
         return answer.entries
+
+    async def _ask(
+        self, attempt: Callable[[], Awaitable[Answer]], *, of_any_table: bool = True
+    ) -> Answer:
+        try:
+            return await attempt()
+        except SegmentNotFoundError:
+            # The table was deleted; perhaps there is another one of its name.
+            self._shape = None
+            if not of_any_table:
+                raise
+        return await attempt()
 
     async def _known_shape(self) -> tuple[TableConfig, KeySpace]:
         if self._shape is None:

@@ -37,6 +37,7 @@ _NUMBER = (1 << 31) - 1
 """Segment numbers and epochs are 31-bit: both are signed 32-bit integers to the other clients."""
 
 _USER_NAME = re.compile(r"[A-Za-z0-9.-]+")
+_STREAM_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SEGMENT = re.compile(
     r"(?P<scope>[A-Za-z0-9._-]+)/(?P<stream>[A-Za-z0-9._-]+)"
     r"/(?P<number>0|[1-9][0-9]{0,9})\.#epoch\.(?P<epoch>0|[1-9][0-9]{0,9})"
@@ -176,6 +177,11 @@ def is_of_internal_stream(name: str) -> bool:
 def is_user_name(name: str) -> bool:
     """Whether a user may call a scope, stream, table or group so."""
     return len(name) <= USER_NAME_LENGTH_MAX and _USER_NAME.fullmatch(name) is not None
+
+
+def is_stream_name(name: str) -> bool:
+    """Whether a scope or stream may be called so, one of a user or an internal one."""
+    return len(name) <= INTERNAL_NAME_LENGTH_MAX and _STREAM_NAME.fullmatch(name) is not None
 
 
 def check_user_name(name: str, *, what: str) -> None:

@@ -154,8 +154,16 @@ class AutoScale:
         if last is not None and now - last < self._settings.refresh_seconds:
             return
         found: dict[tuple[str, str], Watched] = {}
+
+        def keep(scope: str, error: SegmentStoreError) -> None:
+            # The rates of its streams are worth keeping until it answers again.
+            _LOG.warning("scope=%s policies are not read anew: %s", scope, error)
+            for key, known in self._watched.items():
+                if key[0] == scope:
+                    found.setdefault(key, known)
+
         try:
-            async with aclosing(all_streams(self._store)) as streams:
+            async with aclosing(all_streams(self._store, on_unreadable=keep)) as streams:
                 async for walked in streams:
                     policy = walked.configuration.scaling
                     key = (walked.scope, walked.stream)

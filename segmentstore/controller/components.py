@@ -88,7 +88,10 @@ class ControllerComponents:
             settings=settings.reader_groups,
         )
         self.key_value_tables = KeyValueTables(
-            store=self.metadata, tables=tables, settings=settings.key_value_tables
+            store=self.metadata,
+            tables=tables,
+            segment_name_length_max=settings.streams.segment_name_length_max,
+            settings=settings.key_value_tables,
         )
         self._settings = settings
         self.clock_watch = clock_watch or ClockWatch(

@@ -1,7 +1,7 @@
 """The controller: recovers, keeps working in the background, answers calls.
 
     repair() only after a recovery from Tier 2 alone: make segments and records agree
-    start()  find or create the tables, load the transactions, finish what an earlier process began
+    start()  find or create the tables, load the transactions, finish what an earlier process began, as far as it can
     run()    the background work, until cancelled: interrupted operations, transactions, retention, scaling, watermarks
     service  the gRPC service for a ControllerServer, or for a simulation that calls it without a socket
 
@@ -13,6 +13,9 @@ Invariants:
   when it ends are refused before it returns.
 - A life begins with nothing in memory: another controller may have been at work since the one before. What that one
   left on its way into a table is there before anything is read.
+- Only the table of scopes has to be there for a start. A scope whose table does not answer, transactions that cannot be
+  read, and what cannot be finished stay behind, are tried again while `run` works, and are named in `complaints`:
+  each scope and stream stands or falls with the containers that it needs.
 - Everything that it knows stands in table segments of the store: there is nothing to close, and killing it at any
   moment is as good as ending it.
 - At most one controller works on a store at a time. Two of them damage nothing, since every change names the versions
@@ -20,21 +23,28 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.grpc_server import ControllerService
 from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment, no_token
 from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.errors import ScopeNotFoundError
+from segmentstore.controller.retry_queue import ResourceName, RetryQueue
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import RepairReport
 from segmentstore.runtime.clock import WallClock
 
+_LOG = logging.getLogger(__name__)
+
 _SCOPES_PER_READ = 100
+_COMPLAINTS_PER_KIND = 20
+"""Further ones are only counted."""
 
 
 class Controller:
@@ -67,6 +77,7 @@ class Controller:
             controllers=controllers,
         )
         self._components = self._build()
+        self._scopes_left_behind = RetryQueue(resume=self._resume_scope)
         self._used = False
         """The components remember something."""
         self._started = False
@@ -82,6 +93,13 @@ class Controller:
         """Whether calls are answered."""
         return self.service.is_ready
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the last start found the scopes, but one of them or the transactions does not answer yet."""
+        return bool(
+            self._components.transactions.start_failure or self._scopes_left_behind.complaints()
+        )
+
     async def repair(self) -> RepairReport:
         """After a recovery from Tier 2 alone, before `start`: make segments and records agree. May be repeated."""
         components = self.components
@@ -91,21 +109,28 @@ class Controller:
         report.created.extend(await components.transactions.repair())
         return report
 
-    async def start(self) -> None:
-        """Recover. Raises SegmentStoreError (the store is not there yet): start again later."""
+    async def start(self, *, whole: bool = False) -> None:
+        """Recover. Raises SegmentStoreError (the store is not there yet): start again later.
+
+        With `whole` a single scope that does not answer is a reason to start again later.
+        """
         self._started = False
         if self._used:
             self._components.require_settled()
             self._components = self._build(clock_watch=self._components.clock_watch)
         self._used = True
         components = self._components
+        self._scopes_left_behind = RetryQueue(resume=self._resume_scope)
         await components.metadata.start()
         # Streams that are committing need their transactions; everything else needs its scope settled.
-        await components.transactions.start()
+        try:
+            await components.transactions.start()
+        except SegmentStoreError as error:
+            if whole:
+                raise
+            _LOG.warning("the transactions cannot be read yet: %s", error)
         await components.scopes.resume_all()
-        await components.streams.operations.resume_all()
-        await self._each_scope(components.reader_groups.resume)
-        await self._each_scope(components.key_value_tables.resume)
+        await self._resume_scopes(whole=whole)
         self._started = True
 
     async def run(self) -> None:
@@ -117,6 +142,7 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (
+                    self._scopes_left_behind.run,
                     components.streams.operations.run,
                     components.scopes.run,
                     components.reader_groups.run,
@@ -130,16 +156,53 @@ class Controller:
         finally:
             await self.service.end()
 
-    async def _each_scope(self, resume: Callable[[str], Awaitable[None]]) -> None:
-        after = ""
-        while True:
+    def complaints(self) -> list[str]:
+        """What a person should know, in sentences: what could not be finished, and why."""
+        components = self._components
+        sentences: list[str] = []
+        unread = components.transactions.start_failure
+        if unread:
+            sentences.append(f"the transactions cannot be read yet: {unread}")
+        operations = components.streams.operations
+        for sentence, failures in (
+            ("scope {} does not answer", self._scopes_left_behind.complaints()),
+            ("the deletion of scope {} is not finished", components.scopes.complaints()),
+            ("an operation on stream {} is not finished", operations.complaints()),
+            ("reader group {} is half made or half deleted", components.reader_groups.complaints()),
+            ("table {} is half made or half deleted", components.key_value_tables.complaints()),
+            ("transactions of stream {} are not finished", components.transactions.complaints()),
+        ):
+            sentences += [
+                f"{sentence.format('/'.join(place))}: {why}"
+                for place, why in list(failures.items())[:_COMPLAINTS_PER_KIND]
+            ]
+            more = len(failures) - _COMPLAINTS_PER_KIND
+            if more > 0:
+                sentences.append(f"and {more} more like the last one")
+        return sentences
+
+    async def _resume_scopes(self, *, whole: bool) -> None:
+        after, more = "", True
+        while more:
             page = await self.components.scopes.names(after=after, count=_SCOPES_PER_READ)
             for scope in page.names:
                 try:
-                    await resume(scope)
+                    await self._resume_scope((scope,))
                 except ScopeNotFoundError:
                     # Deleted since the listing was read.
                     continue
-            if not page.more:
-                return
-            after = page.names[-1]
+                except SegmentStoreError as error:
+                    self._scopes_left_behind.note_failure((scope,), error)
+                    if whole:
+                        raise
+                finally:
+                    after = scope
+            more = page.more
+
+    async def _resume_scope(self, place: ResourceName) -> None:
+        """Finish what an earlier process began in one scope."""
+        (scope,) = place
+        components = self._components
+        await components.streams.operations.resume(scope)
+        await components.reader_groups.resume(scope)
+        await components.key_value_tables.resume(scope)

@@ -1,19 +1,26 @@
 """Creates, describes, lists and deletes key-value tables.
 
     record `table/<name>` in the scope's table, index `tables`; index `unfinished-tables` while segments come or go
-    table segments `<scope>/<name>_kvtable/<n>.#epoch.0`, n from 0 on, each with an equal part of the key space
+    table segments `<scope>/<name>_kvtable/<n>.#epoch.0`, n from 1 or higher, each with an equal part of the key space
+
+Number 0 is left to clients: without asking the controller they keep the state of a reader group in a segment of that
+number. Tables that an earlier version of the store made begin with it; what has keys of another length is not theirs.
 
 Invariants:
 
-- The record comes first and goes last: whatever happens in between, the next attempt finds out what to finish, and a
-  table that is created again never meets the entries of the one before.
-- A table is shown once all of its segments exist.
+- The record comes first and goes last: whatever happens in between, the next attempt finds out what to finish.
+- A number is used once: those of a table that is created again go on behind the one before, as those of streams do. So
+  a client that knows the former table finds none of its segments, and a late step of an old owner hits none of the new.
+- A table never takes over a segment that was there before it, and deletes none that is not its own.
+- A table is shown once all of its segments exist. One whose segments cannot be made is taken back.
 - What one name undergoes happens one thing after the other.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
+from contextlib import aclosing, suppress
 from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
@@ -21,25 +28,39 @@ from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
     KeyValueTableState,
 )
-from segmentstore.codec.stream_names import is_user_name, table_segment
+from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
+from segmentstore.codec.stream_names import is_user_name, table_segment, table_stream
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     NotATableError,
     SegmentExistsError,
     SegmentNotFoundError,
+    SegmentStoreError,
 )
 from segmentstore.contracts.tables import KEY_BYTES_MAX, TableApi
-from segmentstore.controller.errors import IndexClosedError, ScopeNotFoundError
+from segmentstore.controller.errors import (
+    IndexClosedError,
+    PreconditionError,
+    ScopeNotFoundError,
+)
 from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.retry_queue import ResourceName, RetryQueue
+from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_refusal
 from segmentstore.controller.settings import KeyValueTableSettings
+from segmentstore.controller.streams.stream_history import DELETED_NUMBERS_KEY, deleted_number_key
+
+_LOG = logging.getLogger(__name__)
 
 TABLES_INDEX: Final = "tables"
 """In a scope's table: every key-value table, also one that is being created or deleted."""
 UNFINISHED_TABLES_INDEX: Final = "unfinished-tables"
+
+_FIRST_NUMBER: Final = 1
+"""Number 0 is the state of a reader group that the controller never hears of."""
+_NUMBER_MAX: Final = (1 << 31) - 1
+_FREE_NUMBER_ATTEMPTS_MAX: Final = 64
 
 CreateStatus = api.CreateKeyValueTableStatus
 DeleteStatus = api.DeleteKVTableStatus
@@ -49,19 +70,31 @@ class KeyValueTables:
     """The controller's verbs of key-value tables."""
 
     def __init__(
-        self, *, store: MetadataStore, tables: TableApi, settings: KeyValueTableSettings
+        self,
+        *,
+        store: MetadataStore,
+        tables: TableApi,
+        segment_name_length_max: int,
+        settings: KeyValueTableSettings,
     ) -> None:
         self._store = store
         self._tables = tables
+        self._segment_name_length_max = segment_name_length_max
         self._settings = settings
         self._locks = KeyedLocks(waiters_max=settings.waiters_per_table_max)
         self._retry_queue = RetryQueue(resume=self._resume)
 
     async def create(self, config: api.KeyValueTableConfig) -> api.CreateKeyValueTableStatus:
-        """Raises InvalidRequestError for sizes that no table can have."""
+        """Raises InvalidRequestError for sizes that no table can have, PreconditionError (no numbers are free)."""
         if not is_user_name(config.kvtName):
             return CreateStatus(status=CreateStatus.Status.INVALID_TABLE_NAME)
         wanted = self._record_of(config)
+        longest = table_segment(config.scope, config.kvtName, number=_NUMBER_MAX)
+        if len(longest) > self._segment_name_length_max:
+            raise InvalidRequestError(
+                f"scope and table name are too long together scope={config.scope!r} table={config.kvtName!r}"
+                f" excess={len(longest) - self._segment_name_length_max}"
+            )
         try:
             created = await self._create(config.scope, config.kvtName, wanted)
         except (ScopeNotFoundError, IndexClosedError):
@@ -81,10 +114,10 @@ class KeyValueTables:
             segmentRanges=[
                 api.SegmentRange(
                     segmentId=api.SegmentId(streamInfo=stream, segmentId=number),
-                    minKey=number / count,
-                    maxKey=(number + 1) / count,
+                    minKey=place / count,
+                    maxKey=(place + 1) / count,
                 )
-                for number in range(count)
+                for place, number in enumerate(record.numbers)
             ]
         )
 
@@ -153,15 +186,29 @@ class KeyValueTables:
 
     async def delete_all(self, scope: str) -> None:
         """Every table of a scope that is to be deleted with all it holds. Raises ScopeNotFoundError."""
-        await self._each(scope, TABLES_INDEX, self._delete)
+        table = await self._store.scope_table(scope)
+        async with aclosing(self._names(table, TABLES_INDEX)) as names:
+            async for name in names:
+                async with self._locks.held(f"{scope}/{name}"):
+                    await self._delete(table, scope, name)
 
     async def resume(self, scope: str) -> None:
-        """Finish what a controller that is gone began in the scope. Raises ScopeNotFoundError."""
-        await self._each(scope, UNFINISHED_TABLES_INDEX, self._finish)
+        """Finish what a controller that is gone began in the scope; what cannot be finished now stays with `run`.
+
+        Raises ScopeNotFoundError, and what the scope's own table raises.
+        """
+        table = await self._store.scope_table(scope)
+        async with aclosing(self._names(table, UNFINISHED_TABLES_INDEX)) as names:
+            async for name in names:
+                await self._retry_queue.attempt((scope, name))
 
     async def run(self) -> None:
         """Finish what was broken off, until cancelled."""
         await self._retry_queue.run()
+
+    def complaints(self) -> Mapping[ResourceName, str]:
+        """Tables that could be neither finished nor taken back, and why."""
+        return self._retry_queue.complaints()
 
     # --- creating and deleting -----------------------------------------------------------------
 
@@ -193,29 +240,65 @@ class KeyValueTables:
             record = versioned.record
             if record is not None:
                 # What an attempt began that died is this one, if it is alike.
-                return finished and dataclasses.replace(record, state=wanted.state) == wanted
+                alike = dataclasses.replace(
+                    record, state=wanted.state, first_number=wanted.first_number
+                )
+                return finished and alike == wanted
+            first = await self._first_free_number(table, scope, name, wanted)
+            wanted = dataclasses.replace(wanted, first_number=first)
             batch = Batch()
             batch.put(_key(name), wanted, versioned)
             batch.list_name(TABLES_INDEX, name)
             batch.list_name(UNFINISHED_TABLES_INDEX, name)
             with self._retry_queue.queued_on_failure(scope, name):
                 await table.commit(batch)
-                await self._finish_creating(table, scope, name, wanted)
+                await self._make(table, scope, name, wanted)
             return True
 
-    async def _each(
-        self,
-        scope: str,
-        index: str,
-        step: Callable[[MetadataTable, str, str], Awaitable[bool]],
-    ) -> None:
-        table = await self._store.scope_table(scope)
+    async def _first_free_number(
+        self, table: MetadataTable, scope: str, name: str, wanted: KeyValueTableRecord
+    ) -> int:
+        """Above every number of earlier tables of that name; no segment has it or one of those behind it.
+
+        After a recovery from Tier 2 alone there may be segments that no record knows.
+        """
+        deleted = (await table.read(deleted_number_key(table_stream(name)))).record
+        first = max(
+            _FIRST_NUMBER,
+            await self._store.first_segment_number(scope),
+            deleted.number if deleted is not None else 0,
+        )
+        for _ in range(_FREE_NUMBER_ATTEMPTS_MAX):
+            numbers = range(first, first + wanted.partition_count)
+            if numbers.stop > _NUMBER_MAX:
+                break
+            taken = await asyncio.gather(
+                *(self._exists(table_segment(scope, name, number=number)) for number in numbers)
+            )
+            if not any(taken):
+                return first
+            first = 1 + max(
+                number for number, is_taken in zip(numbers, taken, strict=True) if is_taken
+            )
+        raise PreconditionError(
+            f"too many segments have the names of the table's: choose another name table={scope!r}/{name!r}"
+        )
+
+    async def _exists(self, segment: str) -> bool:
+        try:
+            async with self._tables.open_table(segment):
+                return True
+        except SegmentNotFoundError:
+            return False
+        except NotATableError:
+            return True
+
+    async def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
         after, more = "", True
         while more:
             page = await table.names(index, after=after, count=self._settings.listed_per_page)
             for name in page.names:
-                async with self._locks.held(f"{scope}/{name}"):
-                    await step(table, scope, name)
+                yield name
                 after = name
             more = page.more
 
@@ -231,7 +314,12 @@ class KeyValueTables:
             batch.put(_key(name), record, versioned)
             batch.list_name(UNFINISHED_TABLES_INDEX, name)
             await table.commit(batch)
-        await self._finish_deleting(table, scope, name, record)
+        try:
+            await self._finish_deleting(table, scope, name, record)
+        except SegmentStoreError as error:
+            # Whatever it is: the table is half deleted, and has to go.
+            self._retry_queue.note_failure((scope, name), error)
+            raise
         return True
 
     async def _resume(self, place: ResourceName) -> None:
@@ -247,18 +335,37 @@ class KeyValueTables:
         record = (await table.read(_key(name))).record
         if record is None or record.state is KeyValueTableState.ACTIVE:
             return False
-        if record.state is KeyValueTableState.CREATING:
-            await self._finish_creating(table, scope, name, record)
-        else:
+        if record.state is KeyValueTableState.DELETING:
             await self._finish_deleting(table, scope, name, record)
+            return True
+        try:
+            await self._make(table, scope, name, record)
+        except SegmentStoreError as error:
+            if not is_refusal(error):
+                raise
+            _LOG.warning("table=%s/%s cannot be made and was taken back: %s", scope, name, error)
         return True
+
+    async def _make(
+        self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
+    ) -> None:
+        """Finish a table whose record says CREATING. If that is refused for good, nothing of it stays."""
+        try:
+            await self._finish_creating(table, scope, name, record)
+        except SegmentStoreError as refusal:
+            if is_refusal(refusal):
+                try:
+                    await self._delete(table, scope, name)
+                except SegmentStoreError as error:
+                    self._retry_queue.note_failure((scope, name), error)
+            raise
 
     async def _finish_creating(
         self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
     ) -> None:
         await _all_of(
             self._create_partition(table_segment(scope, name, number=number), record.key_bytes)
-            for number in range(record.partition_count)
+            for number in record.numbers
         )
         batch = Batch()
         batch.put(
@@ -273,31 +380,41 @@ class KeyValueTables:
         try:
             await self._tables.create_table(segment, key_length=key_bytes)
         except SegmentExistsError as error:
+            # Of an earlier attempt, since the number was free at the intent and is given to nobody else.
+            if not await self._has_keys_of(segment, key_bytes):
+                raise NotATableError(
+                    f"the name is taken by another table name={segment!r}"
+                ) from error
+
+    async def _has_keys_of(self, segment: str, key_bytes: int) -> bool:
+        """Whether there is such a table segment. Tables that clients make themselves have keys of any length."""
+        try:
             async with self._tables.open_table(segment) as opened:
-                if opened.key_length != key_bytes:
-                    # Clients create such segments themselves, for groups that the controller never hears of.
-                    raise NotATableError(
-                        f"the name is taken by another table name={segment!r}"
-                    ) from error
+                return opened.key_length == key_bytes
+        except (SegmentNotFoundError, NotATableError):
+            return False
 
     async def _finish_deleting(
         self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
     ) -> None:
         await _all_of(
-            self._delete_partition(table_segment(scope, name, number=number))
-            for number in range(record.partition_count)
+            self._delete_partition(table_segment(scope, name, number=number), record.key_bytes)
+            for number in record.numbers
         )
         batch = Batch()
         batch.remove(_key(name), await table.read(_key(name)))
         batch.unlist_name(TABLES_INDEX, name)
         batch.unlist_name(UNFINISHED_TABLES_INDEX, name)
+        for key in (deleted_number_key(table_stream(name)), DELETED_NUMBERS_KEY):
+            known = await table.read(key)
+            if known.record is None or known.record.number < record.numbers.stop:
+                batch.put(key, SegmentNumberRecord(record.numbers.stop), known)
         await table.commit(batch)
 
-    async def _delete_partition(self, segment: str) -> None:
-        try:
-            await self._tables.delete_table(segment, must_be_empty=False)
-        except SegmentNotFoundError:
-            return
+    async def _delete_partition(self, segment: str, key_bytes: int) -> None:
+        if await self._has_keys_of(segment, key_bytes):
+            with suppress(SegmentNotFoundError):
+                await self._tables.delete_table(segment, must_be_empty=False)
 
     async def _active(self, scope: str, name: str) -> KeyValueTableRecord | None:
         try:

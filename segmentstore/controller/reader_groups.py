@@ -6,13 +6,16 @@
 Invariants:
 
 - The state stream exists before a group is shown, and goes before the group's name is free again.
+- What can be refused is refused before the first record of a group. A group that cannot be made is taken back.
 - Creating a group that exists gives the stored configuration: the client compares.
 - A change names the generation that it is based on; the next one is one higher.
 - A group that holds back retention is listed as a subscriber before its record says so, and until after it does not.
 """
 
 import dataclasses
-from contextlib import suppress
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
@@ -23,8 +26,8 @@ from segmentstore.codec.controller_records.reader_group_records import (
     RetentionType,
 )
 from segmentstore.codec.controller_records.stream_records import StreamConfigurationRecord
-from segmentstore.codec.stream_names import is_user_name, reader_group_stream
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.codec.stream_names import is_stream_name, is_user_name, reader_group_stream
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.controller.errors import (
     IndexClosedError,
     ScopeNotFoundError,
@@ -35,10 +38,12 @@ from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.retry_queue import ResourceName, RetryQueue
+from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_refusal
 from segmentstore.controller.settings import ReaderGroupSettings
 from segmentstore.controller.streams.streams import Creation, Deletion
 from segmentstore.controller.subscribers import Subscribers, group_key
+
+_LOG = logging.getLogger(__name__)
 
 GROUPS_INDEX: Final = "groups"
 """In a scope's table: every reader group, also one that is being created or deleted."""
@@ -77,6 +82,7 @@ class ReaderGroups:
         if not is_user_name(group):
             return CreateResponse(status=CreateResponse.Status.INVALID_RG_NAME)
         wanted = self._checked(config, ReaderGroupState.CREATING)
+        self._creation.check(scope, reader_group_stream(group), _state_configuration(wanted))
         try:
             record = await self._create(scope, group, wanted)
         except (ScopeNotFoundError, IndexClosedError):
@@ -140,15 +146,29 @@ class ReaderGroups:
 
     async def delete_all(self, scope: str) -> None:
         """Every group of a scope that is to be deleted with all it holds. Raises ScopeNotFoundError."""
-        await self._each(scope, GROUPS_INDEX, delete=True)
+        table = await self._store.scope_table(scope)
+        async with aclosing(self._names(table, GROUPS_INDEX)) as names:
+            async for group in names:
+                async with self._locks.held(f"{scope}/{group}"):
+                    await self._delete(table, scope, group)
 
     async def resume(self, scope: str) -> None:
-        """Finish what a controller that is gone began in the scope. Raises ScopeNotFoundError."""
-        await self._each(scope, UNFINISHED_GROUPS_INDEX, delete=False)
+        """Finish what a controller that is gone began in the scope; what cannot be finished now stays with `run`.
+
+        Raises ScopeNotFoundError, and what the scope's own table raises.
+        """
+        table = await self._store.scope_table(scope)
+        async with aclosing(self._names(table, UNFINISHED_GROUPS_INDEX)) as names:
+            async for group in names:
+                await self._retry_queue.attempt((scope, group))
 
     async def run(self) -> None:
         """Finish what was broken off, until cancelled."""
         await self._retry_queue.run()
+
+    def complaints(self) -> Mapping[ResourceName, str]:
+        """Groups that could be neither finished nor taken back, and why."""
+        return self._retry_queue.complaints()
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -173,7 +193,7 @@ class ReaderGroups:
             batch.list_name(UNFINISHED_GROUPS_INDEX, group)
             with self._retry_queue.queued_on_failure(scope, group):
                 await table.commit(batch)
-                return await self._finish_creating(table, scope, group, wanted)
+                return await self._make(table, scope, group, wanted)
 
     async def _resume(self, place: ResourceName) -> None:
         scope, group = place
@@ -187,10 +207,30 @@ class ReaderGroups:
         record = (await table.read(group_key(group))).record
         if record is None:
             return
-        if record.state is ReaderGroupState.CREATING:
-            await self._finish_creating(table, scope, group, record)
-        elif record.state is ReaderGroupState.DELETING:
+        if record.state is ReaderGroupState.DELETING:
             await self._finish_deleting(table, scope, group, record)
+        if record.state is not ReaderGroupState.CREATING:
+            return
+        try:
+            await self._make(table, scope, group, record)
+        except SegmentStoreError as error:
+            if not is_refusal(error):
+                raise
+            _LOG.warning("group=%s/%s cannot be made and was taken back: %s", scope, group, error)
+
+    async def _make(
+        self, table: MetadataTable, scope: str, group: str, record: ReaderGroupRecord
+    ) -> ReaderGroupRecord:
+        """Finish a group whose record says CREATING. If that is refused for good, nothing of it stays."""
+        try:
+            return await self._finish_creating(table, scope, group, record)
+        except SegmentStoreError as refusal:
+            if is_refusal(refusal):
+                try:
+                    await self._delete(table, scope, group)
+                except SegmentStoreError as error:
+                    self._retry_queue.note_failure((scope, group), error)
+            raise
 
     async def _finish_creating(
         self, table: MetadataTable, scope: str, group: str, record: ReaderGroupRecord
@@ -200,7 +240,7 @@ class ReaderGroups:
             await self._creation.create(
                 scope,
                 reader_group_stream(group),
-                StreamConfigurationRecord(rollover_bytes=record.rollover_bytes),
+                _state_configuration(record),
             )
         active = dataclasses.replace(record, state=ReaderGroupState.ACTIVE)
         batch = Batch()
@@ -219,7 +259,12 @@ class ReaderGroups:
             batch.put(group_key(group), record, known)
             batch.list_name(UNFINISHED_GROUPS_INDEX, group)
             await table.commit(batch)
-        await self._finish_deleting(table, scope, group, record)
+        try:
+            await self._finish_deleting(table, scope, group, record)
+        except SegmentStoreError as error:
+            # Whatever it is: the group is half deleted, and has to go.
+            self._retry_queue.note_failure((scope, group), error)
+            raise
 
     async def _finish_deleting(
         self, table: MetadataTable, scope: str, group: str, record: ReaderGroupRecord
@@ -238,19 +283,18 @@ class ReaderGroups:
         for stream in subscribed_streams(record):
             await self._subscribers.subscribe(*stream, scope=scope, group=group)
 
-    async def _each(self, scope: str, index: str, *, delete: bool) -> None:
-        table = await self._store.scope_table(scope)
+    async def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
         after, more = "", True
         while more:
             page = await table.names(index, after=after, count=self._settings.names_per_read)
             for group in page.names:
-                async with self._locks.held(f"{scope}/{group}"):
-                    if delete:
-                        await self._delete(table, scope, group)
-                    else:
-                        await self._finish(table, scope, group)
+                yield group
                 after = group
             more = page.more
+
+
+def _state_configuration(record: ReaderGroupRecord) -> StreamConfigurationRecord:
+    return StreamConfigurationRecord(rollover_bytes=record.rollover_bytes)
 
 
 def subscribed_streams(record: ReaderGroupRecord) -> list[tuple[str, str]]:
@@ -303,6 +347,11 @@ def _cut_of(cut: api.StreamCut) -> GroupCut:
     for segment_id in cut.cut:
         if segment_id < 0:
             raise InvalidRequestError(f"a segment id is not negative segment_id={segment_id}")
+    name = cut.streamInfo
+    if not (is_stream_name(name.scope) and is_stream_name(name.stream)):
+        raise InvalidRequestError(
+            f"no stream can have that name scope={name.scope!r} stream={name.stream!r}"
+        )
     return GroupCut(
         cut.streamInfo.scope,
         cut.streamInfo.stream,

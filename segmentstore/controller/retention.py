@@ -124,8 +124,12 @@ class Retention:
 
     async def look_at_all(self) -> None:
         """One pass over all streams."""
+
+        def tell(scope: str, error: SegmentStoreError) -> None:
+            _LOG.warning("scope=%s retention is put off: %s", scope, error)
+
         try:
-            async with aclosing(all_streams(self._store)) as streams:
+            async with aclosing(all_streams(self._store, on_unreadable=tell)) as streams:
                 async for walked in streams:
                     limits = limits_of(walked.configuration.retention)
                     if limits is None or not is_user_name(walked.stream):

@@ -11,12 +11,12 @@ Invariants:
 - Its record outlives it, with the incarnation and the segment numbers that are used up.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
 from segmentstore.codec.stream_names import is_user_name
-from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.controller.errors import (
     IndexNotEmptyError,
     RetryLaterError,
@@ -139,14 +139,18 @@ class Scopes:
         return await table.names(index, after=after, count=count)
 
     async def resume_all(self) -> None:
-        """Finish every deletion that the records say is under way."""
-        while True:
-            pending = await self._metadata.scopes.names(PENDING_INDEX, count=_PAGE)
+        """Finish every deletion that the records say is under way; what cannot be finished now stays with `run`."""
+        after, more = "", True
+        while more:
+            pending = await self._metadata.scopes.names(PENDING_INDEX, after=after, count=_PAGE)
             for scope in pending.names:
-                async with self._locks.held(scope):
-                    await self._settled(scope)
-            if not pending.more:
-                return
+                await self._retry_queue.attempt((scope,))
+                after = scope
+            more = pending.more
+
+    def complaints(self) -> Mapping[ResourceName, str]:
+        """Scopes whose deletion could not be finished, and why."""
+        return self._retry_queue.complaints()
 
     async def _delete(self, scope: str) -> None:
         known = await self._settled(scope)
@@ -158,7 +162,12 @@ class Scopes:
         batch.put(scope_key(scope), replace(known.record, state=ScopeState.DELETING), known)
         batch.list_name(PENDING_INDEX, scope)
         await self._metadata.scopes.commit(batch)
-        settled = await self._settled(scope)
+        try:
+            settled = await self._settled(scope)
+        except SegmentStoreError as error:
+            # Whatever it is: the scope is half deleted, or not at all, and that has to come out.
+            self._retry_queue.note_failure((scope,), error)
+            raise
         if settled.record is not None and settled.record.state is ScopeState.ACTIVE:
             raise ScopeNotEmptyError(scope)
 

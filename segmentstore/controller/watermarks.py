@@ -193,7 +193,10 @@ class Watermarks:
             await self._record_noted_times()
             async with aclosing(all_scopes(self._store)) as scopes:
                 async for scope in scopes:
-                    await self._look_at_scope(scope)
+                    try:
+                        await self._look_at_scope(scope)
+                    except SegmentStoreError as error:
+                        _LOG.warning("scope=%s watermarks are put off: %s", scope, error)
         except SegmentStoreError as error:
             _LOG.warning("watermarks are put off: %s", error)
 

@@ -9,6 +9,8 @@ Invariants:
 
 - Nothing that a controller remembers outlives the containers that it was read from: while these are away another
   process may have them, and a controller over them. One that was fenced, moved or recovered in place has ended.
+- A container that stays away takes with it only what needs it: a life waits for all of them for a while, and then
+  begins without those that are missing. Once that has happened later lives do not wait again, until one found all.
 - It tries to recover whenever a container of this process has, and in pauses that grow by a quarter besides: clients
   find it ready when they first come back. The pauses begin anew only after a life that worked for a while.
 - The controller never ends the process: what breaks it is logged, and the next life begins. All that it knows is in
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 _PAUSE_SECONDS_FIRST = 0.02
 _PAUSE_GROWTH = 1.25
 _PAUSE_SECONDS_MAX = 10.0
+_PATIENCE_SECONDS = 10.0
+"""For so long a start waits for scopes whose containers are still recovering: clients need not meet them missing."""
 _PAUSE_SECONDS_WORTH_A_LINE = 1.0
 """Shorter waits are those for the containers of this process to recover."""
 
@@ -51,6 +55,8 @@ class ControllerSupervisor:
         self._lost = asyncio.Event()
         self._lost_container = ContainerId(0)
         self._lives = 0
+        self._missing_since: float | None = None
+        """Loop time of the first start that did not find all of its containers; None once one has."""
         self._why = "it has not started yet"
         registry.watch(self._container_changed)
 
@@ -86,13 +92,28 @@ class ControllerSupervisor:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._until_lost())
-                await self._controller.start()
+                await self._start()
                 self._lives += 1
                 self._recovered.set()
                 await self._controller.run()
         except ExceptionGroup as end:
             return end
         raise AssertionError("a life ended for no reason")
+
+    async def _start(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._missing_since is None or now < self._missing_since + _PATIENCE_SECONDS:
+            try:
+                await self._controller.start(whole=True)
+            except SegmentStoreError:
+                if self._missing_since is None and self._controller.is_incomplete:
+                    self._missing_since = now
+                raise
+            self._missing_since = None
+            return
+        await self._controller.start()
+        if not self._controller.is_incomplete:
+            self._missing_since = None
 
     async def _until_lost(self) -> None:
         await self._lost.wait()
@@ -137,12 +158,8 @@ class ControllerSupervisor:
         """What a person should know, in sentences, for `/health`."""
         if not self._controller.is_ready:
             return [f"the controller does not work now: {self._why}"]
-        components = self._controller.components
-        stuck = [
-            f"transactions of stream {scope}/{stream} are not finished: {why}"
-            for (scope, stream), why in components.transactions.complaints().items()
-        ]
-        clock = components.clock_watch.complaint()
+        stuck = self._controller.complaints()
+        clock = self._controller.components.clock_watch.complaint()
         return [*stuck, clock] if clock else stuck
 
     def metrics(self) -> Mapping[str, float]:

@@ -51,6 +51,7 @@ class FakeTable:
     """A table's shape."""
 
     config: messages.KeyValueTableConfig
+    numbers: range
 
 
 class FakeController:
@@ -60,6 +61,8 @@ class FakeController:
         self.store = store
         self.scopes: dict[str, dict[str, FakeStream]] = {}
         self.tables: dict[str, dict[str, FakeTable]] = {}
+        self.table_numbers: dict[str, int] = {}
+        """Where the numbers of a table that is created again begin."""
         self.groups: set[str] = set()
         self.address = ""
         self.unavailable = 0
@@ -337,8 +340,10 @@ class FakeController:
     def rpc_createKeyValueTable(self, request: messages.KeyValueTableConfig) -> Message:  # noqa: N802
         if request.kvtName in self.tables[request.scope]:
             return messages.CreateKeyValueTableStatus(status="TABLE_EXISTS")
-        self.tables[request.scope][request.kvtName] = FakeTable(request)
-        for number in range(request.partitionCount):
+        first = self.table_numbers.get(f"{request.scope}/{request.kvtName}", 1)
+        table = FakeTable(request, range(first, first + request.partitionCount))
+        self.tables[request.scope][request.kvtName] = table
+        for number in table.numbers:
             segment = self.store.create(
                 table_segment(request.scope, request.kvtName, number=number)
             )
@@ -347,8 +352,12 @@ class FakeController:
         return messages.CreateKeyValueTableStatus(status="SUCCESS")
 
     def rpc_deleteKeyValueTable(self, request: messages.KeyValueTableInfo) -> Message:  # noqa: N802
-        if self.tables[request.scope].pop(request.kvtName, None) is None:
+        table = self.tables[request.scope].pop(request.kvtName, None)
+        if table is None:
             return messages.DeleteKVTableStatus(status="TABLE_NOT_FOUND")
+        for number in table.numbers:
+            del self.store.segments[table_segment(request.scope, request.kvtName, number=number)]
+        self.table_numbers[f"{request.scope}/{request.kvtName}"] = table.numbers.stop
         return messages.DeleteKVTableStatus(status="SUCCESS")
 
     def rpc_getKeyValueTableConfiguration(self, request: messages.KeyValueTableInfo) -> Message:  # noqa: N802
@@ -358,16 +367,17 @@ class FakeController:
         return messages.KeyValueTableConfigResponse(status="SUCCESS", config=table.config)
 
     def rpc_getCurrentSegmentsKeyValueTable(self, request: messages.KeyValueTableInfo) -> Message:  # noqa: N802
-        count = self.tables[request.scope][request.kvtName].config.partitionCount
+        numbers = self.tables[request.scope][request.kvtName].numbers
+        count = len(numbers)
         info = messages.StreamInfo(scope=request.scope, stream=f"{request.kvtName}_kvtable")
         return messages.SegmentRanges(
             segmentRanges=[
                 messages.SegmentRange(
                     segmentId=messages.SegmentId(streamInfo=info, segmentId=number),
-                    minKey=number / count,
-                    maxKey=(number + 1) / count,
+                    minKey=place / count,
+                    maxKey=(place + 1) / count,
                 )
-                for number in range(count)
+                for place, number in enumerate(numbers)
             ]
         )
 

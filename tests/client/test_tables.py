@@ -11,7 +11,7 @@ from segmentstore.client.errors import (
 )
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.tables import UpdateTableEntries
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.tables import NOT_EXISTS
 from tests.client.fake_store import FakeStore
 
@@ -121,3 +121,36 @@ async def test_only_unconditional_updates_are_repeated(table: Table, fake_store:
     await table.put(b"aaaa", b"1")
     with pytest.raises(OutcomeUnknownError):
         await table.insert(b"bbbb", b"1")
+
+
+async def test_a_version_of_a_deleted_table_changes_nothing_in_one_created_again(
+    store: Store, table: Table
+) -> None:
+    version = await table.put(b"aaaa", b"old")
+    theirs = store.table("s/prices")
+    await theirs.delete()
+    await theirs.create(key_length=4)
+    assert await theirs.insert(b"aaaa", b"new") == version
+    with pytest.raises(SegmentNotFoundError):
+        await table.replace(b"aaaa", b"based on old", version=version)
+    entry = await table.get(b"aaaa")
+    assert entry is not None
+    assert entry.value == b"new"
+
+
+async def test_a_table_created_again_in_another_shape_is_looked_up_anew(store: Store) -> None:
+    mine, theirs = store.table("s/shape"), store.table("s/shape")
+    await mine.create(key_length=2, partitions=1)
+    await mine.put(b"x0", b"0")
+    await theirs.delete()
+    await theirs.create(key_length=2, partitions=4)
+    keys = [b"%02d" % number for number in range(20)]
+    for key in keys:
+        await mine.put(key, b"1")
+    await mine.insert(b"zz", b"1")
+    await mine.remove(b"zz")
+    async with aclosing(theirs.entries()) as entries:
+        assert sorted([entry.key async for entry in entries]) == keys
+    await theirs.delete()
+    with pytest.raises(NotFoundError):
+        await mine.get(b"00")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AbstractAsyncContextManager
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE, scope_table
 from segmentstore.contracts.errors import ContainerNotFoundError, DataCorruptionError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.tables import Table
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
@@ -33,7 +35,14 @@ class LateTables(MemoryTables):
         super().__init__()
         self._recovered_at = recovered_at
         self.broken: Exception | None = None
+        self.missing: set[str] = set()
+        """Tables whose container is down while the others work."""
         self.starts = 0
+
+    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
+        if name in self.missing:
+            raise ContainerNotFoundError(ContainerId(0), "failed: will not be restarted")
+        return super().open_table(name)
 
     async def create_table(self, name: str, *, key_length: int = 0) -> None:
         self.starts += name == SCOPES_TABLE
@@ -134,6 +143,36 @@ def test_a_life_ends_with_a_container_of_its_tables_and_the_next_one_begins_with
 
     run_simulation(1, main)
     assert "the controller starts anew" in caplog.text
+
+
+def test_a_container_that_stays_away_takes_only_its_own_scopes_with_it() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = World(loop)
+        container = world.begins(scope_table("s", 1))
+        await world.life.wait_until_recovered()
+        for scope in ("s", "other"):
+            await world.controller.components.scopes.create(scope)
+        # The first time it may be back soon, and is waited for; later it is known to be away.
+        for patience in (15.0, 0.5, 0.5):
+            began = loop.time()
+            await world.controller.components.scopes.streams("other", after="", count=1)
+            await world.controller.components.metadata.scope_table("s")
+            world.tables.missing = {scope_table("s", 1)}
+            world.ends(container)
+            await asyncio.sleep(0.1)
+            while not world.works():
+                await asyncio.sleep(0.1)
+            assert loop.time() - began < patience
+            await world.controller.components.scopes.streams("other", after="", count=1)
+            assert any("scope s" in each for each in world.life.complaints())
+            assert world.controller.is_incomplete
+            world.tables.missing = set()
+            container = world.begins(scope_table("s", 1))
+            await asyncio.sleep(11.0)
+            assert world.controller.complaints() == []
+        await world.stop()
+
+    run_simulation(1, main)
 
 
 def test_a_container_without_tables_may_end_and_the_life_goes_on() -> None:

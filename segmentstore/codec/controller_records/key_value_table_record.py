@@ -1,6 +1,9 @@
 """What the controller remembers of a key-value table.
 
-version 1; unsigned state, partition count; unsigned primary and secondary key length; signed rollover size in bytes
+version 1 or 2; unsigned state, partition count; unsigned primary and secondary key length; signed rollover size in
+bytes; version 2 only: unsigned first segment number
+
+- The partitions have the segment numbers from the first one on. A record of version 1 counts from 0.
 """
 
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from segmentstore.codec.controller_records.record_fields import FieldReader, Fie
 from segmentstore.contracts.errors import CorruptedDataError
 
 _TABLE_VERSION = 1
+_NUMBERED_TABLE_VERSION = 2
 
 
 class KeyValueTableState(IntEnum):
@@ -31,6 +35,12 @@ class KeyValueTableRecord:
     primary_key_bytes: int
     secondary_key_bytes: int
     rollover_bytes: int
+    first_number: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """The segment numbers of the partitions, in the order of their parts of the key space."""
+        return range(self.first_number, self.first_number + self.partition_count)
 
     @property
     def key_bytes(self) -> int:
@@ -38,17 +48,21 @@ class KeyValueTableRecord:
         return self.primary_key_bytes + self.secondary_key_bytes
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_TABLE_VERSION)
+        fields = FieldWriter(_NUMBERED_TABLE_VERSION if self.first_number else _TABLE_VERSION)
         fields.unsigned(self.state)
         fields.unsigned(self.partition_count)
         fields.unsigned(self.primary_key_bytes)
         fields.unsigned(self.secondary_key_bytes)
         fields.signed(self.rollover_bytes)
+        if self.first_number:
+            fields.unsigned(self.first_number)
         return fields.end()
 
     @staticmethod
     def decode(content: bytes) -> "KeyValueTableRecord":
-        fields = FieldReader(content, what="key-value table record", version_max=_TABLE_VERSION)
+        fields = FieldReader(
+            content, what="key-value table record", version_max=_NUMBERED_TABLE_VERSION
+        )
         try:
             record = KeyValueTableRecord(
                 state=KeyValueTableState(fields.unsigned()),
@@ -56,6 +70,9 @@ class KeyValueTableRecord:
                 primary_key_bytes=fields.unsigned(),
                 secondary_key_bytes=fields.unsigned(),
                 rollover_bytes=fields.signed(),
+                first_number=(
+                    fields.unsigned() if fields.version >= _NUMBERED_TABLE_VERSION else 0
+                ),
             )
         except ValueError as error:
             raise CorruptedDataError(f"key-value table record does not parse: {error}") from error

@@ -15,10 +15,11 @@ Invariants:
 
 - Epochs are read one by one or in short stretches; nothing here grows with the age of a stream.
 - A stream that is being created or deleted does not exist for those who ask.
-- A listing passes a scope over that is being deleted, however long that takes: it goes on with the others.
+- A listing passes a scope over that is being deleted, however long that takes, or whose table does not answer: it goes
+  on with the others.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ from segmentstore.codec.controller_records.stream_records import (
     TruncationRecord,
 )
 from segmentstore.codec.stream_names import creation_epoch_of, segment_name
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.errors import (
     EpochNotFoundError,
     RetryLaterError,
@@ -209,27 +211,31 @@ class ListedStream:
     configuration: StreamConfigurationRecord
 
 
-async def all_streams(store: MetadataStore) -> AsyncGenerator[ListedStream, None]:
-    """Every stream, internal ones too, in order. Hold it in `aclosing`."""
-    after_scope, more_scopes = "", True
-    while more_scopes:
-        scopes = await store.scopes.names(SCOPES_INDEX, after=after_scope, count=_NAMES_PER_READ)
-        for scope in scopes.names:
+async def all_streams(
+    store: MetadataStore, *, on_unreadable: Callable[[str, SegmentStoreError], None]
+) -> AsyncGenerator[ListedStream, None]:
+    """Every stream, internal ones too, in order. Hold it in `aclosing`.
+
+    A scope whose table does not answer is named to `on_unreadable`, and its streams (or the rest of them) are left out.
+    """
+    async with aclosing(all_scopes(store)) as scopes:
+        async for scope in scopes:
             after, more = "", True
             while more:
                 try:
                     table = await store.scope_table(scope)
+                    page = await table.names(STREAMS_INDEX, after=after, count=_NAMES_PER_READ)
+                    found = await table.read_many([configuration_key(name) for name in page.names])
                 except (ScopeNotFoundError, RetryLaterError):
                     break
-                page = await table.names(STREAMS_INDEX, after=after, count=_NAMES_PER_READ)
-                found = await table.read_many([configuration_key(name) for name in page.names])
+                except SegmentStoreError as error:
+                    on_unreadable(scope, error)
+                    break
                 for name, configuration in zip(page.names, found, strict=True):
                     if configuration.record is not None:
                         yield ListedStream(scope, name, configuration.record)
                     after = name
                 more = page.more
-            after_scope = scope
-        more_scopes = scopes.more
 
 
 async def all_scopes(store: MetadataStore) -> AsyncGenerator[str, None]:

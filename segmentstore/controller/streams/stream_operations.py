@@ -14,8 +14,8 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from segmentstore.codec.controller_records.stream_records import StreamState
@@ -54,6 +54,8 @@ class StreamOperations:
         """In the order in which they were interrupted."""
         self._driven: dict[tuple[str, str], None] = {}
         """Those that somebody drives at this moment."""
+        self._failures: dict[tuple[str, str], str] = {}
+        """Why the last attempt at each failed."""
         self._interrupted = asyncio.Event()
 
     @property
@@ -100,22 +102,36 @@ class StreamOperations:
         """Do what the state says is under way. The caller holds the stream and has just written that state."""
         await self._settle(history)
 
-    async def resume_all(self) -> int:
-        """Take up every operation that the records say is under way; how many there were.
-
-        Those that cannot be finished now stay with `run`.
-        """
-        count = 0
-        after = ""
-        while True:
+    async def resume_all(self) -> None:
+        """As `resume`, for every scope."""
+        after, more = "", True
+        while more:
             scopes = await self._metadata.scopes.names(
                 SCOPES_INDEX, after=after, count=NAMES_PER_READ
             )
             for scope in scopes.names:
-                count += await self._resume_scope(scope)
-            if not scopes.more:
-                return count
-            after = scopes.names[-1]
+                with suppress(ScopeNotFoundError):
+                    await self.resume(scope)
+                after = scope
+            more = scopes.more
+
+    async def resume(self, scope: str) -> None:
+        """Take up every operation that the records of the scope say is under way.
+
+        Those that cannot be finished now stay with `run`. Raises ScopeNotFoundError, and what the scope's table raises.
+        """
+        after, more = "", True
+        while more:
+            table = await self._metadata.scope_table(scope)
+            pending = await table.names(PENDING_INDEX, after=after, count=NAMES_PER_READ)
+            for stream in pending.names:
+                await self._resume_one(scope, stream)
+                after = stream
+            more = pending.more
+
+    def complaints(self) -> Mapping[tuple[str, str], str]:
+        """Streams with an operation that could not be finished, and why."""
+        return dict(self._failures)
 
     async def run(self) -> None:
         """Take up interrupted operations until cancelled."""
@@ -138,22 +154,6 @@ class StreamOperations:
         for scope, stream in self._driven:
             assert self._locks.is_held(f"{scope}/{stream}"), f"driven and not held {scope}/{stream}"
 
-    async def _resume_scope(self, scope: str) -> int:
-        count = 0
-        after = ""
-        while True:
-            try:
-                table = await self._metadata.scope_table(scope)
-            except ScopeNotFoundError:
-                return count
-            pending = await table.names(PENDING_INDEX, after=after, count=NAMES_PER_READ)
-            for stream in pending.names:
-                await self._resume_one(scope, stream)
-                count += 1
-            if not pending.more:
-                return count
-            after = pending.names[-1]
-
     async def _resume_one(self, scope: str, stream: str) -> None:
         self._unfinished.pop((scope, stream), None)
         try:
@@ -161,12 +161,16 @@ class StreamOperations:
                 # What was broken off may be the intent itself, still on its way.
                 history.table.require_settled()
         except ScopeNotFoundError:
+            self._failures.pop((scope, stream), None)
             return
         except SegmentStoreError as error:
+            self._failures[(scope, stream)] = f"{type(error).__name__}: {error}"
             # Also if it was not even looked at, because its scope's table does not answer.
             self._unfinished[(scope, stream)] = None
             self._interrupted.set()
             _LOG.warning("stream=%s/%s an operation stays unfinished: %s", scope, stream, error)
+        else:
+            self._failures.pop((scope, stream), None)
 
     def _note_interruption(self, stream: tuple[str, str], error: BaseException) -> None:
         refused = isinstance(error, SegmentStoreError) and error.kind in _REFUSALS

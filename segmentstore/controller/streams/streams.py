@@ -150,12 +150,16 @@ class Creation:
         self._settings = settings
         operations.register(StreamState.CREATING, self._resume)
 
+    def check(self, scope: str, stream: str, configuration: StreamConfigurationRecord) -> None:
+        """Raises InvalidRequestError for what `create` would refuse whatever there is."""
+        check_names(scope, stream, self._settings)
+        check_configuration(configuration, self._settings)
+
     async def create(
         self, scope: str, stream: str, configuration: StreamConfigurationRecord
     ) -> None:
         """Raises StreamExistsError, ScopeNotFoundError, InvalidRequestError."""
-        check_names(scope, stream, self._settings)
-        check_configuration(configuration, self._settings)
+        self.check(scope, stream, configuration)
         async with self._operations.exclusive(scope, stream) as history:
             state = await history.any_state()
             if state.record is not None:

@@ -36,7 +36,7 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionState,
 )
 from segmentstore.codec.stream_names import segment_id_of
-from segmentstore.controller.errors import MetadataConflictError
+from segmentstore.controller.errors import MetadataConflictError, RetryLaterError
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from segmentstore.controller.streams.scaling import EpochTransition
@@ -124,6 +124,9 @@ class RollingCommit:
                 raise MetadataConflictError(f"a transaction was committed meanwhile {name}")
 
     async def _resume(self, history: StreamHistory) -> None:
+        if not self._book.is_loaded:
+            # What is recorded here while the table is being read could be overtaken by what was read before.
+            raise RetryLaterError("the controller is still reading its transactions")
         state = await history.any_state()
         versioned = await history.table.read(rolling_key(history.stream))
         plan = versioned.record

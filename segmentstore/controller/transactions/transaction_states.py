@@ -205,6 +205,8 @@ class TransactionStates:
         self._noted_times = noted_times
         self._streams: dict[tuple[str, str], StreamTransactions] = {}
         self._watchers: list[Future[None]] = []
+        self.is_loaded = False
+        """All of the table has been read; before that nothing here may be believed."""
 
     def place(self, name: TransactionName, record: TransactionRecord | None) -> None:
         """The table holds this record of a transaction, or none."""

@@ -34,7 +34,7 @@ from segmentstore.codec.stream_names import (
     transaction_id_of,
     transaction_segment,
 )
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.controller.errors import (
     RetryLaterError,
     ScopeNotFoundError,
@@ -174,7 +174,12 @@ class Transactions:
         self._reservations = reservations
         self._begins = begins
         self._settings = settings
-        self._loaded = False
+        self._start_failure = ""
+
+    @property
+    def start_failure(self) -> str:
+        """Why the transactions are not read yet; empty once they are."""
+        return self._start_failure
 
     @property
     def book(self) -> TransactionStates:
@@ -197,9 +202,17 @@ class Transactions:
     async def start(self) -> None:
         """Read all transactions; open ones get the longest lease that they may have had. Before streams are resumed.
 
-        Doing it again gives up what is in memory for what the table says.
+        Doing it again gives up what is in memory for what the table says. If it fails, `run` tries again.
         """
-        self._loaded = False
+        try:
+            await self._start()
+        except SegmentStoreError as error:
+            self._start_failure = f"{type(error).__name__}: {error}"
+            raise
+        self._start_failure = ""
+
+    async def _start(self) -> None:
+        self._book.is_loaded = False
         # What is left on its way would be missing in the book.
         self._table.require_settled()
         await self._table.create()
@@ -217,7 +230,7 @@ class Transactions:
                 if record.state is TransactionState.OPEN:
                     # A ping may have asked for more than the begin did, and is in nobody's memory any more.
                     self._decisions.grant(name, max(record.lease_ms, self._settings.lease_ms_max))
-        self._loaded = True
+        self._book.is_loaded = True
 
     async def repair(self) -> list[str]:
         """After a recovery from Tier 2 alone, before `start`: let commits go on whose segments were lost (H78).
@@ -239,7 +252,15 @@ class Transactions:
         return created
 
     async def run(self) -> None:
-        """Until cancelled: finish, abort what is not heard of, forget."""
+        """Until cancelled: read them if the start could not; then finish, abort what is not heard of, forget."""
+        pause = self._settings.retry_seconds_min
+        while not self._book.is_loaded:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.retry_seconds_max)
+            try:
+                await self.start()
+            except SegmentStoreError as error:
+                _LOG.info("the transactions cannot be read yet: %s", error)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._completer.run())
             group.create_task(self._decisions.end_leases())
@@ -432,7 +453,7 @@ class Transactions:
 
     def require_loaded(self) -> None:
         """Raises RetryLaterError while the controller does not know its transactions yet."""
-        if not self._loaded:
+        if not self._book.is_loaded:
             raise RetryLaterError("the controller is still reading its transactions")
         self._table.note_read()
 

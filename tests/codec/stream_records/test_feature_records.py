@@ -131,6 +131,17 @@ SAMPLES: dict[str, tuple[AnyRecord, Callable[[bytes], AnyRecord]]] = {
         ),
         KeyValueTableRecord.decode,
     ),
+    "numbered key-value table": (
+        KeyValueTableRecord(
+            state=KeyValueTableState.ACTIVE,
+            partition_count=4,
+            primary_key_bytes=16,
+            secondary_key_bytes=8,
+            rollover_bytes=1 << 27,
+            first_number=300,
+        ),
+        KeyValueTableRecord.decode,
+    ),
     "retention cuts": (
         RetentionCutsRecord(
             (

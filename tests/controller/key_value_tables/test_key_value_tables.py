@@ -5,9 +5,15 @@ import asyncio
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.contracts.errors import InvalidRequestError, NotATableError, SegmentNotFoundError
+from segmentstore.codec.controller_records.key_value_table_record import (
+    KeyValueTableRecord,
+    KeyValueTableState,
+)
+from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.tables import TableEntry
-from segmentstore.controller.errors import ScopeNotEmptyError
+from segmentstore.controller.errors import PreconditionError, ScopeNotEmptyError
+from segmentstore.controller.key_value_tables import TABLES_INDEX
+from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.settings import ControllerSettings, KeyValueTableSettings
 from tests.controller.crashing_doors import ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster
@@ -70,7 +76,7 @@ async def test_a_table_has_segments_with_keys_of_one_length_and_even_ranges() ->
     cluster = await cluster_with_scope()
     tables = cluster.components.key_value_tables
     assert (await tables.create(config())).status == Create.SUCCESS
-    assert partitions(cluster) == ["s/t_kvtable/0.#epoch.0", "s/t_kvtable/1.#epoch.0"]
+    assert partitions(cluster) == ["s/t_kvtable/1.#epoch.0", "s/t_kvtable/2.#epoch.0"]
     for name in partitions(cluster):
         async with cluster.memory_tables.open_table(name) as table:
             assert table.key_length == 6
@@ -78,7 +84,7 @@ async def test_a_table_has_segments_with_keys_of_one_length_and_even_ranges() ->
     assert [
         (each.segmentId.segmentId, each.segmentId.streamInfo.stream, each.minKey, each.maxKey)
         for each in segments.segmentRanges
-    ] == [(0, "t", 0.0, 0.5), (1, "t", 0.5, 1.0)]
+    ] == [(1, "t", 0.0, 0.5), (2, "t", 0.5, 1.0)]
     described = await tables.configuration(info())
     assert (described.status, described.config) == (Get.SUCCESS, config())
 
@@ -101,12 +107,56 @@ async def test_what_is_not_there_and_what_is_there_already_is_told() -> None:
             await tables.create(bad)
 
 
-async def test_a_segment_of_that_name_with_other_keys_is_not_taken_over() -> None:
+async def test_a_segment_that_was_there_before_is_neither_taken_over_nor_deleted() -> None:
     cluster = await cluster_with_scope()
-    await cluster.memory_tables.create_table("s/t_kvtable/0.#epoch.0")
-    with pytest.raises(NotATableError):
+    tables = cluster.components.key_value_tables
+    # The state of a reader group, as clients make it; what a recovery found without a record; a stream of bytes.
+    others = ["s/t_kvtable/0.#epoch.0", "s/t_kvtable/2.#epoch.0"]
+    await cluster.memory_tables.create_table(others[0])
+    await cluster.memory_tables.create_table(others[1], key_length=6)
+    async with cluster.memory_tables.open_table(others[1]) as table:
+        await table.update([TableEntry(b"sixkey", b"of nobody")])
+    assert (await tables.create(config())).status == Create.SUCCESS
+    mine = ["s/t_kvtable/3.#epoch.0", "s/t_kvtable/4.#epoch.0"]
+    assert partitions(cluster) == sorted(others + mine)
+    assert (await tables.delete(info())).status == Delete.SUCCESS
+    assert partitions(cluster) == others
+
+
+async def test_a_name_that_is_taken_too_often_is_refused_before_anything_is_written() -> None:
+    cluster = await cluster_with_scope()
+    for number in range(1, 200, 2):
+        await cluster.memory_tables.create_table(f"s/t_kvtable/{number}.#epoch.0")
+    with pytest.raises(PreconditionError):
         await cluster.components.key_value_tables.create(config())
+    await cluster.restart()
     assert await listed(cluster) == []
+
+
+async def test_deleting_a_table_of_an_earlier_version_leaves_a_reader_groups_table_alone() -> None:
+    """Its partitions count from 0, where clients keep the state of a group of that name."""
+    cluster = await cluster_with_scope()
+    table = await cluster.metadata.scope_table("s")
+    key = RecordKey("table/t", KeyValueTableRecord.decode)
+    record = KeyValueTableRecord(
+        state=KeyValueTableState.ACTIVE,
+        partition_count=2,
+        primary_key_bytes=4,
+        secondary_key_bytes=2,
+        rollover_bytes=77,
+    )
+    batch = Batch()
+    batch.put(key, record, await table.read(key))
+    batch.list_name(TABLES_INDEX, "t")
+    await table.commit(batch)
+    await cluster.memory_tables.create_table("s/t_kvtable/0.#epoch.0")
+    await cluster.memory_tables.create_table("s/t_kvtable/1.#epoch.0", key_length=6)
+    tables = cluster.components.key_value_tables
+    assert (await tables.configuration(info())).config == config()
+    assert (await tables.delete(info())).status == Delete.SUCCESS
+    assert partitions(cluster) == ["s/t_kvtable/0.#epoch.0"]
+    assert (await tables.create(config())).status == Create.SUCCESS
+    assert partitions(cluster)[1:] == ["s/t_kvtable/2.#epoch.0", "s/t_kvtable/3.#epoch.0"]
 
 
 async def test_tables_are_listed_page_by_page_until_an_empty_one() -> None:
@@ -117,17 +167,25 @@ async def test_tables_are_listed_page_by_page_until_an_empty_one() -> None:
     assert await listed(cluster) == names
 
 
-async def test_a_table_created_again_is_empty() -> None:
+@pytest.mark.parametrize("scope_again", [False, True])
+async def test_h20_a_table_created_again_has_none_of_its_former_segments(scope_again: bool) -> None:
     cluster = await cluster_with_scope()
     tables = cluster.components.key_value_tables
-    await tables.create(config())
-    async with cluster.memory_tables.open_table("s/t_kvtable/0.#epoch.0") as table:
-        await table.update([TableEntry(b"sixkey", b"value")])
-    assert (await tables.delete(info())).status == Delete.SUCCESS
-    assert partitions(cluster) == []
-    await tables.create(config())
-    async with cluster.memory_tables.open_table("s/t_kvtable/0.#epoch.0") as table:
-        assert table.info().entry_count == 0
+    used: set[str] = set()
+    for _ in range(3):
+        assert (await tables.create(config())).status == Create.SUCCESS
+        now = partitions(cluster)
+        assert len(now) == 2
+        assert not used & set(now)
+        used |= set(now)
+        async with cluster.memory_tables.open_table(now[0]) as table:
+            assert table.info().entry_count == 0
+            await table.update([TableEntry(b"sixkey", b"value")])
+        assert (await tables.delete(info())).status == Delete.SUCCESS
+        assert partitions(cluster) == []
+        if scope_again:
+            await cluster.scopes.delete("s")
+            await cluster.scopes.create("s")
 
 
 async def test_a_scope_with_a_table_is_not_empty() -> None:

@@ -17,6 +17,10 @@ class TableKeeper(Keeper):
         super().__init__(theatre, f"keeper of table {table}")
         self.table = table
         self._partitions = 1
+        self._segments: list[str] = []
+        """Those of the table that exists now."""
+        self._former: list[str] = []
+        """Those of the table before it: clients that still know them must not find them again."""
         self._rows: dict[bytes, set[bytes | None]] = {}
         """Key -> values that it may have."""
         self._count = 0
@@ -51,11 +55,21 @@ class TableKeeper(Keeper):
             unsure and answer.status == status.TABLE_EXISTS
         ):
             raise self.breach(f"create: {answer}")
+        info = api.KeyValueTableInfo(scope=SCOPE, kvtName=self.table)
+        ranges = await self.world.call("getCurrentSegmentsKeyValueTable", info, api.SegmentRanges)
+        self._segments = [
+            table_segment(SCOPE, self.table, number=each.segmentId.segmentId)
+            for each in ranges.segmentRanges
+        ]
+        if len(self._segments) != self._partitions:
+            raise self.breach(f"other partitions: {self._segments}")
+        if again := set(self._segments) & set(self._former):
+            raise self.breach(f"names of the table before it are used again: {again}")
         self._stage = Stage.ACTIVE
         self.theatre.tables.of(self.table).say(True, self.ledger.tick())
 
     def _segment(self, key: bytes) -> str:
-        return table_segment(SCOPE, self.table, number=key[-1] % self._partitions)
+        return self._segments[key[-1] % self._partitions]
 
     async def _put(self) -> None:
         key = b"k%02d" % self.random.randrange(6)
@@ -74,8 +88,7 @@ class TableKeeper(Keeper):
     async def look(self) -> None:
         """Everything in it."""
         found: dict[bytes, bytes] = {}
-        for number in range(self._partitions):
-            name = table_segment(SCOPE, self.table, number=number)
+        for name in self._segments:
             try:
                 found |= await self.world.ask(lambda host, name=name: _rows(host, name))  # type: ignore[misc]
             except SegmentNotFoundError as error:
@@ -94,6 +107,7 @@ class TableKeeper(Keeper):
         if answer.status != status.SUCCESS and not again:
             raise self.breach(f"delete: {answer}")
         self._stage = Stage.ABSENT
+        self._former = self._segments
         self.theatre.tables.of(self.table).say(False, self.ledger.tick())
 
 
