@@ -453,6 +453,9 @@ class TransactionSweeper:
     async def forget_old(self) -> None:
         """Forget what is finished and too old, or too many."""
         for book in self._book.all():
+            if self._book.known(book.scope, book.stream) is not book:
+                # The stream was deleted while the pass waited for another one.
+                continue
             try:
                 await self._completer.drop(book, self._old_transactions(book))
                 await self.forget_reserved(book, self._reservations.unwanted(book))

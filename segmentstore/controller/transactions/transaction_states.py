@@ -259,8 +259,8 @@ class TransactionStates:
         return list(self._streams.values())
 
     def drop_if_empty(self, book: StreamTransactions) -> None:
-        """A stream without transactions takes no memory."""
-        if book.is_empty:
+        """A stream without transactions takes no memory. This very book goes, not that of a stream created again."""
+        if book.is_empty and self.known(book.scope, book.stream) is book:
             self._streams.pop((book.scope, book.stream), None)
 
     def check(self) -> None:

@@ -13,9 +13,10 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.contracts.errors import LogFullError
+from segmentstore.contracts.errors import ContainerStoppedError, LogFullError
 from segmentstore.controller.errors import RetryLaterError
 from segmentstore.controller.settings import ControllerSettings, TransactionSettings
+from segmentstore.controller.transactions.transaction_states import StreamTransactions
 from segmentstore.controller.transactions.transaction_table import (
     TransactionName,
     TransactionTable,
@@ -26,6 +27,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 
 Outcome = TypeVar("Outcome")
+Status = api.TxnStatus.Status
 
 SETTINGS = ControllerSettings(
     transactions=TransactionSettings(retry_seconds_min=0.0, retry_seconds_max=0.001)
@@ -52,6 +54,13 @@ class FullPlan(CrashPlan):
     async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
         self.count += 1
         raise LogFullError("the disk of the log is full")
+
+
+class NoMergePlan(CrashPlan):
+    """Segments refuse everything."""
+
+    async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        raise ContainerStoppedError("recovering")
 
 
 class LosingPlan(CrashPlan):
@@ -245,3 +254,50 @@ async def test_a_transaction_that_is_pinged_before_its_turn_to_be_aborted_comes_
         assert await cluster.state("a", first.txnId) in (State.ABORTING, State.ABORTED)
         assert await cluster.state("a", second.txnId) == State.OPEN
         cluster.transactions.decisions.check()
+
+
+@pytest.mark.parametrize("ends", ["open", "committing"])
+async def test_h20_a_sweep_leaves_the_transactions_of_a_stream_created_again(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep has listed both streams and waits for the log at the first of them."""
+    cluster = await cluster_with()
+    await cluster.create("b")
+    completer = cluster.components.sweeper._completer
+    async with cluster.finishing():
+        for stream in ("b", "a"):
+            begun = await cluster.begin(stream)
+            await cluster.commit(stream, begun.txnId)
+            await cluster.settled(stream)
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+        drop = completer.drop
+
+        async def slow(book: StreamTransactions, transaction_ids: list[int]) -> None:
+            if book.stream == "b":
+                arrived.set()
+                await go_on.wait()
+            await drop(book, transaction_ids)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(completer, "drop", slow)
+            sweep = asyncio.create_task(cluster.components.sweeper.forget_old())
+            await arrived.wait()
+            await cluster.streams.sealing.seal("s", "a")
+            await cluster.streams.deletion.delete("s", "a")
+            await cluster.create("a")
+            begun = await cluster.begin("a")
+            await cluster.write("a", begun, [b"live"])
+            if ends == "committing":
+                # It stays so, as long as its container does not answer.
+                cluster.segments._plan = NoMergePlan()
+                assert await cluster.commit("a", begun.txnId) == Status.SUCCESS
+            go_on.set()
+            await sweep
+        if ends == "open":
+            assert await cluster.state("a", begun.txnId) == State.OPEN
+            assert await cluster.commit("a", begun.txnId) == Status.SUCCESS
+        else:
+            assert await cluster.state("a", begun.txnId) == State.COMMITTING
+            cluster.segments._plan = CrashPlan()
+        await cluster.settled("a")
+        assert await cluster.state("a", begun.txnId) == State.COMMITTED
