@@ -4,9 +4,7 @@
 
 A multipart object has the checksum of the checksums of its parts, with `-N` behind it for N parts (COMPOSITE), or, by
 an algorithm that allows it, that of all its bytes (FULL_OBJECT): a CRC of joined bytes follows from the CRCs and the
-lengths of the pieces. For pieces A and B, with all ones before and after as both CRCs have it,
-
-    crc(A + B) = crc(A) * x^(8 * length of B)  +  crc(B)      over GF(2), modulo the polynomial
+lengths of the pieces.
 
 CRC64NVME is CRC-64/NVME: polynomial 0xAD93D23594C93659 reflected, all ones before and after; of b"123456789" it is
 0xAE8B14860A799888. The native piece computes 2.1 GB/s; its twin here 8 MB/s, for machines without a compiler.
@@ -15,11 +13,11 @@ CRC64NVME is CRC-64/NVME: polynomial 0xAD93D23594C93659 reflected, all ones befo
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from segmentstore.codec.crc32 import crc32_of
+from segmentstore.codec.crc_algebra import CRC32, Crc, joined_crc
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
 
@@ -74,18 +72,10 @@ CHECKSUM_HEADERS = frozenset(HEADER_PREFIX + name for name in ALGORITHMS)
 """Those that hold a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Crc:
-    """Its polynomial, with the highest power in the lowest bit, as the values have it."""
-
-    polynomial: int
-    bits: int
-
-
-JOINABLE: Mapping[str, _Crc] = {
-    "crc32": _Crc(0xEDB88320, 32),
-    "crc32c": _Crc(0x82F63B78, 32),
-    "crc64nvme": _Crc(CRC64_POLYNOMIAL, 64),
+JOINABLE: Mapping[str, Crc] = {
+    "crc32": CRC32,
+    "crc32c": Crc(0x82F63B78, 32),
+    "crc64nvme": Crc(CRC64_POLYNOMIAL, 64),
 }
 """What allows FULL_OBJECT."""
 COMPOSABLE = frozenset(ALGORITHMS) - {"crc64nvme"}
@@ -109,41 +99,10 @@ def composite_checksum(algorithm: str, parts: Sequence[str]) -> str:
 
 
 def joined_checksum(algorithm: str, pieces: Sequence[tuple[str, int]]) -> str:
-    """Of all bytes, from the checksum and the length of each piece in their order. `algorithm` is one of JOINABLE.
-
-    Cost: about 10 us a piece and 0.5 ms for each length that is new (of 64 bits 20 us and 2 ms).
-    """
+    """Of all bytes, from the checksum and the length of each piece in their order. `algorithm` is one of JOINABLE."""
     crc = JOINABLE[algorithm]
-    shifts: dict[int, int] = {}
-    joined = 0
-    for text, length in pieces:
-        shift = shifts.get(length)
-        if shift is None:
-            # x^8 as a polynomial, a byte.
-            shift = shifts[length] = _polynomial_power(1 << crc.bits - 9, length, crc)
-        joined = _polynomial_product(joined, shift, crc) ^ int.from_bytes(b64decode(text), "big")
-    return b64encode(joined.to_bytes(crc.bits // 8, "big")).decode()
-
-
-def _polynomial_product(left: int, right: int, crc: _Crc) -> int:
-    one = 1 << crc.bits - 1
-    result = 0
-    while left:
-        if left & one:
-            result ^= right
-        left = left << 1 & (one << 1) - 1
-        right = right >> 1 ^ crc.polynomial if right & 1 else right >> 1
-    return result
-
-
-def _polynomial_power(base: int, exponent: int, crc: _Crc) -> int:
-    result = 1 << crc.bits - 1
-    while exponent:
-        if exponent & 1:
-            result = _polynomial_product(result, base, crc)
-        base = _polynomial_product(base, base, crc)
-        exponent >>= 1
-    return result
+    values = [(int.from_bytes(b64decode(text), "big"), length) for text, length in pieces]
+    return b64encode(joined_crc(crc, values).to_bytes(crc.bits // 8, "big")).decode()
 
 
 def crc64_of(buffers: Iterable[BufferView], value: int = 0) -> int:

@@ -60,7 +60,13 @@ from tier2.volumes.index import (
     volume_key,
 )
 from tier2.volumes.index_database import IndexDatabase, NewRow, Row
-from tier2.volumes.recovery import BatchTail, ReplaySummary, blob_row_of, object_row_of
+from tier2.volumes.recovery import (
+    BatchTail,
+    ReplaySummary,
+    blob_row_of,
+    numbers_lost_in,
+    object_row_of,
+)
 from tier2.volumes.volume_files import (
     DamagedHeaderError,
     DamagedStretch,
@@ -171,7 +177,10 @@ class Rebuild:
         self._summary = ReplaySummary(rebuilt=why)
         self._rows: dict[int, VolumeRow] = {}
         self._tails: list[_TornTail] = []
+        self._sequences_first: dict[int, int] = {}
+        """Of each volume: what its header says."""
         self._sequence_highest = 0
+        self._numbers_lost = 0
         self._plain = PlainRows(
             index=index,
             bytes_max=_PLAIN_ROWS_BYTES,
@@ -186,6 +195,7 @@ class Rebuild:
             self._stage_volume(number)
         for tail in self._tails:
             self._settle(tail)
+        self._summary.sequence_next += self._numbers_lost
         self._plain.store()
         self._make_objects()
         self._count_blobs()
@@ -208,6 +218,7 @@ class Rebuild:
         if header is None:
             return
         self._summary.sequence_next = max(self._summary.sequence_next, header.sequence_first)
+        self._sequences_first[number] = header.sequence_first
         size = self._volumes.size(number)
         self._rows[number] = replace(NEW_VOLUME_ROW, indexed_to=size)
         file = self._volumes.open_certain(number)
@@ -239,11 +250,10 @@ class Rebuild:
                     continue
                 settled, doubtful = doubtful, []
             for one in settled:
-                if isinstance(one, DamagedStretch):
-                    self._summary.damaged.append((number, one))
-                else:
-                    self._note(number, one)
-                    batch.append(one)
+                record = self._record_in(number, one)
+                if record is not None:
+                    self._note(number, record)
+                    batch.append(record)
             if batch.is_full:
                 self._stage(number, batch.records)
                 batch = _StagedBatch()
@@ -262,12 +272,14 @@ class Rebuild:
     def _settle(self, tail: _TornTail) -> None:
         """Cut off what nobody was answered: the last group of all, if it is not there whole.
 
-        Damage in the last group of an older volume is no torn write: its good records count.
+        Damage in the last group of an older volume is no torn write: its good records count. So is damage in a group
+        with numbers that were given before another volume was made: what was torn had been cut off by then.
         """
-        records = [one for one in tail.items if isinstance(one, ScannedRecord)]
         # A record whose body is bad still says how old it is.
         numbers = [one.header.sequence for one in tail.items if one.header is not None]
-        if all(number > self._sequence_highest for number in numbers):
+        later = [first for volume, first in self._sequences_first.items() if volume != tail.volume]
+        certain = max([self._sequence_highest, *(first - 1 for first in later)])
+        if all(number > certain for number in numbers):
             self._volumes.cut(tail.volume, tail.cut_at)
             self._summary.cut_bytes += tail.size - tail.cut_at
             self._summary.sequence_next = max(
@@ -276,12 +288,19 @@ class Rebuild:
             row = self._rows[tail.volume]
             self._rows[tail.volume] = replace(row, indexed_to=tail.cut_at)
             return
-        for one in tail.items:
-            if isinstance(one, DamagedStretch):
-                self._summary.damaged.append((tail.volume, one))
-            else:
-                self._note(tail.volume, one)
+        found = [self._record_in(tail.volume, one) for one in tail.items]
+        records = [one for one in found if one is not None]
+        for record in records:
+            self._note(tail.volume, record)
         self._stage(tail.volume, records)
+
+    def _record_in(self, number: int, one: ScannedRecord | DamagedStretch) -> ScannedRecord | None:
+        """What counts of an item of a scan, and its damage noted."""
+        if isinstance(one, ScannedRecord):
+            return one
+        self._summary.damaged.append((number, one))
+        self._numbers_lost += numbers_lost_in(one)
+        return one.record
 
     def _note(self, number: int, one: ScannedRecord) -> None:
         sequence = one.header.sequence
@@ -333,7 +352,9 @@ class Rebuild:
         for one in batch:
             if one.header.blob_length and not one.record.inline:
                 row_key = blob_key(one.record.content_hash)
-                changes[row_key] = encode_blob_row(blob_row_of(number, one))
+                # Bytes that are bad are better than none, and give way to good ones.
+                if one.sound or (row_key not in changes and self._index.get(row_key) is None):
+                    changes[row_key] = encode_blob_row(blob_row_of(number, one))
         if changes:
             self._index.apply(sorted(changes.items()))
 

@@ -37,7 +37,7 @@ from tier2.volumes.volume_files import (
     VolumeFiles,
     VolumeScan,
 )
-from tier2.volumes.volume_format import RecordKind
+from tier2.volumes.volume_format import RECORD_HEADER_BYTES, RecordKind
 
 _LOGGER = logging.getLogger(__name__)
 _VOLUME_ROWS_MAX = 1 << 30
@@ -173,15 +173,20 @@ class TailReplay:
         found: list[_TailRecord] = []
         for one in items:
             if isinstance(one, DamagedStretch):
-                if one.offset < end:
-                    summary.damaged.append((number, one))
-                continue
+                if one.offset >= end:
+                    continue
+                summary.damaged.append((number, one))
+                summary.sequence_next += numbers_lost_in(one)
+                if one.record is None:
+                    continue
+                one = one.record
             sequence = one.header.sequence
             summary.sequence_next = max(summary.sequence_next, sequence + 1)
             if one.offset >= end:
                 continue
             if one.header.kind is RecordKind.BLOB:
-                self._blobs[one.record.content_hash] = blob_row_of(number, one)
+                if one.sound or one.record.content_hash not in self._blobs:
+                    self._blobs[one.record.content_hash] = blob_row_of(number, one)
                 continue
             if sequence < indexed:
                 summary.copies += 1
@@ -243,7 +248,10 @@ class TailReplay:
             return known is not None
         if known is None:
             self._changes.add_blob(content_hash, blob)
-        elif (known.volume, known.record_offset) != (blob.volume, blob.record_offset):
+        elif scanned.sound and (known.volume, known.record_offset) != (
+            blob.volume,
+            blob.record_offset,
+        ):
             self._changes.move_blob(content_hash, known, blob)
         return True
 
@@ -251,10 +259,18 @@ class TailReplay:
 def _torn_copies_offset(items: list[ScannedRecord | DamagedStretch], indexed: int) -> int | None:
     """Where a tail of copies that nobody names has its first hole: what was not yet synced is in no order."""
     holes = [one.offset for one in items if isinstance(one, DamagedStretch)]
-    only_copies = all(
-        one.header.sequence < indexed for one in items if isinstance(one, ScannedRecord)
+    headers = [one.header for one in items]
+    only_copies = all(header is None or header.sequence < indexed for header in headers) and all(
+        one.unwritten or one.header is not None for one in items if isinstance(one, DamagedStretch)
     )
     return holes[0] if holes and only_copies else None
+
+
+def numbers_lost_in(stretch: DamagedStretch) -> int:
+    """How many numbers may have stood in it of which nothing is known any more: they do not return."""
+    if stretch.header is not None:
+        return 0
+    return stretch.length // RECORD_HEADER_BYTES + 1
 
 
 def blob_row_of(volume: int, scanned: ScannedRecord) -> BlobRow:
@@ -275,8 +291,8 @@ class BatchTail:
     A batch is one write. A power cut keeps any part of it, so records behind a hole may be whole; yet none of them was
     acknowledged, and one may refer to another that is lost. So the batch is there whole or not at all.
 
-    Invariant: damage that another batch follows is no torn write, since that batch was written after a sync: nothing is
-    cut then, and the damage is reported.
+    Invariant: what may have been answered is not cut. Damage that another batch follows is no torn write, since that
+    batch was written after a sync; nor is damage of which every sector was written. It is reported, and stays.
     """
 
     def __init__(self, start: int) -> None:
@@ -290,11 +306,16 @@ class BatchTail:
 
     def see(self, one: ScannedRecord | DamagedStretch) -> None:
         """The next item of the scan."""
-        if isinstance(one, DamagedStretch):
-            self._torn_at = self._group_start
-            self._ends_behind_damage = 0
-        # A record whose body alone is bad says as well whether its group ends with it.
         header = one.header
+        if isinstance(one, DamagedStretch):
+            if one.unwritten:
+                self._torn_at = self._group_start
+                self._ends_behind_damage = 0
+            elif header is None:
+                # It may have been the end of its batch.
+                self._group_start = one.offset + one.length
+                self._open = False
+        # A record whose body alone is bad says as well whether its group ends with it.
         if header is None:
             return
         self._open = header.batch_left > 0

@@ -22,10 +22,12 @@ Blocking; made for an executor, by several of its threads at once.
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 
 from segmentstore.codec.crc32 import crc32_of
+from segmentstore.codec.crc_algebra import CRC32, flipped_bit, joined_crc, with_bit_flipped
 from segmentstore.contracts.errors import (
     CorruptedDataError,
 )
@@ -44,6 +46,7 @@ from tier2.volumes.volume_format import (
     decode_volume_header,
     encode_record_header,
     encode_volume_header,
+    record_header_without_flip,
     seed_of,
 )
 
@@ -67,6 +70,8 @@ _IDENTITY_MAGIC = b"S4ENGINE\x01" + bytes(7)
 _IDENTITY_BYTES = 36
 
 _SCAN_STEP_BYTES = 4 << 20
+_SECTOR_BYTES = 512
+"""What a disk writes whole or not at all; it divides the pages of every system."""
 
 
 class ForeignVolumeError(CorruptedDataError):
@@ -389,6 +394,8 @@ class ScannedRecord:
     record: IndexRecord
     inline: bytes | None = None
     """The bytes of an object that is small enough to stand in the index."""
+    sound: bool = True
+    """False: what it says is certain, but its blob is bad, in part or as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,11 +406,33 @@ class DamagedStretch:
     length: int
     why: str
     header: RecordHeader | None = field(default=None, compare=False, repr=False)
-    """Of a record whose body alone is bad."""
+    """Of a record whose body alone is bad, or whose header has one bit that is."""
+    record: ScannedRecord | None = field(default=None, compare=False, repr=False)
+    """What the record says all the same, where that is proved: it counts as if nothing were bad, and reads of its bytes
+    find what is."""
+    unwritten: bool = field(default=True, compare=False, repr=False)
+    """Something of it was never written. False: all of it was, so what is wrong came later, and it may have been
+    answered."""
+
+
+def _record_of(start: int, header: RecordHeader, front: bytes, inline: bytes) -> ScannedRecord:
+    """Raises CorruptedDataError."""
+    record = decode_index_record(memoryview(front)[header.key_length :])
+    if record.sequence > header.sequence:
+        raise CorruptedDataError(
+            f"record contradicts its header sequence={record.sequence} header={header.sequence}"
+        )
+    if record.inline and len(inline) != header.blob_length:
+        raise CorruptedDataError(f"an inline object is too long bytes={header.blob_length}")
+    key = front[: header.key_length]
+    return ScannedRecord(start, header, key, record, inline if record.inline else None)
 
 
 class VolumeScan:
     """One pass over a volume of `size` bytes from `offset`, record by record and past whatever is damaged.
+
+    Volumes only grow, so a write that a kill or a power cut tore leaves a short file, or whole sectors of zeros between
+    the end of what was there and the end of the file. Bytes without either were written whole, and became bad later.
 
     Invariants:
 
@@ -412,6 +441,8 @@ class VolumeScan:
     - A good header with a bad body is skipped by its length and reported; a bad header is reported once, and the search
       for the next good one goes on at multiples of 8 (H71).
     - What cannot be read is reported with its extent; nothing is passed over in silence.
+    - What a damaged record says is told only where a checksum proves it: that of the body, with the checksums of the
+      pieces in place of a bad blob, or with one bit flipped back that makes all of it agree.
     """
 
     def __init__(self, file: File, *, secret: int, size: int, offset: int) -> None:
@@ -434,8 +465,7 @@ class VolumeScan:
             try:
                 header = decode_record_header(self._read(start, RECORD_HEADER_BYTES), self._secret)
             except CorruptedDataError as error:
-                self._offset = self._next_header(start + ALIGNMENT)
-                yield DamagedStretch(start, self._offset - start, str(error))
+                yield self._behind_bad_header(start, str(error))
                 continue
             if start + header.total_length > self._size:
                 # The header is good, so nobody wrote behind this record: the end was cut off.
@@ -446,7 +476,14 @@ class VolumeScan:
             try:
                 yield self._body(start, header)
             except CorruptedDataError as error:
-                yield DamagedStretch(start, header.total_length, str(error), header)
+                yield DamagedStretch(
+                    start,
+                    header.total_length,
+                    str(error),
+                    header,
+                    self._proved(start, header),
+                    self._is_unwritten(start, self._offset),
+                )
 
     @property
     def bytes_left(self) -> int:
@@ -484,6 +521,13 @@ class VolumeScan:
         return self._body(start, header)
 
     def _body(self, start: int, header: RecordHeader) -> ScannedRecord:
+        front, crc, inline = self._read_body(start, header)
+        if crc != header.crc:
+            raise CorruptedDataError("record fails its checksum")
+        return _record_of(start, header, front, inline)
+
+    def _read_body(self, start: int, header: RecordHeader) -> tuple[bytes, int, bytes]:
+        """Key with index record, the checksum of the body, and the last piece of the blob."""
         front_length = header.key_length + header.index_record_length
         front = self._read(start + RECORD_HEADER_BYTES, front_length)
         crc = crc32_of(front, self._seed)
@@ -496,17 +540,67 @@ class VolumeScan:
             crc = crc32_of(piece, crc)
             position += len(piece)
             inline = piece
-        if crc != header.crc:
-            raise CorruptedDataError("record fails its checksum")
-        record = decode_index_record(memoryview(front)[header.key_length :])
-        if record.sequence > header.sequence:
-            raise CorruptedDataError(
-                f"record contradicts its header sequence={record.sequence} header={header.sequence}"
-            )
-        if record.inline and len(inline) != header.blob_length:
-            raise CorruptedDataError(f"an inline object is too long bytes={header.blob_length}")
-        key = front[: header.key_length]
-        return ScannedRecord(start, header, key, record, inline if record.inline else None)
+        return front, crc, inline
+
+    # --- damage ----------------------------------------------------------------------------------
+
+    def _behind_bad_header(self, start: int, why: str) -> DamagedStretch:
+        """What stands where no header is, up to the next good one; a record of which one bit of its header is bad."""
+        header = record_header_without_flip(self._read(start, RECORD_HEADER_BYTES), self._secret)
+        if header is not None and start + header.total_length <= self._size:
+            with suppress(CorruptedDataError):
+                record = self._body(start, header)
+                self._offset = start + header.total_length
+                return DamagedStretch(start, header.total_length, why, header, record, False)
+        self._offset = self._next_header(start + ALIGNMENT)
+        length = self._offset - start
+        is_unwritten = length < RECORD_HEADER_BYTES or self._is_unwritten(start, self._offset)
+        return DamagedStretch(start, length, why, unwritten=is_unwritten)
+
+    def _proved(self, start: int, header: RecordHeader) -> ScannedRecord | None:
+        """What a record with a good header and a bad body says, if that is certain."""
+        try:
+            front, crc, inline = self._read_body(start, header)
+        except CorruptedDataError:
+            return None
+        with suppress(CorruptedDataError):
+            found = _record_of(start, header, front, inline)
+            if self._proves_front(header, front, found.record):
+                return replace(found, sound=False)
+        # Not the blob, so it is the front: where one bit makes the whole body agree, that is the one.
+        bit = flipped_bit(CRC32, crc ^ header.crc, len(front), behind=header.blob_length)
+        if bit is None:
+            return None
+        with suppress(CorruptedDataError):
+            return _record_of(start, header, with_bit_flipped(front, bit), inline)
+        return None
+
+    def _proves_front(self, header: RecordHeader, front: bytes, record: IndexRecord) -> bool:
+        """Whether the body would agree with its checksum if the blob were what the pieces say."""
+        size, step = header.blob_length, record.piece_bytes
+        if not size or step <= 0 or len(record.pieces) != -(-size // step):
+            return False
+        lengths = [min(step, size - offset) for offset in range(0, size, step)]
+        pieces = [
+            (crc32_of(front, self._seed), len(front)),
+            *zip(record.pieces, lengths, strict=True),
+        ]
+        return joined_crc(CRC32, pieces) == header.crc
+
+    def _is_unwritten(self, start: int, end: int) -> bool:
+        """Whether all of what stands in some sector from `start` to `end` is zeros."""
+        position = start
+        while position < end:
+            step = min(_SCAN_STEP_BYTES - position % _SECTOR_BYTES, end - position)
+            content = self._read(position, step)
+            if not content:
+                return True
+            first = -position % _SECTOR_BYTES
+            bounds = [0, *range(first or _SECTOR_BYTES, len(content), _SECTOR_BYTES), len(content)]
+            if any(not any(content[low:high]) for low, high in pairwise(bounds)):
+                return True
+            position += len(content)
+        return False
 
     def _next_header(self, offset: int) -> int:
         """Where the next good header begins, or the end."""

@@ -71,6 +71,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from segmentstore.codec.crc32 import crc32_of
+from segmentstore.codec.crc_algebra import CRC32, flipped_bit, with_bit_flipped
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
@@ -345,6 +346,36 @@ def decode_record_header(content: BufferView, secret: int) -> RecordHeader:
         sequence=sequence,
         batch_left=batch_left,
     )
+
+
+def record_header_without_flip(content: BufferView, secret: int) -> RecordHeader | None:
+    """The header that these 48 bytes were before one of their bits was flipped; None if that is not what is wrong."""
+    whole = bytes(content[:RECORD_HEADER_BYTES])
+    if len(whole) < RECORD_HEADER_BYTES:
+        return None
+    front, checked = (
+        whole[: _RECORD_HEADER_FRONT_LAYOUT.size],
+        whole[_RECORD_HEADER_FRONT_LAYOUT.size :],
+    )
+    found = crc32_of(checked, seed_of(secret))
+    said = int.from_bytes(front[len(MARK) :], "big")
+    wrong_bits = (
+        int.from_bytes(front[: len(MARK)], "big") ^ int.from_bytes(MARK, "big")
+    ).bit_count()
+    if found != said:
+        bit = flipped_bit(CRC32, found ^ said, len(checked))
+        if bit is not None:
+            checked = with_bit_flipped(checked, bit)
+        elif (found ^ said).bit_count() > 1:
+            return None
+        wrong_bits += 1
+    if wrong_bits != 1:
+        return None
+    front = _RECORD_HEADER_FRONT_LAYOUT.pack(MARK, crc32_of(checked, seed_of(secret)))
+    try:
+        return decode_record_header(front + checked, secret)
+    except CorruptedDataError:
+        return None
 
 
 def encode_index_record(record: IndexRecord) -> bytes:

@@ -133,7 +133,9 @@ async def test_damage_in_the_last_group_but_one_leaves_the_last(
     flip(path, ends[1] - 40)
     left = MemoryIndex() if index_is_lost else left
     opened = await open_small(str(tmp_path), open_index=lambda _: left)
-    assert [one.key for one in await opened.engine.list(b"", limit=10)] == [b"0", b"2"]
+    assert [one.key for one in await opened.engine.list(b"", limit=10)] == [b"0", b"1", b"2"]
+    with pytest.raises(CorruptedDataError):
+        await opened.engine.get(b"1")
     assert [number for number, _ in opened.replay.damaged] == [1]
     await opened.close()
 
