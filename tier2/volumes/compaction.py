@@ -217,6 +217,8 @@ class Compactor:
             _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
             self._choice.refuse(candidate.number)
             summary.kept.append(candidate.number)
+            # What was copied and not published goes with it: the next copies would make it count, with unknown numbers.
+            await self._close_target()
             return
         finally:
             source.close()

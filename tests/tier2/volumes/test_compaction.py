@@ -224,6 +224,45 @@ async def test_a_damaged_volume_stays(tmp_path: Path) -> None:
     await opened.close()
 
 
+async def test_h70_copies_of_a_volume_that_turned_out_damaged_do_not_outlive_it(
+    tmp_path: Path,
+) -> None:
+    """They were not published, so nothing knows of their numbers: a tombstone would go, and they would come back."""
+    settings = replace(SMALL, compaction_small_count=100)
+    opened = await open_small(str(tmp_path), settings=settings)
+    for number in range(20):
+        await opened.engine.put(b"b/%03d" % number, [b"B" * 100 + bytes([number])])
+    for number in range(10, 20):
+        await opened.engine.delete(b"b/%03d" % number)
+    await opened.close()
+    opened = await open_small(str(tmp_path), settings=settings)
+    await opened.engine.put(b"deleted", [b"k" * 150])
+    for number in range(10):
+        await opened.engine.put(b"a/%03d" % number, [b"A" * 100 + bytes([number])])
+    await opened.engine.put(b"last", [b"z" * 150])
+    await opened.close()
+    opened = await open_small(str(tmp_path), settings=settings)
+    for number in range(10):
+        await opened.engine.delete(b"a/%03d" % number)
+    path = tmp_path / "volumes" / "volume_000002.dat"
+    path.write_bytes(path.read_bytes().replace(b"z" * 150, b"z" * 149 + b"!"))
+    assert (await opened.engine.compact()).kept == [2]
+    await opened.engine.delete(b"deleted")
+    await opened.engine.delete(b"last")
+    for number in range(20):
+        await opened.engine.put(b"g", [b"g" * 150 + bytes([number])])
+    await opened.close()
+    opened = await open_small(str(tmp_path), settings=settings)
+    await opened.engine.compact()
+    await opened.engine.compact()
+    before = [one.key for one in await opened.engine.list(b"", limit=1000)]
+    await opened.close()
+    again = await open_small(str(tmp_path), settings=settings, open_index=lambda _: MemoryIndex())
+    assert [one.key for one in await again.engine.list(b"", limit=1000)] == before
+    assert b"deleted" not in before
+    await again.close()
+
+
 def test_reads_and_puts_go_on_while_volumes_are_compacted() -> None:
     async def main(loop: SimLoop) -> None:
         disk, index = SimulatedDisk(), MemoryIndex()
