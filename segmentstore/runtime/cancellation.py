@@ -3,6 +3,7 @@
 - finish_despite_cancellation(): work that is done to its end, whatever arrives meanwhile: giving back locks and files,
   which nothing would do later. It is never cancelled through its waiter, and a cancellation is not lost: it is
   delivered when the work has ended, however that ended.
+- ChangeTasks: the same for the changes of one owner, which can wait for all that are under way before it closes.
 - await_shielded(): waiting for what was submitted, so that a waiter who stops waiting does not cancel it.
 - retrieve_exception(): for futures whose failure is reported elsewhere, or that nothing awaits any more.
 """
@@ -31,6 +32,37 @@ async def finish_despite_cancellation(work: Coroutine[Any, Any, _Result]) -> _Re
         failure = None if task.cancelled() else task.exception()
         raise cancelled from failure
     return task.result()
+
+
+class ChangeTasks:
+    """Changes of one owner, each of them one task that goes on to its end, whatever becomes of its caller.
+
+    For a change that goes on anyway, in a queue or a thread, and after which something in memory has to be brought up
+    to date: what a caller that left never hears of, its task does.
+
+    Invariant: a change is begun, does all of its steps, and is over; its caller gets its answer, or leaves behind it.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    async def run(self, change: Coroutine[Any, Any, _Result]) -> _Result:
+        """Its result or exception; CancelledError, when it has ended, if that came meanwhile."""
+        return await finish_despite_cancellation(self._owned(change))
+
+    async def join(self) -> None:
+        """Returns when none is under way; what they raise is their callers'."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _owned(self, change: Coroutine[Any, Any, _Result]) -> _Result:
+        task = asyncio.current_task()
+        assert task is not None, "a change is a task of its own"
+        self._tasks[task] = None
+        try:
+            return await change
+        finally:
+            del self._tasks[task]
 
 
 async def await_shielded(submitted: "Future[int]") -> int:

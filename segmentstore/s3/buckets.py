@@ -9,20 +9,24 @@ Invariants:
 
 - A bucket with object lock is versioned; a default retention has days or years, not both.
 - The process that holds the engine is the only one that changes buckets, so memory is the truth once start() has read.
-- A bucket goes only when nothing is in it, and no request writes into it meanwhile: handlers that write hold it.
-- Changes of buckets are made one at a time.
+- A bucket goes only when nothing is in it, and no request writes into it meanwhile: handlers that write hold it. While
+  that is being found out it is there for everybody, and requests that write wait for what is decided.
+- Uploads go before their bucket: none of them shows in a later bucket of that name.
+- Changes of buckets are made one at a time, each as one task from the engine to memory: a caller that leaves takes
+  nothing of it back, so what reads say is what the next start finds.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 
 from aiohttp import web
 
 from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.runtime.cancellation import ChangeTasks
 from segmentstore.runtime.clock import WallClock
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request import OWNER, Call, requested_page_size
@@ -114,7 +118,14 @@ class Buckets:
         self._settings = settings
         self._records: dict[str, BucketRecord] = {}
         self._writers: dict[str, int] = {}
+        self._going: dict[str, asyncio.Event] = {}
+        """Buckets of which it is not decided yet whether they go."""
         self._changing = asyncio.Lock()
+        self._changes = ChangeTasks()
+
+    async def close(self) -> None:
+        """What is under way is over: the engine may be closed then. Idempotent."""
+        await self._changes.join()
 
     async def start(self) -> None:
         """Read the records. Raises StorageError."""
@@ -137,6 +148,8 @@ class Buckets:
     @asynccontextmanager
     async def writing(self, name: str) -> AsyncIterator[BucketRecord]:
         """The bucket stays while the block lasts. Raises S3Error."""
+        while (going := self._going.get(name)) is not None:
+            await going.wait()
         record = self.get(name)
         self._writers[name] = self._writers.get(name, 0) + 1
         try:
@@ -150,6 +163,9 @@ class Buckets:
         """Raises S3Error."""
         if not is_bucket_name(name):
             raise S3Error("InvalidBucketName", "The specified bucket is not valid.")
+        await self._changes.run(self._create(name, lock=lock))
+
+    async def _create(self, name: str, *, lock: bool) -> None:
         async with self._changing:
             if name in self._records:
                 raise S3Error("BucketAlreadyOwnedByYou", "The bucket exists, and is yours.")
@@ -164,31 +180,40 @@ class Buckets:
 
     async def change(self, name: str, **changes: str | int | bool) -> None:
         """Other values of the record. Raises S3Error."""
+        await self._changes.run(self._change(name, changes))
+
+    async def _change(self, name: str, changes: Mapping[str, str | int | bool]) -> None:
         async with self._changing:
             await self._store(name, replace(self.get(name), **changes))  # type: ignore[arg-type]  # by name
 
-    async def delete(self, name: str) -> None:
-        """Raises S3Error (BucketNotEmpty)."""
+    async def delete(
+        self, name: str, *, end_uploads: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`end_uploads` is called when nothing is in the bucket. Raises S3Error (BucketNotEmpty)."""
+        await self._changes.run(self._delete(name, end_uploads))
+
+    async def _delete(self, name: str, end_uploads: Callable[[], Awaitable[None]] | None) -> None:
         async with self._changing:
-            record = self.get(name)
+            self.get(name)
             if name in self._writers:
                 raise S3Error("BucketNotEmpty", "The bucket is being written to.")
-            # From here on nobody can begin to write; what is there already shows in the scan.
-            del self._records[name]
+            # From here on no request begins to write; what is there already shows in the scan.
+            going = self._going[name] = asyncio.Event()
             try:
-                # The line makes puts whose callers are gone all the same. No object has this key: its deletion does
+                # The queue makes puts whose callers are gone all the same. No object has this key: its deletion does
                 # nothing but come behind them.
                 await self._engine.delete(objects_prefix(name))
-                is_empty = await self._scan.is_empty(name)
-            except BaseException:
-                self._records[name] = record
-                raise
-            if not is_empty:
-                self._records[name] = record
-                raise S3Error("BucketNotEmpty", "The bucket is not empty.")
-            # Gone from memory even if this fails or is given up: an empty bucket that comes back with the next start
-            # harms nobody, objects in a bucket whose record is gone would be lost.
-            await self._engine.delete(bucket_key(name))
+                if not await self._scan.is_empty(name):
+                    raise S3Error("BucketNotEmpty", "The bucket is not empty.")
+                if end_uploads is not None:
+                    await end_uploads()
+                # Gone from memory even if this fails: an empty bucket that comes back with the next start harms
+                # nobody, objects in a bucket whose record is gone would be lost.
+                del self._records[name]
+                await self._engine.delete(bucket_key(name))
+            finally:
+                del self._going[name]
+                going.set()
 
     async def _store(self, name: str, record: BucketRecord) -> None:
         await self._engine.put(bucket_key(name), [encode_bucket_record(record)])
@@ -243,9 +268,11 @@ class BucketHandlers:
         return web.Response(headers={"x-amz-bucket-region": self._settings.region})
 
     async def delete(self, call: Call) -> web.StreamResponse:
-        await self._buckets.delete(call.bucket)
-        for upload in self._uploads.with_prefix(objects_prefix(call.bucket)):
-            await self._uploads.abort(upload)
+        async def end_uploads() -> None:
+            for upload in self._uploads.with_prefix(objects_prefix(call.bucket)):
+                await self._uploads.abort(upload)
+
+        await self._buckets.delete(call.bucket, end_uploads=end_uploads)
         return web.Response(status=204)
 
     async def location(self, call: Call) -> web.StreamResponse:

@@ -213,6 +213,7 @@ async def open_endpoint(
             piece_bytes=volume_settings.piece_bytes,
         )
         await components.buckets.start()
+        stack.push_async_callback(components.buckets.close)
         dispatch = Dispatch(
             authenticator=Authenticator(
                 secrets={credentials.access_key: credentials.secret_key},

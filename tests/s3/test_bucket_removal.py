@@ -92,6 +92,47 @@ async def test_a_put_that_was_given_up_is_not_left_in_a_bucket_that_is_gone(tmp_
         await opened.close()
 
 
+async def test_a_bucket_is_there_for_everybody_until_it_is_decided_that_it_goes(
+    tmp_path: Path,
+) -> None:
+    index, clock = PausingIndex(), SetClock()
+    with ThreadPoolExecutor(8) as executor:
+        opened = await open_small(str(tmp_path), open_index=lambda _: index, executor=executor)
+        scan = VersionScan(index=opened.engine.index, executor=executor)
+        buckets = Buckets(
+            engine=opened.engine, scan=scan, wall_clock=clock, settings=EndpointSettings()
+        )
+        await buckets.create("bucket", lock=False)
+        ended: list[str] = []
+
+        async def end_uploads() -> None:
+            ended.append("bucket")
+
+        async def write() -> bytes:
+            async with buckets.writing("bucket"):
+                return b"written"
+
+        for is_empty in (False, True):
+            change = opened.engine.delete if is_empty else opened.engine.put
+            arguments = [] if is_empty else [[b"content"]]
+            await change(object_key("bucket", "other"), *arguments)
+            removal = asyncio.create_task(buckets.delete("bucket", end_uploads=end_uploads))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not removal.done()
+            assert buckets.get("bucket") is not None
+            writing = asyncio.create_task(write())
+            await asyncio.gather(removal, writing, return_exceptions=True)
+            assert bool(ended) == is_empty
+            assert ("bucket" in buckets.records) != is_empty
+            if is_empty:
+                with pytest.raises(S3Error, match="NoSuchBucket"):
+                    await writing
+            else:
+                assert await writing == b"written"
+        await opened.close()
+
+
 async def test_uploads_of_a_bucket_go_with_it(tmp_path: Path) -> None:
     async with endpoint(tmp_path, EndpointSettings(port=0)) as url:
         client = client_of(url)

@@ -20,8 +20,11 @@
   upload or a part, outlives the process, and power cuts, for `multipart_seconds_max`. The length and CRC32 of a part
   are checked whenever it is read.
 - A removal takes the record first: one that was cut short is finished at the next start.
-- A part that is sent again replaces the former one; a completion joins the parts that were there when it began.
-- A completion that its caller gives up goes on to its end, and the caller waits for that if it has a volume of its own.
+- A part that is sent again replaces the former one; a completion joins the parts that were there when it began. Parts
+  of one number are stored one after the other, each with a later time than the one before it, and one that failed
+  leaves no file: a start finds the part that was acknowledged last.
+- Every change is one task, from its files to what memory says of it. A caller that gives it up waits for its end; so
+  what is shown is what the next start finds.
 - One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up. One whose
   object is stored, but that was cut off before it left, leaves at the next start: it never becomes a second object.
 - What an upload became is known as long as it is there under its key: metadata[UPLOAD_ID] of its index record says
@@ -55,8 +58,10 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.cancellation import ChangeTasks
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import FileSystem
+from segmentstore.runtime.keyed_locks import NameLocks
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import BlobRow
 from tier2.volumes.mutations import check_key, draft_of
@@ -185,12 +190,13 @@ class UploadFiles:
     def write_part(
         self, upload_id: str, part: Part, content: Sequence[BufferView], *, temporary: str
     ) -> None:
-        """The part is there, durably; `temporary` is a name that nobody else uses."""
+        """The part is there, durably, or no file of it; no other has its name, and `temporary` is used by no other."""
         try:
             self._write(upload_id, temporary + _NEW_FILE_SUFFIX, content, part.file_name())
         except BaseException:
-            with contextlib.suppress(OSError):
-                self._files.remove(f"{self._path(upload_id)}/{temporary}{_NEW_FILE_SUFFIX}")
+            for name in (temporary + _NEW_FILE_SUFFIX, part.file_name()):
+                with contextlib.suppress(OSError):
+                    self._files.remove(f"{self._path(upload_id)}/{name}")
             raise
 
     def remove_part(self, upload_id: str, part: Part) -> None:
@@ -283,13 +289,21 @@ class MultipartUploads:
         self._settings = settings
         self._uploads: dict[str, Upload] = {}
         """In the order of their beginnings."""
+        self._leftover: dict[str, Upload] = {}
+        """Those that are over and whose files could not be removed yet."""
         self._in_memory = asyncio.Semaphore(_JOINED_IN_MEMORY_MAX)
+        self._part_locks = NameLocks()
+        self._changes = ChangeTasks()
 
     async def start(self) -> None:
         """Find what was begun before. Raises StorageError."""
         self._uploads = {one.upload_id: one for one in await self._run(self._files.load)}
         await self._end_completed_ones()
         await self._end_old_ones()
+
+    async def close(self) -> None:
+        """What is under way is over: files and engine may be closed then. Idempotent."""
+        await self._changes.join()
 
     # --- beginning and parts ---------------------------------------------------------------------
 
@@ -308,7 +322,11 @@ class MultipartUploads:
                 f"too many uploads are not completed count={len(self._uploads)}", state="busy"
             )
         record = UploadRecord(key, self._wall_clock.now_ms(), description, notes or {})
-        upload = Upload(self._random.randbytes(16).hex(), record)
+        return await self._changes.run(
+            self._begin(Upload(self._random.randbytes(16).hex(), record))
+        )
+
+    async def _begin(self, upload: Upload) -> Upload:
         await self._run(self._files.create, upload)
         self._uploads[upload.upload_id] = upload
         return upload
@@ -328,27 +346,44 @@ class MultipartUploads:
         """
         if not 1 <= number <= PARTS_MAX:
             raise InvalidRequestError(f"part numbers are 1 to {PARTS_MAX} {number=}")
-        if upload.upload_id not in self._uploads:
-            raise _upload_not_found(upload.upload_id)
-        former = upload.parts.get(number)
-        # The next start may find both: the later one has to be told by its time, whatever the clock does.
-        stored_ms = max(self._wall_clock.now_ms(), former.stored_ms + 1 if former else 0)
-        temporary = self._random.randbytes(8).hex()
+        return await self._changes.run(self._put_part(upload, number, content, md5, checksum))
 
-        def write() -> Part:
-            part = _measured_part(number, content, md5, stored_ms, checksum)
-            self._files.write_part(upload.upload_id, part, content, temporary=temporary)
+    async def _put_part(
+        self,
+        upload: Upload,
+        number: int,
+        content: Sequence[BufferView],
+        md5: str | None,
+        checksum: tuple[str, str] | None,
+    ) -> Part:
+        async with self._part_locks.hold(f"{upload.upload_id} {number}"):
+            if upload.upload_id not in self._uploads:
+                raise _upload_not_found(upload.upload_id)
+            former = upload.parts.get(number)
+            # The next start may find both: the later one has to be told by its time, whatever the clock does.
+            stored_ms = max(self._wall_clock.now_ms(), former.stored_ms + 1 if former else 0)
+            temporary = self._random.randbytes(8).hex()
+
+            def write() -> Part:
+                part = _measured_part(number, content, md5, stored_ms, checksum)
+                self._files.write_part(upload.upload_id, part, content, temporary=temporary)
+                return part
+
+            part = await self._run(write)
+            if upload.upload_id not in self._uploads:
+                raise _upload_not_found(upload.upload_id)
+            upload.parts[number] = part
+            # A completion that has begun may be joining the former one.
+            if former is not None and not upload.completing:
+                await self._remove_part(upload, former)
             return part
 
-        part = await self._run(write)
-        if upload.upload_id not in self._uploads:
-            raise _upload_not_found(upload.upload_id)
-        former = upload.parts.get(number)
-        upload.parts[number] = part
-        # A completion that has begun may be joining the former one.
-        if former is not None and former != part and not upload.completing:
-            await self._run(self._files.remove_part, upload.upload_id, former)
-        return part
+    async def _remove_part(self, upload: Upload, part: Part) -> None:
+        try:
+            await self._run(self._files.remove_part, upload.upload_id, part)
+        except StorageError as error:
+            # The next start removes it: another one of its number is later.
+            _LOGGER.warning("a part that was replaced stays for now: %s", error)
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -382,9 +417,22 @@ class MultipartUploads:
 
     async def abort(self, upload: Upload) -> None:
         """Raises InvalidRequestError while it is completed, StorageError."""
+        if upload.upload_id not in self._uploads:
+            raise _upload_not_found(upload.upload_id)
         if upload.completing:
             raise InvalidRequestError(f"an upload is being completed id={upload.upload_id}")
-        await self._forget(upload)
+        await self._changes.run(self._abort(upload))
+
+    async def _abort(self, upload: Upload) -> None:
+        # It takes no part and begins no completion any more, and is there again if its files cannot be removed.
+        del self._uploads[upload.upload_id]
+        try:
+            await self._run(self._files.remove, upload.upload_id)
+        except UploadNotFoundError:
+            return
+        except BaseException:
+            self._uploads[upload.upload_id] = upload
+            raise
 
     async def complete(
         self,
@@ -425,6 +473,15 @@ class MultipartUploads:
             description, metadata={**description.metadata, UPLOAD_ID: upload.upload_id}
         )
         upload.completing = True
+        return await self._changes.run(self._complete(upload, parts, description, put))
+
+    async def _complete(
+        self,
+        upload: Upload,
+        parts: Sequence[Part],
+        description: Description,
+        put: Callable[..., Coroutine[object, object, IndexRecord]],
+    ) -> IndexRecord:
         try:
             if sum(part.length for part in parts) <= self._settings.multipart_memory_bytes_max:
                 async with self._in_memory:
@@ -432,9 +489,9 @@ class MultipartUploads:
                     record = await put(content, found, description)
             else:
                 record = await self._put_volume(upload, parts, description, put)
+            await self._forget(upload)
         finally:
             upload.completing = False
-        await self._forget(upload)
         return record
 
     def _join(self, upload: Upload, parts: Sequence[Part]) -> tuple[list[bytes], ContentDigest]:
@@ -442,30 +499,6 @@ class MultipartUploads:
         return content, digest(content, self._settings.piece_bytes)
 
     async def _put_volume(
-        self,
-        upload: Upload,
-        parts: Sequence[Part],
-        description: Description,
-        put: Callable[..., Coroutine[object, object, IndexRecord]],
-    ) -> IndexRecord:
-        """Whoever gives it up waits for its end: the volume is neither left open, nor given up under a put in queue."""
-        making = asyncio.create_task(
-            self._make_volume(upload, parts, description, put), name="volumes: a large upload"
-        )
-        given_up: asyncio.CancelledError | None = None
-        while not making.done():
-            try:
-                await asyncio.gather(asyncio.shield(making), return_exceptions=True)
-            except asyncio.CancelledError as error:
-                given_up = error
-        if given_up is None or making.cancelled():
-            return making.result()
-        failure = making.exception()
-        if failure is not None:
-            _LOGGER.warning("an upload that nobody waits for any more failed: %s", failure)
-        raise given_up
-
-    async def _make_volume(
         self,
         upload: Upload,
         parts: Sequence[Part],
@@ -530,15 +563,30 @@ class MultipartUploads:
                 await self._forget(upload)
 
     async def _end_old_ones(self) -> None:
+        if self._leftover:
+            await self._changes.run(self._remove_leftover())
         oldest_ms = self._wall_clock.now_ms() - int(self._settings.multipart_seconds_max * 1000)
         old = [one for one in self._uploads.values() if one.record.begun_ms < oldest_ms]
         for upload in old:
             if not upload.completing:
-                await self._forget(upload)
+                await self._changes.run(self._forget(upload))
 
     async def _forget(self, upload: Upload) -> None:
+        """It is over: its files are removed, if need be when the next upload begins."""
         if self._uploads.pop(upload.upload_id, None) is not None:
-            await self._run(self._files.remove, upload.upload_id)
+            self._leftover[upload.upload_id] = upload
+            await self._remove_leftover()
+
+    async def _remove_leftover(self) -> None:
+        for upload_id in list(self._leftover):
+            try:
+                await self._run(self._files.remove, upload_id)
+            except UploadNotFoundError:
+                pass
+            except StorageError as error:
+                _LOGGER.warning("files of an upload that is over stay for now: %s", error)
+                continue
+            self._leftover.pop(upload_id, None)
 
     async def _run(
         self,

@@ -137,6 +137,9 @@ class OpenEngine:
             return
         self._closed = True
         try:
+            if self.uploads is not None:
+                # Before the engine and the lock: a thread may still be writing a part, or a volume.
+                await self.uploads.close()
             if self._settling is not None:
                 await self._settling.close()
             await self.engine.close()

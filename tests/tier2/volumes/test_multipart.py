@@ -1,24 +1,29 @@
 """Uploads in parts become one object, or nothing; what was acknowledged of them outlives the process."""
 
 import asyncio
+import errno
 import hashlib
 import logging
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import ParamSpec, TypeVar
 
 import pytest
+from typing_extensions import override
 
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
     ObjectExistsError,
+    StorageError,
     StorageUnavailableError,
 )
+from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
 from tier2.volumes.multipart import (
     UPLOAD_ID,
@@ -204,6 +209,57 @@ async def test_of_two_parts_that_a_start_finds_the_later_one_counts_whatever_the
     again = await open_small(str(tmp_path), clock=clock)
     assert uploads_of(again).get(upload.upload_id).parts == {1: second}
     assert len(temporary(tmp_path)) == 3, "the directory, the record and one part"
+    await again.close()
+
+
+async def test_of_a_part_whose_name_could_not_be_synced_a_start_finds_nothing(
+    tmp_path: Path,
+) -> None:
+    files = FailingDirectorySyncs()
+    opened = await open_small(str(tmp_path), files=files)
+    upload = await uploads_of(opened).begin(b"key", Description())
+    part = await uploads_of(opened).put_part(upload, 1, [b"acknowledged"])
+    files.failing = True
+    with pytest.raises(StorageError):
+        await uploads_of(opened).put_part(upload, 1, [b"refused"])
+    with pytest.raises(StorageError):
+        await uploads_of(opened).abort(upload)
+    files.failing = False
+    assert uploads_of(opened).get(upload.upload_id).parts == {1: part}
+    await opened.close()
+    again = await open_small(str(tmp_path))
+    assert uploads_of(again).with_prefix(b"") == []
+    await again.close()
+
+
+class FailingDirectorySyncs(SystemFileSystem):
+    failing = False
+
+    @override
+    def sync_directory(self, path: str) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "as the test says")
+        super().sync_directory(path)
+
+
+async def test_parts_of_one_number_sent_at_once_have_the_order_of_their_answers(
+    tmp_path: Path,
+) -> None:
+    with ThreadPoolExecutor(4) as executor:
+        opened = await open_small(str(tmp_path), executor=executor)
+        upload = await uploads_of(opened).begin(b"key", Description())
+        answered: list[Part] = []
+
+        async def send(number: int) -> None:
+            content = bytes([number]) * (1 if number % 2 else 200_000)
+            answered.append(await uploads_of(opened).put_part(upload, 1, [content]))
+
+        await asyncio.gather(*(send(number) for number in range(8)))
+        times = [part.stored_ms for part in answered]
+        assert times == sorted(set(times))
+        await opened.close()
+    again = await open_small(str(tmp_path))
+    assert uploads_of(again).get(upload.upload_id).parts == {1: answered[-1]}
     await again.close()
 
 
