@@ -10,6 +10,8 @@ Invariants:
 - After a failed write or sync the volume is never written again (H48), and nothing else is committed before the records
   of the failed batch are durably cut off: no later rebuild finds what was never answered. Their numbers never return
   (H33).
+- A change that was applied is answered with its outcome, whatever fails behind it: a sync that compaction asked for
+  fails for compaction alone.
 - When the disk is full, the reserve is given up and only what frees space goes on, until the reserves are held.
 - After an error that is neither the disk's nor a refusal nothing is committed any more, in whichever attempt it came.
 
@@ -19,7 +21,12 @@ Blocking; runs in an executor, one call at a time.
 import logging
 from collections.abc import Mapping, Sequence
 
-from segmentstore.contracts.errors import SegmentStoreError, StorageUnavailableError
+from segmentstore.contracts.errors import (
+    SegmentStoreError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import FileSystem
 from tier2.volumes.index import (
@@ -228,6 +235,8 @@ class GroupCommit:
             if self._to_cut is not None:
                 # Also of an index that could not be read behind the write: nothing may follow where this will be cut.
                 self._abandon()
+                # Before its callers are told: a kill now would leave it to the next start, which would apply it.
+                self._cut_failed_batch()
             raise
         except BaseException as error:
             self._broken = error
@@ -267,8 +276,31 @@ class GroupCommit:
             self._apply(changes)
         self._sequence_applied = self._sequence_next
         if any(isinstance(mutation, SyncIndex) for mutation in mutations):
-            self._index.sync()
+            failure = self._sync_index()
+            if failure is not None:
+                pairs = zip(mutations, outcomes, strict=True)
+                return [failure if isinstance(one, SyncIndex) else found for one, found in pairs]
         return outcomes
+
+    def _sync_index(self) -> SegmentStoreError | None:
+        """Why it could not be synced. What the batch changed is applied: it is neither refused nor made again."""
+        try:
+            try:
+                self._index.sync()
+            except OSError as error:
+                if error.errno not in NO_SPACE or not self._reserve.held:
+                    raise
+                self._reserve.give_up()
+                self._index.sync()
+        except SegmentStoreError as error:
+            return error
+        except OSError as error:
+            full = error.errno in NO_SPACE
+            kind = StorageFullError if full else StorageError
+            failure = kind(f"the index of the volumes cannot be synced: {error}")
+            failure.__cause__ = error
+            return failure
+        return None
 
     def _look_ahead(
         self,

@@ -381,7 +381,7 @@ class MultipartUploads:
     async def _remove_part(self, upload: Upload, part: Part) -> None:
         try:
             await self._run(self._files.remove_part, upload.upload_id, part)
-        except StorageError as error:
+        except (StorageError, StorageFullError) as error:
             # The next start removes it: another one of its number is later.
             _LOGGER.warning("a part that was replaced stays for now: %s", error)
 
@@ -583,7 +583,7 @@ class MultipartUploads:
                 await self._run(self._files.remove, upload_id)
             except UploadNotFoundError:
                 pass
-            except StorageError as error:
+            except (StorageError, StorageFullError) as error:
                 _LOGGER.warning("files of an upload that is over stay for now: %s", error)
                 continue
             self._leftover.pop(upload_id, None)

@@ -3,8 +3,10 @@
 import asyncio
 import errno
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from segmentstore.contracts.errors import StorageError, StorageFullError
 from tests.sim.disk import SimulatedDisk
@@ -13,8 +15,11 @@ from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import open_small
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index_database import MemoryIndex
+from tier2.volumes.mutations import SyncIndex
+from tier2.volumes.objects import Condition
 
 ROOT = "/machine/engine"
+PRESENT = Condition(present=True)
 
 
 async def fill_up(engine: VolumeEngine, prefix: bytes) -> int:
@@ -54,6 +59,47 @@ def test_h52_a_full_disk_takes_deletes_gives_back_space_and_serves_again() -> No
         await opened.close()
 
     run_simulation(1, main)
+
+
+@pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO])
+async def test_what_was_made_is_answered_though_the_sync_of_the_index_beside_it_fails(
+    tmp_path: Path, failure: int
+) -> None:
+    """Compaction asks for the sync; the changes of others in its batch are durable in their volume."""
+
+    class Unsynced(MemoryIndex):
+        failing = False
+        failed = 0
+
+        @override
+        def sync(self) -> None:
+            if self.failing:
+                self.failed += 1
+                raise OSError(failure, "as the test says")
+            super().sync()
+
+    index = Unsynced()
+    opened = await open_small(str(tmp_path), open_index=lambda _: index)
+    engine = opened.engine
+    for number in range(10):
+        await engine.put(b"old/%d" % number, [b"old"])
+    index.failing = True
+    for number in range(10):
+        key = b"old/%d" % number
+        change = engine.put(key, [b"new"]) if number % 2 else engine.delete(key, condition=PRESENT)
+        first, answer, sync = await asyncio.gather(
+            engine.put(b"first", [b"%d" % number]),
+            change,
+            engine._queue.submit_all([SyncIndex()]),
+            return_exceptions=True,
+        )
+        assert not isinstance(first, BaseException)
+        assert not isinstance(answer, BaseException), answer
+        assert isinstance(sync, StorageError | StorageFullError)
+    assert index.failed
+    index.failing = False
+    await engine.check()
+    await opened.close()
 
 
 def test_h52_the_engine_compacts_by_itself_when_the_disk_is_full() -> None:
