@@ -59,7 +59,10 @@ class ServiceUnavailableError(ClientError):
 
 
 class OutcomeUnknownError(ClientError):
-    """The connection ended between a request that may not be repeated and its answer."""
+    """What was sent may have been carried out: its answer was lost, and it was not sent again, or in vain.
+
+    You do not get it for what was never sent, or was refused by an answer.
+    """
 
 
 class DeadlineExceededError(ClientError):
@@ -157,6 +160,15 @@ class RefusedError(ClientError):
 
 class WrongHostError(ServiceUnavailableError):
     """The segment's container runs elsewhere, or nowhere at the moment. Nothing was done."""
+
+
+def outcome_unknown(reason: SegmentStoreError) -> OutcomeUnknownError:
+    """What the reason means for something that was sent and not acknowledged; the reason itself if it says so."""
+    if isinstance(reason, OutcomeUnknownError):
+        return reason
+    error = OutcomeUnknownError(f"it may be stored or not: {reason}")
+    error.__cause__ = reason
+    return error
 
 
 def error_from_reply(reply: Command) -> SegmentStoreError:

@@ -8,21 +8,32 @@ Invariants:
 
 - Events with one routing key are stored in the order in which they were written, also while segments are sealed and
   replaced: the events that a sealed segment did not take go to its successors before any newer event of their keys.
-- An event is stored once, however often connections break, or the writer fails and says that the outcome is unknown.
+- An event is stored once, however often connections break, or the writer fails and says that the outcome is unknown:
+  what was sent to a segment and not acknowledged is not sent to another before the first one has refused it.
+- A failure says of each event what is known: OutcomeUnknownError if it was sent and not acknowledged, the reason itself
+  if it was not sent or was refused. The writer's own failure is the former if there is any such event.
 - Outstanding events and bytes stay within `unacknowledged_events_max` and `unacknowledged_bytes_max` (`AppendWindow`),
   except that one event larger than the bound is let in alone.
 - Everything let in is released exactly once: acknowledged, or given up with the whole writer.
-- A failure is final: every waiter and every later call gets it, and so does the end of the `async with`.
+- A failure is final: every waiter and every later call gets it, and so does the end of the `async with`. Closing is a
+  failure for what is written later.
+- `flush`, and a large event, wait for what was written before them and for nothing that comes later.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from segmentstore.client.errors import ClientError, StreamSealedError, WriterFullError
+from segmentstore.client.errors import (
+    ClientError,
+    StreamSealedError,
+    WriterFullError,
+    outcome_unknown,
+)
 from segmentstore.client.event import EVENT_HEADER_BYTES, frame_event
 from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
@@ -101,10 +112,10 @@ class EventWriter:
 
     async def close(self) -> None:
         """Stop at once: what is not acknowledged by now may or may not be stored. Closing twice is fine."""
-        await self._tasks.close()
-        await self._calls.close()
-        if self._window.events:
-            self._fail(ClientError(f"writer was closed name={self._target.name!r}"))
+        self._fail(ClientError(f"writer is closed name={self._target.name!r}"))
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._calls.close)
+            stack.push_async_callback(self._tasks.close)
 
     async def write(self, event: bytes, *, key: str | None = None) -> None:
         """Let an event in behind all others of its key; it is stored some time before `flush` returns.
@@ -148,8 +159,8 @@ class EventWriter:
         return acknowledged
 
     async def flush(self) -> None:
-        """Wait until nothing is outstanding: everything written so far is stored. Raises the writer's failure."""
-        await self._window.drained()
+        """Wait until everything written before this call is stored. Raises the writer's failure."""
+        await self._window.stored(self._appenders.values)
 
     def released(self, events: int, length: int) -> None:
         """An appender's acknowledgement."""
@@ -207,40 +218,49 @@ class EventWriter:
 
     async def _follow(self, segment_id: int, error: SegmentStoreError) -> None:
         successors = await self._target.successors(segment_id, error)
-        if segment_id not in self._appenders:
-            return  # a large event met the end of the segment at the same time as its appender
+        appender = self._appenders.get(segment_id)
+        if appender is None or appender.in_flight:
+            # A large event met the end of the segment at the same time as its appender, or in front of it.
+            return
         if not successors:
             raise StreamSealedError(self._target.name)
         # From here to the end without an await: an event written in between could overtake those that are moved.
         self._key_space.replace(segment_id, [each.range for each in successors])
         for following in self._key_space.segment_ids:
             self._appender(following)
-        for event in self._appenders.pop(segment_id).take_all():
+        del self._appenders[segment_id]
+        for event in appender.take_unsent():
             self._appenders[self._key_space.segment_of(event.position)].append(event)
 
     async def _write_large(self, content: bytes, position: float) -> None:
-        # Everything of its key has to be stored before, because a large event takes another way.
-        await self._window.drained()
         while True:
+            # Everything of its key has to be stored before, because a large event takes another way.
+            await self._window.stored(lambda: [self._appender_of(position)])
             segment_id = self._key_space.segment_of(position)
+            appender = self._appenders[segment_id]
             try:
-                await append_large_event(
-                    self._calls, self._target.segment_name(segment_id), content
-                )
+                await append_large_event(self._calls, appender.segment, content)
             except (SegmentSealedError, SegmentNotFoundError) as error:
-                if segment_id in self._key_space.segment_ids:
-                    await self._follow(segment_id, error)
+                await self._leave(segment_id, appender, error)
             else:
                 return
 
+    async def _leave(
+        self, segment_id: int, appender: SegmentAppender, error: SegmentStoreError
+    ) -> None:
+        """Go on with the successors of a segment whose end a large event met."""
+        while self._appenders.get(segment_id) is appender:
+            if appender.in_flight:
+                # The appender will meet the end itself, behind what the segment took of these events.
+                await self._window.stored(lambda: [appender])
+            else:
+                await self._follow(segment_id, error)
+
+    def _appender_of(self, position: float) -> SegmentAppender:
+        return self._appenders[self._key_space.segment_of(position)]
+
     def _fail(self, error: SegmentStoreError) -> None:
-        self._window.fail(error)
-        for appender in self._appenders.values():
-            for event in appender.take_all():
-                if event.acknowledged is not None and not event.acknowledged.done():
-                    event.acknowledged.set_exception(error)
-                    # The failure is told by flush and by every call; a future nobody awaits need not tell it again.
-                    event.acknowledged.exception()
+        self._window.fail(error, self._appenders.values())
 
     def _crashed(self, error: BaseException) -> None:
         self._fail(ClientError(f"writer failed name={self._target.name!r}: {error!r}"))
@@ -291,10 +311,14 @@ class AppendWindow:
         assert self._bytes >= 0, f"released more bytes than were let in {self._bytes}"
         self._wake()
 
-    def fail(self, error: SegmentStoreError) -> None:
-        """The first failure stays."""
+    def fail(self, error: SegmentStoreError, appenders: Iterable[SegmentAppender]) -> None:
+        """Give up what the appenders hold. The first failure stays."""
+        given_up = list(appenders)
         if self._failure is None:
-            self._failure = error
+            is_open = any(appender.in_flight for appender in given_up)
+            self._failure = outcome_unknown(error) if is_open else error
+        for appender in given_up:
+            appender.give_up(error)
         self._wake()
 
     async def room(self, length: int) -> None:
@@ -304,10 +328,18 @@ class AppendWindow:
         if self._failure is not None:
             raise self._failure
 
-    async def drained(self) -> None:
-        """Wait until nothing is outstanding. Raises the failure."""
-        while self._failure is None and self._events:
-            await self._change()
+    async def stored(self, appenders: Callable[[], Iterable[SegmentAppender]]) -> None:
+        """Wait until everything that these appenders hold now is stored, by them or by those it goes to from them.
+
+        Raises the failure. What is let in later is not waited for, so nobody who writes on and on holds this up.
+        """
+        while self._failure is None:
+            held = [(each, each.last_number) for each in appenders() if each.unacknowledged]
+            for appender, number in held:
+                if not await appender.stored(number):
+                    break  # its events are with others now
+            else:
+                break
         if self._failure is not None:
             raise self._failure
 

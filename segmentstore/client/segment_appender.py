@@ -9,16 +9,21 @@ Invariants of `SegmentAppender`:
   acknowledged, those above it are sent again: nothing is lost and nothing is stored twice.
 - A block is sent in the turn of the loop in which its first event came, or when it is full, whichever is first;
   no time is spent waiting for more. With `blocks_in_flight_max` blocks under way events gather meanwhile.
-- A sealed segment keeps what it acknowledged; the owner takes all the rest, in order, to the successors (H75).
-- Nothing is sent again after a failure that leaves the outcome open for good: the owner hears of it.
+- What was sent and not acknowledged (`_in_flight`) may be stored. Only the server can say that it is not: by the number
+  that a set-up tells, or by refusing an append, because acknowledgements come before a refusal. Until then it is sent
+  again to this segment alone, never to another, and whoever waits hears OutcomeUnknownError.
+- A sealed segment keeps what it acknowledged; once it is certain that it has none of the rest, the owner takes that, in
+  order, to the successors (H75).
 
 An event too large for one append (`append_large_event`) is collected in a transient segment, piece by piece, then
 merged in as a whole. Invariants:
 
 - Readers see all of the event or nothing: the merge is atomic.
 - Pieces are conditional on the length before them, so a repeated piece is refused instead of stored twice.
-- A merge whose answer was lost is asked for again; a source that is gone by then was merged.
-- Whatever breaks before the merge, the next attempt begins with a new transient segment: nothing is half there.
+- A merge whose answer was lost is asked for again: the target remembers what was merged into it. Where no answer can be
+  had any more (source or target is gone), the outcome is unknown, and nothing is written elsewhere.
+- Whatever breaks before the merge, also a source that is gone although no merge of it was sent, the next attempt begins
+  with a new transient segment: nothing is half there.
 """
 
 import asyncio
@@ -35,6 +40,7 @@ from segmentstore.client.errors import (
     OutcomeUnknownError,
     ServiceUnavailableError,
     error_from_reply,
+    outcome_unknown,
 )
 from segmentstore.client.segment_calls import Backoff, SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
@@ -47,6 +53,8 @@ from segmentstore.codec.wire_protocol.appends import (
     SetupAppend,
 )
 from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import GetStreamSegmentInfo, StreamSegmentInfo
+from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
 from segmentstore.codec.wire_protocol.segments import MergeSegments, SegmentCreated, SegmentsMerged
 from segmentstore.contracts.errors import (
     SegmentNotFoundError,
@@ -87,7 +95,8 @@ class AppenderOwner(Protocol):
         """So many pieces that were appended, and their bytes, were acknowledged."""
 
     async def segment_ended(self, appender: "SegmentAppender", error: SegmentStoreError) -> None:
-        """The segment is sealed or gone: take `appender.take_all()` elsewhere, or fail."""
+        """The segment is sealed or gone, and has nothing of what the appender holds: take `appender.take_unsent()`
+        elsewhere, or fail."""
 
     def failed(self, error: SegmentStoreError) -> None:
         """The appender gave up."""
@@ -115,11 +124,24 @@ class SegmentAppender:
         self._has_work = asyncio.Event()
         self._session: _AppendSession | None = None
         self._is_send_scheduled = False
+        self._is_over = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits for the acknowledgement of which number."""
 
     @property
     def unacknowledged(self) -> int:
         """How many times `append` was called for it."""
         return len(self._in_flight) + len(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """How many of these were sent and may be stored."""
+        return len(self._in_flight)
+
+    @property
+    def last_number(self) -> int:
+        """Of the event that was appended last."""
+        return self._last_number
 
     def append(self, event: PendingEvent) -> None:
         """Take an event behind all others."""
@@ -135,14 +157,40 @@ class SegmentAppender:
             self._is_send_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_scheduled)
 
-    def take_all(self) -> Sequence[PendingEvent]:
-        """Every event that is not acknowledged, in order; the appender has none any more."""
-        events = [*self._in_flight, *self._waiting]
+    async def stored(self, number: int) -> bool:
+        """Wait until the events up to a number are acknowledged; False if that will not happen here."""
+        while self._acknowledged_number < number and not self._is_over:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            entry = (number, waiter)
+            self._waiters.append(entry)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(entry)
+        return self._acknowledged_number >= number
+
+    def take_unsent(self) -> Sequence[PendingEvent]:
+        """Every event that is not acknowledged, in order: the segment has none of them. The appender takes no more."""
+        assert not self._in_flight, f"what may be stored is sent elsewhere segment={self.segment!r}"
+        events = list(self._waiting)
+        self._end()
+        return events
+
+    def give_up(self, reason: SegmentStoreError) -> None:
+        """Send nothing more. Futures get the reason, those of events that may be stored OutcomeUnknownError."""
+        for event in self._in_flight:
+            _fail_event(event, outcome_unknown(reason))
+        for event in self._waiting:
+            _fail_event(event, reason)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
         self._in_flight.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
         self._block_ends.clear()
-        return events
+        self._wake()
 
     async def run(self) -> None:
         """Connect when there is something to append, and again after each loss, until the segment ends."""
@@ -154,7 +202,11 @@ class SegmentAppender:
             while self.unacknowledged:
                 error = await self._append_until_lost()
                 if isinstance(error, SegmentSealedError | SegmentNotFoundError):
-                    await self._owner.segment_ended(self, error)
+                    if self._in_flight:
+                        # It ended before a set-up could tell what it has.
+                        self._owner.failed(outcome_unknown(error))
+                    else:
+                        await self._owner.segment_ended(self, error)
                     return
                 if not isinstance(
                     error, ConnectionLostError | ServiceUnavailableError | DeadlineExceededError
@@ -224,10 +276,7 @@ class SegmentAppender:
                 f"another writer has the same id segment={self.segment!r} "
                 f"stored={last_number} sent={self._sent_number}"
             )
-        self._waiting.extendleft(reversed(self._in_flight))
-        self._waiting_bytes += sum(len(event.content) for event in self._in_flight)
-        self._in_flight.clear()
-        self._block_ends.clear()
+        self._take_back()
         self._session = session
         stored: list[PendingEvent] = []
         while self._waiting and self._waiting[0].number <= last_number:
@@ -249,6 +298,18 @@ class SegmentAppender:
         self._acknowledge(stored)
         self._send()
 
+    def refused(self, session: "_AppendSession") -> None:
+        """The segment took none of what is not acknowledged: what it took is acknowledged before a refusal."""
+        if session is self._session:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """What is in flight is known to be not stored, or is told from what is by its numbers."""
+        self._waiting.extendleft(reversed(self._in_flight))
+        self._waiting_bytes += sum(len(event.content) for event in self._in_flight)
+        self._in_flight.clear()
+        self._block_ends.clear()
+
     def session_ended(self, session: "_AppendSession") -> None:
         """Nothing more can be sent in it."""
         if session is self._session:
@@ -258,12 +319,19 @@ class SegmentAppender:
         if not events:
             return
         self._acknowledged_number = events[-1].number
+        if self._waiters:
+            self._wake()
         length = 0
         for event in events:
             length += len(event.content)
             if event.acknowledged is not None and not event.acknowledged.done():
                 event.acknowledged.set_result(None)
         self._owner.released(len(events), length)
+
+    def _wake(self) -> None:
+        for number, waiter in self._waiters:
+            if (self._is_over or number <= self._acknowledged_number) and not waiter.done():
+                waiter.set_result(None)
 
     def _send_scheduled(self) -> None:
         self._is_send_scheduled = False
@@ -298,6 +366,13 @@ class SegmentAppender:
                 last_number=block[-1].number,
             )
             session = self._session
+
+
+def _fail_event(event: PendingEvent, error: SegmentStoreError) -> None:
+    if event.acknowledged is not None and not event.acknowledged.done():
+        event.acknowledged.set_exception(error)
+        # The failure is told by flush and by every call; a future nobody awaits need not tell it again.
+        event.acknowledged.exception()
 
 
 class _AppendSession:
@@ -343,6 +418,9 @@ class _AppendSession:
                 # Our own older connection may still be stored from; the next set-up tells.
                 self.connection.abort()
                 self._end(ConnectionLostError("writer's events are stored over another connection"))
+            case SegmentIsSealed() | NoSuchSegment():
+                self._appender.refused(self)
+                self._end(error_from_reply(reply))
             case _:
                 self._end(error_from_reply(reply))
 
@@ -364,10 +442,16 @@ class _AppendSession:
 async def append_large_event(calls: SegmentCalls, segment: str, content: bytes) -> None:
     """Append framed bytes of any length as one event.
 
-    Raises SegmentSealedError and SegmentNotFoundError of `segment` (nothing was stored: go to a successor), and
-    whatever SegmentCalls raises.
+    Raises SegmentSealedError and SegmentNotFoundError of `segment` (nothing was stored: go to a successor),
+    OutcomeUnknownError, and whatever SegmentCalls raises.
     """
-    await _merge_transient(calls, segment, await _collect_repeatedly(calls, segment, content))
+    for _ in range(_LARGE_EVENT_ATTEMPTS_MAX):
+        transient = await _collect_repeatedly(calls, segment, content)
+        if await _merge_transient(calls, segment, transient):
+            return
+    raise ServiceUnavailableError(
+        f"what is collected of a large event goes again and again segment={segment!r}"
+    )
 
 
 async def _collect_repeatedly(calls: SegmentCalls, segment: str, content: bytes) -> str:
@@ -384,6 +468,14 @@ async def _collect_repeatedly(calls: SegmentCalls, segment: str, content: bytes)
         except (ConnectionLostError, ServiceUnavailableError):
             if attempts == _LARGE_EVENT_ATTEMPTS_MAX:
                 raise
+        except SegmentNotFoundError as error:
+            if error.name == segment:
+                raise
+            # A server may drop a transient segment with the connection that made it.
+            if attempts == _LARGE_EVENT_ATTEMPTS_MAX:
+                raise ServiceUnavailableError(
+                    f"what is collected of a large event goes again and again segment={segment!r}"
+                ) from error
         attempts += 1
         calls.locator.forget(segment)
         await asyncio.sleep(backoff.next_seconds())
@@ -419,13 +511,48 @@ async def _ask_connection(
         raise error_from_reply(reply)
 
 
-async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) -> None:
-    try:
-        await calls.ask(
-            segment,
-            lambda request_id: MergeSegments(request_id, segment, transient, ""),
-            SegmentsMerged,
-        )
-    except SegmentNotFoundError as error:
-        if error.name != transient:
+async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) -> bool:
+    """Whether it was merged; False if it is gone, and certainly was not."""
+    backoff = Backoff(calls.settings, calls.random)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + calls.settings.append_seconds
+    is_open = False
+    """Whether a merge was sent whose answer was lost."""
+    while True:
+        try:
+            await calls.ask(
+                segment,
+                lambda request_id: MergeSegments(request_id, segment, transient, ""),
+                SegmentsMerged,
+                repeatable=False,
+            )
+        except OutcomeUnknownError:
+            is_open = True
+            if loop.time() >= deadline:
+                raise
+        except SegmentNotFoundError as error:
+            if is_open:
+                raise outcome_unknown(error) from error
+            if error.name != transient:
+                raise
+            return False
+        except SegmentSealedError as error:
+            # Not merged if its bytes are still apart; a seal keeps it so.
+            if is_open and not await _is_there(calls, transient):
+                raise outcome_unknown(error) from error
             raise
+        else:
+            return True
+        await asyncio.sleep(backoff.next_seconds())
+
+
+async def _is_there(calls: SegmentCalls, segment: str) -> bool:
+    try:
+        found = await calls.ask(
+            segment,
+            lambda request_id: GetStreamSegmentInfo(request_id, segment, ""),
+            StreamSegmentInfo,
+        )
+    except SegmentNotFoundError:
+        return False
+    return found.exists and not found.is_deleted

@@ -25,6 +25,7 @@ Invariants of stages:
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -153,8 +154,9 @@ class Transaction:
     async def detach(self) -> None:
         """Leave the transaction as it is: open until its lease ends, for somebody else to resume."""
         self._is_ended = True
-        await self._tasks.close()
-        await self._writer.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._writer.close)
+            stack.push_async_callback(self._tasks.close)
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -383,8 +385,10 @@ class Stage:
             if error is None:
                 await self.flush()
         finally:
-            await self._tasks.close()
-            await self._calls.close()
+            self._fail(ClientError(f"stage is closed id={self.id}"))
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._calls.close)
+                stack.push_async_callback(self._tasks.close)
 
     async def write(self, segment_id: int, block: bytes, *, events: int) -> None:
         """Let whole framed events in behind all others of the segment; waits only for room.
@@ -395,8 +399,9 @@ class Stage:
         if len(block) > self._calls.settings.event_bytes_max:
             assert events == 1, f"a block is too large bytes={len(block)} events={events}"
             # Everything before it has to be stored, because a large event takes another way.
-            await self._window.drained()
-            await append_large_event(self._calls, self._appenders[segment_id].segment, block)
+            appender = self._appenders[segment_id]
+            await self._window.stored(lambda: [appender])
+            await append_large_event(self._calls, appender.segment, block)
             return
         await self._window.room(len(block))
         self._window.admit(len(block))
@@ -404,7 +409,7 @@ class Stage:
 
     async def flush(self) -> None:
         """Wait until everything written so far is stored, though not readable yet. Raises the stage's failure."""
-        await self._window.drained()
+        await self._window.stored(self._appenders.values)
 
     def released(self, events: int, length: int) -> None:
         """An appender's acknowledgement."""
@@ -412,19 +417,25 @@ class Stage:
 
     def failed(self, error: SegmentStoreError) -> None:
         """An appender gave up."""
-        self._window.fail(error)
+        self._fail(error)
 
-    async def segment_ended(self, appender: SegmentAppender, error: SegmentStoreError) -> None:
+    async def segment_ended(
+        self,
+        appender: SegmentAppender,  # noqa: ARG002  # the signature of AppenderOwner.segment_ended
+        error: SegmentStoreError,
+    ) -> None:
         """A stage's segments end only with the stage."""
         closed = TransactionClosedError(self.id, "ended")
         closed.__cause__ = error
-        appender.take_all()
-        self._window.fail(closed)
+        self._fail(closed)
 
     def check(self) -> None:
         """O(unacknowledged)."""
         for appender in self._appenders.values():
             appender.check()
 
+    def _fail(self, error: SegmentStoreError) -> None:
+        self._window.fail(error, self._appenders.values())
+
     def _crashed(self, error: BaseException) -> None:
-        self._window.fail(ClientError(f"stage failed id={self.id}: {error!r}"))
+        self._fail(ClientError(f"stage failed id={self.id}: {error!r}"))

@@ -51,6 +51,8 @@ class FakeStore:
         self.on_request: Callable[[Command], Command | str | None] = lambda _: None
         """An answer of the test's own, or "drop before", "drop after"."""
         self.endpoint = Endpoint("127.0.0.1", 0)
+        self.merged: dict[tuple[str, str], int] = {}
+        """By target and source: the length behind the merge, as a target remembers it."""
         self._transports: list[asyncio.StreamWriter] = []
 
     def create(self, name: str) -> FakeSegment:
@@ -250,6 +252,11 @@ class FakeStore:
         name = getattr(command, "segment", None) or getattr(command, "parent_segment", None)
         if isinstance(command, segments.MergeSegments):
             name = command.source
+            length = self.merged.get((command.target, command.source))
+            if length is not None:
+                return segments.SegmentsMerged(
+                    command.request_id, command.target, command.source, length
+                )
         request_id: int = command.request_id  # type: ignore[attr-defined]  # every request has one
         segment = self.segments.get(str(name))
         if segment is None:
@@ -284,6 +291,7 @@ class FakeStore:
                     return refusals.SegmentIsSealed(request_id, target)
                 into.content += segment.content
                 del self.segments[command.source]
+                self.merged[target, command.source] = len(into.content)
                 into.wake()
                 return segments.SegmentsMerged(
                     request_id, target, command.source, len(into.content)

@@ -1,6 +1,6 @@
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 from random import Random
 
@@ -18,9 +18,14 @@ from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.codec.stream_names import segment_name
-from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, SetupAppend
+from segmentstore.codec.wire_protocol.appends import (
+    AppendBlockEnd,
+    CreateTransientSegment,
+    SetupAppend,
+)
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.refusals import WrongHost
+from segmentstore.codec.wire_protocol.segments import MergeSegments
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from tests.client.fake_store import FakeStore
 
@@ -83,6 +88,34 @@ class Stream:
         """Everything, segments in the order of their ids: predecessors come first."""
         ids = sorted({each.segment_id for each in self.ranges} | set(self.following))
         return [event for segment in ids for event in self.store.events(self.name(segment))]
+
+
+class LostAcknowledgements:
+    """From `begin` to `end` blocks for one segment are stored, and no answer and no set-up tells of it."""
+
+    def __init__(self, store: FakeStore, segment: str) -> None:
+        self._store = store
+        self._segment = segment
+        self._is_on = False
+        store.on_append = lambda _: "drop after" if self._is_on else "store and answer"
+        store.on_request = self._request
+
+    def begin(self) -> None:
+        self._is_on = True
+
+    def end(self) -> None:
+        self._is_on = False
+
+    def _request(self, command: Command) -> Command | None:
+        if self._is_on and isinstance(command, SetupAppend) and command.segment == self._segment:
+            return WrongHost(command.request_id, command.segment, "")
+        return None
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -335,3 +368,138 @@ async def test_a_large_event_survives_broken_connections_and_a_scale(store: Fake
         await writer.write(large[1:], key="k")
     assert len(broken) == 3
     assert [len(event) for event in stream.events()] == [9 << 20, (9 << 20) - 1]
+
+
+async def test_a_large_event_that_meets_a_seal_takes_nothing_along_that_may_be_stored(
+    store: FakeStore,
+) -> None:
+    """Other tasks' events were stored, their acknowledgements lost, when the large one is sent to the successor."""
+    stream = Stream(store, 1)
+    lost = LostAcknowledgements(store, stream.name(0))
+    async with stream.writer() as writer:
+        await writer.write_and_wait(b"first", key="k")
+        large = asyncio.create_task(writer.write(bytes(9 << 20), key="k"))
+        await until(lambda: any(isinstance(r, CreateTransientSegment) for r in store.requests))
+        lost.begin()
+        small = [writer.write_nowait(b"%d" % number, key="k") for number in range(20)]
+        await until(lambda: len(store.events(stream.name(0))) == 21)
+        stream.replace([0], [0.0, 1.0])
+        await until(lambda: any(isinstance(r, MergeSegments) for r in store.requests))
+        await asyncio.sleep(0.05)
+        writer.check()
+        lost.end()
+        await asyncio.gather(large, *small)
+    assert max(Counter(stream.events()).values()) == 1
+    assert len(stream.events()) == 22
+
+
+async def test_what_may_be_stored_in_a_segment_that_is_gone_is_not_sent_to_another(
+    store: FakeStore,
+) -> None:
+    """A reader had the events before retention took the segment away; its writer never heard of them."""
+    stream = Stream(store, 1)
+    lost = LostAcknowledgements(store, stream.name(0))
+    writer = stream.writer()
+    await writer.open()
+    await writer.write_and_wait(b"first", key="k")
+    lost.begin()
+    written = [writer.write_nowait(b"%d" % number, key="k") for number in range(3)]
+    await until(lambda: len(store.events(stream.name(0))) == 4)
+    stream.replace([0], [0.0, 1.0])
+    del store.segments[stream.name(0)]
+    lost.end()
+    for each in written:
+        with pytest.raises(OutcomeUnknownError):
+            await each
+    with pytest.raises(OutcomeUnknownError):
+        await writer.flush()
+    await writer.close()
+    assert store.events(stream.name(stream.ranges[0].segment_id)) == []
+
+
+async def test_an_idle_writer_follows_a_segment_that_is_gone(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+        await writer.write_and_wait(b"first", key="k")
+        stream.replace([0], [0.0, 1.0])
+        del store.segments[stream.name(0)]
+        await writer.write_and_wait(b"second", key="k")
+    assert store.events(stream.name(stream.ranges[0].segment_id)) == [b"second"]
+
+
+async def test_the_failure_of_one_segment_says_nothing_certain_of_what_others_may_have_stored(
+    store: FakeStore,
+) -> None:
+    stream = Stream(store, 2)
+    lost = LostAcknowledgements(store, stream.name(0))
+    writer = stream.writer()
+    await writer.open()
+    await writer.write_and_wait(b"first", key="abcd")
+    lost.begin()
+    stored = writer.write_nowait(b"stored", key="abcd")  # to segment 0
+    await until(lambda: len(store.events(stream.name(0))) == 2)
+    store.seal(stream.name(1))
+    unsent = writer.write_nowait(b"unsent", key="abcd")
+    refused = writer.write_nowait(b"refused", key="hello")  # to segment 1
+    with pytest.raises(OutcomeUnknownError) as told:
+        await stored
+    assert isinstance(told.value.__cause__, StreamSealedError)
+    for each in (unsent, refused):
+        with pytest.raises(StreamSealedError):
+            await each
+    with pytest.raises(OutcomeUnknownError):
+        await writer.flush()
+    await writer.close()
+
+
+async def test_what_is_on_its_way_when_the_writer_closes_has_an_unknown_outcome(
+    store: FakeStore,
+) -> None:
+    stream = Stream(store, 1)
+    writer = stream.writer()
+    await writer.open()
+    await writer.write_and_wait(b"first")
+    store.on_append = lambda _: "ignore"
+    sent = writer.write_nowait(b"sent")
+    await asyncio.sleep(0)
+    unsent = writer.write_nowait(b"unsent")
+    await writer.close()
+    with pytest.raises(OutcomeUnknownError):
+        await sent
+    with pytest.raises(ClientError, match="closed"):
+        await unsent
+
+
+async def test_a_closed_writer_takes_nothing(store: FakeStore) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+        await writer.write(b"inside")
+    with pytest.raises(ClientError, match="closed"):
+        await writer.write(b"behind")
+    with pytest.raises(ClientError, match="closed"):
+        _ = writer.write_nowait(b"behind")
+    with pytest.raises(ClientError, match="closed"):
+        await writer.flush()
+    assert stream.events() == [b"inside"]
+
+
+async def test_flush_and_large_events_wait_for_nobody_who_writes_on_and_on(
+    store: FakeStore,
+) -> None:
+    stream = Stream(store, 1)
+    async with stream.writer() as writer:
+
+        async def write_on() -> None:
+            while True:
+                await writer.write(b"x" * 100, key="other")
+                await asyncio.sleep(0)
+
+        busy = asyncio.create_task(write_on())
+        async with asyncio.timeout(10):
+            await writer.write(b"mine", key="mine")
+            await writer.flush()
+            assert b"mine" in stream.events()
+            await writer.write(b"large" * 2_000_000, key="mine")
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+    assert b"large" * 2_000_000 in stream.events()

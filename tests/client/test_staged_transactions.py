@@ -107,6 +107,16 @@ async def test_a_stage_that_was_ended_by_others_says_so(fake: FakeStore) -> None
             await stage.write(0, block_of(0, 5), events=5)
 
 
+async def test_a_closed_stage_takes_nothing(fake: FakeStore) -> None:
+    """A commit would lack what it took, without a word."""
+    async with stage_in(fake) as stage:
+        await stage.write(0, block_of(0, 1), events=1)
+    with pytest.raises(ClientError, match="closed"):
+        await stage.write(0, block_of(1, 1), events=1)
+    with pytest.raises(ClientError, match="closed"):
+        await stage.flush()
+
+
 async def test_ranges_that_leave_a_gap_are_refused(fake: FakeStore) -> None:
     with pytest.raises(ClientError):
         Stage(
