@@ -5,6 +5,7 @@ Every class is a SegmentStoreError, so `error.kind` says what to do without look
 | class | kind | meaning |
 |---|---|---|
 | ConnectionLostError, ServiceUnavailableError | UNAVAILABLE | retry: it had no effect, or may be repeated |
+| WrongHostError, TokenExpiredError | UNAVAILABLE | the same, for two reasons that have a name |
 | OutcomeUnknownError | UNAVAILABLE | the request may have been carried out; look before repeating it |
 | DeadlineExceededError | UNAVAILABLE | the setting's time is over; outcome unknown |
 | NotFoundError | NOT_FOUND | no scope, stream, group or table of that name |
@@ -159,14 +160,21 @@ class RefusedError(ClientError):
 
 
 class WrongHostError(ServiceUnavailableError):
-    """The segment's container runs elsewhere, or nowhere at the moment. Nothing was done."""
+    """The segment's container runs elsewhere, or nowhere at the moment.
+
+    A container that stopped while the request was under way may be answered so as well: it proves nothing.
+    """
+
+
+class TokenExpiredError(ServiceUnavailableError):
+    """The delegation token is too old, and the next one may not be. Nothing was done."""
 
 
 def outcome_unknown(reason: SegmentStoreError) -> OutcomeUnknownError:
     """What the reason means for something that was sent and not acknowledged; the reason itself if it says so."""
     if isinstance(reason, OutcomeUnknownError):
         return reason
-    error = OutcomeUnknownError(f"it may be stored or not: {reason}")
+    error = OutcomeUnknownError(f"it may be done or not: {reason}")
     error.__cause__ = reason
     return error
 
@@ -193,7 +201,7 @@ def error_from_reply(reply: Command) -> SegmentStoreError:
                 f"server does not support the operation operation={operation!r}", ErrorKind.INVALID
             )
         case AuthTokenCheckFailed(error_code=code) if code == TOKEN_EXPIRED:
-            return ServiceUnavailableError("the token is too old; the next one may not be")
+            return TokenExpiredError("the token is too old; the next one may not be")
         case AuthTokenCheckFailed():
             return RefusedError("server does not accept the token", ErrorKind.INVALID)
         case ErrorMessage(message=message, error_code=code):

@@ -25,6 +25,7 @@ Format of the state, one JSON object, version 1:
 | segments | list of [`scope/stream`, segment id] |
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ from segmentstore.client.errors import (
     ServiceUnavailableError,
     TableConditionError,
 )
-from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_calls import Backoff, SegmentCalls
 from segmentstore.client.stream_segments import ReadingOrder, StreamCut, Successor
 from segmentstore.codec.stream_names import table_segment
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
@@ -290,6 +291,7 @@ class GroupTable:
 
     async def change(self, change: Callable[[GroupState], None]) -> GroupState:
         """Apply an idempotent change; the state afterwards. Raises what `change` raises, ServiceUnavailableError."""
+        backoff = Backoff(self._calls.settings, self._calls.random)
         for _ in range(self._calls.settings.state_attempts_max):
             state, version = await self.load()
             before = state.encode()
@@ -299,7 +301,10 @@ class GroupTable:
                 return state
             try:
                 await self._write(state, version)
-            except (TableConditionError, OutcomeUnknownError):
+            except TableConditionError:
+                continue
+            except OutcomeUnknownError:
+                await asyncio.sleep(backoff.next_seconds())
                 continue
             return state
         raise ServiceUnavailableError(f"state of the reader group is too busy group={self.name!r}")

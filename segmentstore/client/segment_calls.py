@@ -6,8 +6,10 @@ that also gets tokens from the controller, one for each stream, by which segment
 
 Invariants:
 
-- A request is sent again only if it certainly was not carried out (no connection, wrong host, server not ready), or
-  if carrying it out twice is the same as once (`repeatable`). Otherwise the caller gets OutcomeUnknownError.
+- A request is sent again only if it certainly was not carried out (no connection, a token that is too old), or if
+  carrying it out twice is the same as once (`repeatable`). Otherwise the caller gets OutcomeUnknownError, also where
+  the answer is "wrong host" or "not now": a container that stops meanwhile may have stored it, and a second attempt
+  would meet the first and call it a conflict.
 - Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`.
 - A server's address is remembered until a caller finds it wrong (`forget`). A segment's transactions and transient
   segments live where the segment lives, so they share its address.
@@ -28,7 +30,9 @@ from segmentstore.client.errors import (
     DeadlineExceededError,
     OutcomeUnknownError,
     ServiceUnavailableError,
+    TokenExpiredError,
     error_from_reply,
+    outcome_unknown,
 )
 from segmentstore.client.settings import ClientSettings
 from segmentstore.codec.stream_names import parse_segment
@@ -140,7 +144,13 @@ class SegmentCalls:
             ) from error
         if isinstance(reply, answer):
             return reply
-        raise error_from_reply(reply)
+        refusal = error_from_reply(reply)
+        is_open = isinstance(refusal, ServiceUnavailableError) and not isinstance(
+            refusal, TokenExpiredError
+        )
+        if is_open and not repeatable:
+            raise outcome_unknown(refusal) from refusal
+        raise refusal
 
 
 class Backoff:

@@ -9,7 +9,7 @@ Invariants:
 - A table that was deleted and created again has other segments: no request reaches the new one by what is known of the
   old one. Then the new one is looked up and asked, unless the request names a version, which belongs to the old one.
 - Unconditional updates are repeated when a connection breaks, because the last value wins anyway; conditional ones are
-  not, and fail with OutcomeUnknownError.
+  not, and fail with OutcomeUnknownError. TableConditionError is said only of an update that was not made.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -10,6 +10,7 @@ from segmentstore.client.errors import (
     TableConditionError,
 )
 from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.refusals import WrongHost
 from segmentstore.codec.wire_protocol.tables import UpdateTableEntries
 from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.tables import NOT_EXISTS
@@ -108,6 +109,29 @@ async def test_tables_are_listed_and_deleted(store: Store, table: Table) -> None
     assert await store.scope("s").tables() == []
     with pytest.raises(NotFoundError):
         await table.put(b"aaaa", b"1")
+
+
+async def test_a_conditional_update_that_landed_is_not_reported_as_a_conflict(
+    table: Table, fake_store: FakeStore
+) -> None:
+    """The container stores it and stops; the next one meets it."""
+    await table.config()
+
+    def stopping(command: Command) -> Command | None:
+        if not isinstance(command, UpdateTableEntries) or stopped:
+            return None
+        stopped.append(command)
+        fake_store._administer(command)
+        return WrongHost(command.request_id, command.segment, "")
+
+    stopped: list[Command] = []
+    fake_store.on_request = stopping
+    with pytest.raises(OutcomeUnknownError):
+        await table.insert(b"aaaa", b"mine")
+    assert len(stopped) == 1
+    entry = await table.get(b"aaaa")
+    assert entry is not None
+    assert entry.value == b"mine"
 
 
 async def test_only_unconditional_updates_are_repeated(table: Table, fake_store: FakeStore) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -20,6 +21,7 @@ from segmentstore.client.settings import ClientSettings
 from segmentstore.codec.wire_protocol.command import Command, Hello
 from segmentstore.codec.wire_protocol.reads import GetStreamSegmentInfo, StreamSegmentInfo
 from segmentstore.codec.wire_protocol.refusals import (
+    TOKEN_EXPIRED,
     AuthTokenCheckFailed,
     ErrorMessage,
     NoSuchSegment,
@@ -132,6 +134,39 @@ async def test_what_may_not_be_repeated_has_an_unknown_outcome(fake_store: FakeS
     client = calls(fake_store.endpoint, ClientSettings())
     with pytest.raises(OutcomeUnknownError):
         await client.ask("segment", info_of("segment"), StreamSegmentInfo, repeatable=False)
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "attempts"),
+    [
+        (WrongHost(0, "segment", "elsewhere"), 1),
+        (ErrorMessage(0, "segment", "stopping", -1), 1),
+        (AuthTokenCheckFailed(0, "", TOKEN_EXPIRED), 2),
+    ],
+)
+async def test_only_what_was_certainly_not_done_is_done_again(
+    fake_store: FakeStore, refusal: Command, attempts: int
+) -> None:
+    fake_store.create("segment")
+    asked = 0
+
+    def refusing(command: Command) -> Command | None:
+        nonlocal asked
+        if not isinstance(command, GetStreamSegmentInfo):
+            return None
+        asked += 1
+        return None if asked > 1 else replace(refusal, request_id=command.request_id)  # type: ignore[call-arg]
+
+    fake_store.on_request = refusing
+    client = calls(fake_store.endpoint, ClientSettings())
+    ask = client.ask("segment", info_of("segment"), StreamSegmentInfo, repeatable=False)
+    if attempts == 1:
+        with pytest.raises(OutcomeUnknownError):
+            await ask
+    else:
+        await ask
+    assert asked == attempts
     await client.close()
 
 
