@@ -3,7 +3,10 @@
 Invariants:
 
 - An append is stored exactly once or fails with OutcomeUnknownError or DeadlineExceededError: the segment remembers the
-  number of this object's last append, and a repeated attempt asks for it first.
+  number of this object's last append, and a repeated attempt asks for it first. Any other error means that it is not
+  stored.
+- The length that an append returns is the end of its own bytes. Behind a lost answer it is known if the append was
+  conditional, or if the segment has grown by these bytes alone since this object's last append; else PlaceUnknownError.
 - Appends of one object are stored in the order in which they were called; each waits for the one before it.
 """
 
@@ -11,12 +14,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+from segmentstore.client.connection import WireConnection
 from segmentstore.client.errors import (
     ClientError,
     ConnectionLostError,
     DeadlineExceededError,
+    PlaceUnknownError,
     ServiceUnavailableError,
     error_from_reply,
+    outcome_unknown,
 )
 from segmentstore.client.segment_calls import Backoff, SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
@@ -25,6 +31,7 @@ from segmentstore.codec.wire_protocol.appends import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
+    InvalidEventNumber,
     SetupAppend,
 )
 from segmentstore.codec.wire_protocol.command import Command
@@ -45,6 +52,7 @@ from segmentstore.contracts.errors import (
     BadOffsetError,
     SegmentNotFoundError,
     SegmentSealedError,
+    SegmentStoreError,
 )
 
 
@@ -69,6 +77,8 @@ class ByteSegment:
         self._writer_id = calls.random.randbytes(16)
         self._last_number = 0
         self._sent_number = 0
+        self._known_length: int | None = None
+        """Behind this object's last append."""
         self._append_lock = asyncio.Lock()
 
     async def info(self) -> SegmentInfo:
@@ -89,10 +99,10 @@ class ByteSegment:
         )
 
     async def append(self, content: bytes, *, offset: int | None = None) -> int:
-        """Store bytes at the end, all or nothing; the new length.
+        """Store bytes at the end, all or nothing; the offset behind them.
 
         With `offset` only if the segment has exactly this length before. Raises BadOffsetError, SegmentSealedError,
-        SegmentNotFoundError, AppendTooLargeError.
+        SegmentNotFoundError, AppendTooLargeError, and PlaceUnknownError for bytes that are stored.
         """
         length_max = self._calls.settings.event_bytes_max
         if len(content) > length_max:
@@ -100,6 +110,8 @@ class ByteSegment:
         async with self._append_lock:
             self._last_number += 1
             length = await self._append(content, self._last_number, offset)
+            if length is not None:
+                self._known_length = length
         if length is not None:
             return length
         info = await self.info()
@@ -187,16 +199,18 @@ class ByteSegment:
             ) from error
 
     async def _attempt(self, content: bytes, number: int, offset: int | None) -> int | None:
-        connection = await self._calls.connection(self.name)
-        setup = await connection.request(
-            lambda request_id: SetupAppend(request_id, self._writer_id, self.name, "")
-        )
-        if not isinstance(setup, AppendSetup):
-            raise error_from_reply(setup)
-        if setup.last_event_number > self._sent_number:
-            raise ClientError(f"another writer has the same id segment={self.name!r}")
-        if setup.last_event_number >= number:
-            return (await self.info()).length if offset is None else offset + len(content)
+        was_sent = self._sent_number >= number
+        try:
+            connection, last_number = await self._set_up()
+        except (ConnectionLostError, ServiceUnavailableError):
+            raise
+        except SegmentStoreError as error:
+            if was_sent:
+                # Nobody can tell any more what became of the attempt before.
+                raise outcome_unknown(error) from error
+            raise
+        if last_number >= number:
+            return await self._end_of_stored(content, offset)
         command: Callable[[int], Command]
         if offset is None:
             command = lambda request_id: AppendBlockEnd(  # noqa: E731  # typed above, unlike a nested function
@@ -211,6 +225,31 @@ class ByteSegment:
         reply = await connection.request(command)
         if isinstance(reply, ConditionalCheckFailed):
             return None
+        if isinstance(reply, InvalidEventNumber):
+            # Our own older connection was still stored from; the next set-up tells.
+            raise ConnectionLostError(f"an older attempt was stored segment={self.name!r}")
         if not isinstance(reply, DataAppended):
             raise error_from_reply(reply)
         return reply.segment_length
+
+    async def _set_up(self) -> tuple[WireConnection, int]:
+        """A connection that takes appends, and the number of the last one that is stored."""
+        connection = await self._calls.connection(self.name)
+        setup = await connection.request(
+            lambda request_id: SetupAppend(request_id, self._writer_id, self.name, "")
+        )
+        if not isinstance(setup, AppendSetup):
+            raise error_from_reply(setup)
+        if setup.last_event_number > self._sent_number:
+            raise ClientError(f"another writer has the same id segment={self.name!r}")
+        return connection, setup.last_event_number
+
+    async def _end_of_stored(self, content: bytes, offset: int | None) -> int:
+        """Where bytes end whose acknowledgement was lost."""
+        if offset is not None:
+            return offset + len(content)
+        length = (await self.info()).length
+        before, self._known_length = self._known_length, length
+        if before is None or length != before + len(content):
+            raise PlaceUnknownError(self.name)
+        return length

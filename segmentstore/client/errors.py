@@ -7,6 +7,7 @@ Every class is a SegmentStoreError, so `error.kind` says what to do without look
 | ConnectionLostError, ServiceUnavailableError | UNAVAILABLE | retry: it had no effect, or may be repeated |
 | WrongHostError, TokenExpiredError | UNAVAILABLE | the same, for two reasons that have a name |
 | OutcomeUnknownError | UNAVAILABLE | the request may have been carried out; look before repeating it |
+| PlaceUnknownError | UNAVAILABLE | bytes are stored, and nobody can say where |
 | DeadlineExceededError | UNAVAILABLE | the setting's time is over; outcome unknown |
 | NotFoundError | NOT_FOUND | no scope, stream, group or table of that name |
 | AlreadyExistsError, NotEmptyError, StreamSealedError, StateConflictError | CONFLICT | the state forbids it |
@@ -64,6 +65,16 @@ class OutcomeUnknownError(ClientError):
 
     You do not get it for what was never sent, or was refused by an answer.
     """
+
+
+class PlaceUnknownError(OutcomeUnknownError):
+    """Bytes were stored, once, and the answer that would have said where was lost. Nothing is to be repeated."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(
+            f"bytes are stored, but others appended too: where is unknown segment={segment!r}"
+        )
+        self.segment = segment
 
 
 class DeadlineExceededError(ClientError):

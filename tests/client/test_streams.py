@@ -19,10 +19,13 @@ from segmentstore.client.errors import (
     NotEmptyError,
     NotFoundError,
     OutcomeUnknownError,
+    PlaceUnknownError,
     StateConflictError,
 )
+from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, SetupAppend
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.reads import ReadSegment
+from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
 from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
@@ -261,3 +264,54 @@ async def test_a_segment_is_a_file_that_grows(store: Store, stream: Stream) -> N
     assert (info.start_offset, info.length, info.is_sealed) == (6, 11, True)
     async with aclosing(segment.tail(6)) as pieces:
         assert [piece async for piece in pieces] == [b"world"]
+
+
+@pytest.mark.parametrize("others", [b"", b"theirs"])
+async def test_an_append_never_returns_the_end_of_other_bytes(
+    store: Store, stream: Stream, fake_store: FakeStore, others: bytes
+) -> None:
+    """The answer is lost; others may have appended before it is known that the bytes are stored."""
+    segment = stream.segment(0)
+    assert await segment.append(b"start") == 5
+    whats = iter(["drop after"])
+    fake_store.on_append = lambda _: next(whats, "store and answer")
+
+    def between(command: Command) -> None:
+        if (
+            isinstance(command, SetupAppend)
+            and b"MINE" in fake_store.segments[segment.name].content
+        ):
+            fake_store.segments[segment.name].content += others
+
+    fake_store.on_request = between
+    if others:
+        with pytest.raises(PlaceUnknownError):
+            await segment.append(b"MINE")
+    else:
+        assert await segment.append(b"MINE") == 9
+    fake_store.on_request = lambda _: None
+    assert await segment.append(b"end") == 12 + len(others)
+    assert await segment.read(0, 100) == b"startMINE" + others + b"end"
+
+
+@pytest.mark.parametrize("refusal", [SegmentIsSealed, NoSuchSegment])
+async def test_what_ends_a_segment_says_nothing_of_bytes_that_may_be_in_it(
+    stream: Stream, fake_store: FakeStore, refusal: type[SegmentIsSealed | NoSuchSegment]
+) -> None:
+    segment = stream.segment(0)
+    was_sent = False
+
+    def lose(_: AppendBlockEnd) -> str:
+        nonlocal was_sent
+        was_sent = True
+        return "drop after"
+
+    fake_store.on_append = lose
+    fake_store.on_request = lambda command: (
+        refusal(command.request_id, command.segment)
+        if was_sent and isinstance(command, SetupAppend)
+        else None
+    )
+    with pytest.raises(OutcomeUnknownError):
+        await segment.append(b"stored")
+    assert fake_store.segments[segment.name].content == b"stored"
