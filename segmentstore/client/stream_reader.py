@@ -10,7 +10,9 @@ Invariants:
   predecessors are read to their ends.
 - `cut()` is a position behind the last event that was handed out; a new reader that starts there sees every later
   event once.
-- Reading ends when the stream is sealed and everything is read.
+- Reading ends when the stream is sealed and everything is read, or at a cut to stop at: no event behind the cut comes
+  out, and nothing is waited for there, whatever was scaled or truncated away meanwhile. A segment of the cut has no
+  successors to read, and a segment behind the cut is not begun.
 - Each segment has one batch on its way or waiting for room; `pieces_ahead_max` more wait in the queue. A slow user
   therefore stops the reading, not the memory.
 - After `stop` no event of that segment comes out any more, also none that was in the queue already.
@@ -79,8 +81,13 @@ class StreamReader:
         start = self._start
         if start is None:
             start = await self._controller.head_offsets(self._stream)
+        behind = await self._behind_the_end(start)
         for segment_id in sorted(start):
-            self._read(segment_id, max(0, start[segment_id]))
+            offset = max(0, start[segment_id])
+            if segment_id in behind:
+                self._positions[segment_id] = offset
+            else:
+                self._read(segment_id, offset)
         return self
 
     async def __aexit__(
@@ -110,7 +117,6 @@ class StreamReader:
                 self._ended = self._segment_id
             else:
                 self._events.extend(batch.events)
-                await self._stop_at_end()
         data, next_offset = self._events.popleft()
         offset = self._positions[self._segment_id]
         self._positions[self._segment_id] = next_offset
@@ -134,6 +140,7 @@ class StreamReader:
                 segment_id=segment_id,
                 segment=segment_name(self._stream.scope, self._stream.stream, segment_id),
                 offset=offset,
+                end=end,
                 calls=self._calls,
             )
         )
@@ -142,15 +149,27 @@ class StreamReader:
         """Where to stop in the segment; None to read it to its end."""
         return None if self._stop_at is None else self._stop_at.get(segment_id)
 
-    async def _stop_at_end(self) -> None:
-        end = self._end_of(self._segment_id)
-        if end is None or self._events[-1][1] < end:
-            return
-        while self._events and self._events[-1][1] > end:
-            self._events.pop()
-        await self._feeds.stop(str(self._stream), self._segment_id)
+    async def _behind_the_end(self, start: Mapping[int, int]) -> set[int]:
+        """Segments to start with that follow those of the cut to stop at: the head may have moved past it."""
+        if self._stop_at is None:
+            return set()
+        strangers = {each for each in start if each not in self._stop_at}
+        newest = max(strangers, default=-1)
+        found: set[int] = set()
+        line = deque(self._stop_at)
+        while line and not strangers <= found:
+            for successor in await self._controller.successors(self._stream, line.popleft()):
+                following = successor.range.segment_id
+                # Ids grow with epochs: what is newer than all strangers leads to none of them.
+                if following <= newest and following not in found:
+                    found.add(following)
+                    line.append(following)
+        return found & strangers
 
     async def _finish(self, segment_id: int) -> None:
+        if self._end_of(segment_id) is not None:
+            await self._feeds.stop(str(self._stream), segment_id)
+            return
         successors = await self._controller.successors(self._stream, segment_id)
         await self._feeds.stop(str(self._stream), segment_id)
         for following in self._order.finish(segment_id, successors, self._positions):
@@ -163,12 +182,21 @@ class SegmentReader:
     """`next_events()` until it says that the segment has ended."""
 
     def __init__(
-        self, *, stream: str, segment_id: int, segment: str, offset: int, calls: SegmentCalls
+        self,
+        *,
+        stream: str,
+        segment_id: int,
+        segment: str,
+        offset: int,
+        calls: SegmentCalls,
+        end: int | None = None,
     ) -> None:
+        """With `end` the segment ends there, wherever it really does."""
         self.stream = stream
         self.segment_id = segment_id
         self._segment = segment
         self._calls = calls
+        self._end = end
         self._parser = EventParser(segment, offset)
         self._has_ended = False
 
@@ -177,7 +205,7 @@ class SegmentReader:
 
         Waits as long as it takes. Raises CorruptedDataError if the bytes are no events, and ClientError.
         """
-        while not self._has_ended:
+        while not self._has_ended and not self._is_at_end(self._parser.offset):
             try:
                 answer = await self._calls.ask(
                     self._segment,
@@ -199,10 +227,17 @@ class SegmentReader:
             except (SegmentSealedError, SegmentNotFoundError):
                 break
             self._has_ended = answer.end_of_segment
-            if events := self._parser.events(answer.data):
+            events = self._parser.events(answer.data)
+            while events and self._end is not None and events[-1][1] > self._end:
+                events.pop()
+                self._has_ended = True
+            if events:
                 return events
         self._has_ended = True
         return None
+
+    def _is_at_end(self, offset: int) -> bool:
+        return self._end is not None and offset >= self._end
 
 
 @dataclass(slots=True)

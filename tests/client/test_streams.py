@@ -208,6 +208,58 @@ async def test_reading_stops_at_a_cut(stream: Stream) -> None:
         assert [event async for event in reader] == []
 
 
+async def all_of(reader: StreamReader) -> list[bytes]:
+    async with asyncio.timeout(10), reader:
+        return [event.data async for event in reader]
+
+
+async def test_a_cut_to_stop_at_ends_what_was_truncated_behind_it(stream: Stream) -> None:
+    await write(stream, [b"a", b"b"], key="k")
+    head, end = await stream.head(), await stream.tail()
+    await write(stream, [b"c"], key="k")
+    await stream.truncate(await stream.tail())
+    assert await all_of(stream.read(head, stop_at=end)) == []
+
+
+async def test_a_cut_to_stop_at_ends_what_was_scaled_and_truncated_away(
+    stream: Stream, fake_store: FakeStore
+) -> None:
+    """With a start that was taken before the head moved past the cut, and with the head of today."""
+    await write(stream, [b"a", b"b"], key="k")
+    head, end = await stream.head(), await stream.tail()
+    await stream.scale_to(3)
+    await stream.scale_to(1)
+    await stream.truncate(await stream.tail())
+    for segment_id in end.offsets:
+        del fake_store.segments[stream.segment(segment_id).name]
+    await write(stream, [b"LATER 1", b"LATER 2"], key="k")
+    assert await all_of(stream.read(head, stop_at=end)) == []
+    assert await all_of(stream.read(stop_at=end)) == []
+
+
+async def test_reading_goes_up_to_a_cut_over_scales_before_it_and_not_over_those_behind(
+    stream: Stream,
+) -> None:
+    await write(stream, [b"a", b"b"])
+    active = await stream.segments()
+    await stream.scale([active[0].segment_id], [(0.0, 0.2), (0.2, 0.5)])
+    await write(stream, [b"c", b"d"])
+    end = await stream.tail()
+    await write(stream, [b"LATER 1", b"LATER 2"])
+    await stream.scale_to(1)
+    await write(stream, [b"LATER 3"])
+    assert sorted(await all_of(stream.read(stop_at=end))) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_a_cut_between_two_events_boundaries_gives_only_whole_events_before_it(
+    stream: Stream,
+) -> None:
+    await write(stream, [b"one", b"two"], key="k")
+    (segment_id,) = [s for s, length in (await stream.tail()).offsets.items() if length]
+    end = StreamCut("s/t", {0: 0, 1: 0} | {segment_id: 15})
+    assert await all_of(stream.read(stop_at=end)) == [b"one"]
+
+
 async def test_a_truncated_stream_begins_at_its_new_head(stream: Stream) -> None:
     await write(stream, [b"old"] * 3, key="k")
     tail = await stream.tail()
