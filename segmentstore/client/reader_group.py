@@ -12,18 +12,23 @@ Invariants:
 - A reader lives while its process runs the loop: a task of its own shows its beat. Others watch the beat by their own
   clocks, so no two machines need to agree on the time.
 - A reader that was taken for dead finds out with its next change of the state, and raises ReaderOfflineError.
+- What the state gives to a reader is read there: whoever is cancelled or fails between stopping a segment and giving it
+  away leaves it to the next change, which begins it again behind what is acknowledged here.
+- A reader that does not come to its `async with`, and one that leaves it, ends its tasks, connections and membership,
+  whatever is cancelled meanwhile.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Self
 
 from segmentstore.client.controller import ControllerClient, StreamName
-from segmentstore.client.errors import ReaderOfflineError
+from segmentstore.client.errors import NotFoundError, ReaderOfflineError
 from segmentstore.client.event import EVENT_HEADER_BYTES, Event
 from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.reader_group_state import GroupState, GroupTable, SegmentKey, StreamState
@@ -88,12 +93,17 @@ class GroupReader:
         """By other reader: incarnation and beat, and since when they are the same."""
 
     async def __aenter__(self) -> Self:
-        async with self._state_lock:
-            state = await self._table.change(
-                lambda state: state.join(self.reader_id, self._incarnation)
-            )
-            await self._follow(state)
-        await self._synchronise()
+        try:
+            async with self._state_lock:
+                state = await self._table.change(
+                    lambda state: state.join(self.reader_id, self._incarnation)
+                )
+                await self._follow(state)
+            await self._synchronise()
+        except BaseException as error:
+            # Nobody else will: without an entry there is no exit.
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         self._tasks.start(self._keep_in_step(), name=f"reader {self.reader_id}")
         return self
 
@@ -103,15 +113,16 @@ class GroupReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._tasks.close()
         if error is None:
             self._acknowledge()
-        try:
-            await self._fetcher.close()
-            if not isinstance(error, ReaderOfflineError):
-                await self._leave()
-        finally:
-            await self._calls.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._calls.close)
+            if error is None:
+                stack.push_async_callback(self._leave)
+            elif not isinstance(error, ReaderOfflineError):
+                stack.push_async_callback(self._leave_quietly)
+            stack.push_async_callback(self._fetcher.close)
+            stack.push_async_callback(self._tasks.close)
 
     def __aiter__(self) -> Self:
         return self
@@ -181,12 +192,7 @@ class GroupReader:
                 else:
                     state.release(self.reader_id, surplus)
 
-            try:
-                await self._change(change)
-            except SegmentStoreError:
-                if surplus is not None and surplus not in self._fetcher.active:
-                    self._start(surplus, self._positions[surplus])
-                raise
+            await self._change(change)
 
     async def _finish(self, key: SegmentKey) -> None:
         stream, segment_id = key
@@ -210,6 +216,12 @@ class GroupReader:
         async with self._state_lock:
             await self._table.change(change)
 
+    async def _leave_quietly(self) -> None:
+        """The error that ends the reader matters more; the others take its segments in the same time anyway."""
+        with suppress(SegmentStoreError, TimeoutError):
+            async with asyncio.timeout(self._settings.reader_timeout_seconds):
+                await self._leave()
+
     async def _change(self, change: Callable[[GroupState], None]) -> None:
         def checked(state: GroupState) -> None:
             self._check_member(state)
@@ -225,8 +237,8 @@ class GroupReader:
                 await self._stop(key)
                 del self._positions[key]
         for key in ours:
-            if key not in self._positions:
-                self._start(key, state.position(key))
+            if key not in self._fetcher.active:
+                self._start(key, max(state.position(key), self._positions.get(key, 0)))
         if state.is_finished:
             self._fetcher.fail(_GroupFinishedError())
 
@@ -314,8 +326,13 @@ class ReaderGroup:
         await self._table.create(GroupState(states))
 
     async def delete(self) -> None:
-        """Forget the group and its positions. Raises NotFoundError."""
-        await self._table.delete()
+        """Forget the group and its positions. Raises NotFoundError.
+
+        May be called again after any other error, and finishes what was begun.
+        """
+        # An attempt before this one may have come so far. Whether there is a group is for the controller to say.
+        with suppress(NotFoundError):
+            await self._table.delete()
         await self._controller.delete_reader_group(self.scope, self.name)
 
     async def info(self) -> ReaderGroupInfo:

@@ -46,10 +46,12 @@ class FakeStore:
         self.blocks: list[int] = []
         """Events in each block that was stored."""
         self.connections = 0
+        self.open_connections = 0
         self.on_append: Callable[[appends.AppendBlockEnd], str] = lambda _: "store and answer"
         """What to do with a block: store and answer, drop before, drop after, ignore."""
         self.on_request: Callable[[Command], Command | str | None] = lambda _: None
-        """An answer of the test's own, or "drop before", "drop after"."""
+        """An answer of the test's own, or "drop before", "drop after", "ignore": what is carried out, and when the
+        connection ends instead of an answer, or that there is neither."""
         self.endpoint = Endpoint("127.0.0.1", 0)
         self.merged: dict[tuple[str, str], int] = {}
         """By target and source: the length behind the merge, as a target remembers it."""
@@ -91,6 +93,7 @@ class FakeStore:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open_connections += 1
         self._transports.append(writer)
         splitter = FrameSplitter()
         set_up: dict[bytes, tuple[str, int]] = {}
@@ -110,6 +113,7 @@ class FakeStore:
         except* (ConnectionError, BrokenPipeError):
             pass
         finally:
+            self.open_connections -= 1
             writer.transport.abort()
 
     def _answers(
@@ -123,6 +127,8 @@ class FakeStore:
             return [override]
         if override == "drop before":
             return ["drop"]
+        if override == "ignore":
+            return []
         match command:
             case session.Hello():
                 answer: Command = session.Hello(16, 5)

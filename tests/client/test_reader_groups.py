@@ -1,6 +1,6 @@
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -16,10 +16,20 @@ from segmentstore.client import (
     StreamConfig,
     connect,
 )
-from segmentstore.client.errors import AlreadyExistsError, NotFoundError, ReaderOfflineError
+from segmentstore.client.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReaderOfflineError,
+    RefusedError,
+)
+from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
+from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
+from tests.client.fake_store import FakeStore
 
 FAST = replace(SETTINGS, commit_seconds=0.005, reader_timeout_seconds=0.15)
 
@@ -51,6 +61,12 @@ def assert_each_key_in_order(events: Sequence[bytes], count: int) -> None:
         key, number = event.decode().split(":")
         found[key].append(int(number))
     assert dict(found) == {str(key): list(range(count)) for key in range(8)}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 async def read_all(reader: GroupReader) -> list[bytes]:
@@ -221,6 +237,64 @@ async def test_groups_are_made_once_listed_and_deleted(store: Store, group: Read
         await group.info()
     with pytest.raises(NotFoundError):
         await group.delete()
+
+
+async def test_a_group_that_was_deleted_in_part_is_deleted_again(
+    controller: FakeController, group: ReaderGroup
+) -> None:
+    controller.unavailable = 1
+    with pytest.raises(OutcomeUnknownError):
+        await group.delete()
+    assert controller.groups
+    await group.delete()
+    assert not controller.groups
+    with pytest.raises(NotFoundError):
+        await group.delete()
+
+
+async def test_a_checkpoint_that_is_given_up_leaves_no_segment_unread(
+    group: ReaderGroup, stream: Stream, fake_store: FakeStore
+) -> None:
+    """It stopped a segment to give it away to a reader that has gone again since."""
+    await write(stream, range(3))
+    await stream.seal()
+    async with group.reader("a") as reader:
+        table = reader._table
+        await table.change(lambda state: state.join("b", 1))
+        fake_store.on_request = lambda command: (
+            "ignore" if isinstance(command, UpdateTableEntries) else None
+        )
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await reader.checkpoint()
+        fake_store.on_request = lambda _: None
+        await table.change(lambda state: state.leave("b"))
+        await reader.checkpoint()
+        async with asyncio.timeout(10):
+            assert_each_key_in_order([event.data async for event in reader], 3)
+
+
+async def test_a_reader_that_fails_to_enter_leaves_nothing_behind(
+    group: ReaderGroup, fake_store: FakeStore
+) -> None:
+    """It has joined, and is refused when it wants segments."""
+    joined = 0
+
+    def refusing(command: Command) -> Command | None:
+        nonlocal joined
+        joined += isinstance(command, UpdateTableEntries)
+        if isinstance(command, ReadTable) and joined == 1:
+            joined += 1
+            return AuthTokenCheckFailed(command.request_id, "")
+        return None
+
+    fake_store.on_request = refusing
+    before = fake_store.open_connections, asyncio.all_tasks()
+    with pytest.raises(RefusedError):
+        async with group.reader("r"):
+            raise AssertionError("entered")
+    assert "r" not in (await group.info()).readers
+    await until(lambda: (fake_store.open_connections, asyncio.all_tasks()) == before)
 
 
 async def test_a_wait_may_be_cancelled_and_repeated(group: ReaderGroup, stream: Stream) -> None:
