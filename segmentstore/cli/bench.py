@@ -93,11 +93,15 @@ class BenchRun:
         latencies = LatencyHistogram()
         started = loop.time()
         work = self._append if verb == "append" else self._read
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(work(name, started + self._seconds, latencies))
-                for name in self._names
-            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(work(name, started + self._seconds, latencies))
+                    for name in self._names
+                ]
+        except BaseExceptionGroup as failures:
+            # One sentence and its exit code, as from any other command.
+            raise failures.exceptions[0] from None
         elapsed = loop.time() - started
         moved_bytes = sum(task.result() for task in tasks)
         summary = latencies.summary()

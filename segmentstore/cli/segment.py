@@ -79,8 +79,12 @@ def append(
 
 @segment.command()
 @click.argument("name")
-@click.option("--offset", type=int, help="First byte; the start of the segment if left out.")
-@click.option("--length", type=int, help="Number of bytes; up to the end if left out.")
+@click.option(
+    "--offset", type=click.IntRange(min=0), help="First byte; the start of the segment if left out."
+)
+@click.option(
+    "--length", type=click.IntRange(min=0), help="Number of bytes; up to the end if left out."
+)
 @server_option
 def read(name: str, offset: int | None, length: int | None, server: str) -> None:
     """Write a stretch of a segment to stdout."""

@@ -84,10 +84,13 @@ class Demo:
                     if len(seen) >= sum(map(len, lines)):
                         return
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(follow())
-            for line in lines:
-                await client.append(LIVE, line)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(follow())
+                for line in lines:
+                    await client.append(LIVE, line)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         expect(bytes(seen) == b"".join(lines), "the follower saw other bytes than were appended")
         say("follow", f"{LIVE_LINES} appends, each seen by a follower while the segment grew")
 

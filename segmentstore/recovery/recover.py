@@ -148,6 +148,11 @@ def _check_target(options: RecoveryOptions) -> None:
 
 
 def _check_begin_anew(options: RecoveryOptions, losses: Losses) -> None:
+    unknown = [each for each in options.begin_anew if not 0 <= each < losses.container_count]
+    if unknown:
+        raise InvalidRequestError(
+            f"the store has containers 0 to {losses.container_count - 1}, and none of these: {unknown}"
+        )
     sound = sorted(set(options.begin_anew) - {each.container_id for each in losses.containers})
     if sound:
         raise InvalidRequestError(

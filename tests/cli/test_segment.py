@@ -2,11 +2,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from segmentstore.cli.bench import BenchRun
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.http_client import HttpClient, ServerError
 from segmentstore.cli.server_process import ServerProcess
+from segmentstore.contracts.errors import ErrorKind
 from tests.cli.command_line import CommandLine
 
 pytestmark = pytest.mark.integration
@@ -211,6 +215,26 @@ def test_an_interrupt_ends_a_waiting_command_at_once(server: ServerProcess, verb
             command.wait(2)
         command.send_signal(signal.SIGINT)
         assert command.wait(10) == ExitCode.INTERRUPTED
+
+
+async def test_bench_fails_with_the_error_of_an_append() -> None:
+    class FullStore:
+        async def create(self, name: str) -> None: ...
+
+        async def delete(self, name: str) -> None: ...
+
+        async def append(self, name: str, content: bytes) -> None:
+            raise ServerError("no space", ErrorKind.FULL, 507)
+
+    full = cast("HttpClient", FullStore())
+    with pytest.raises(ServerError, match="no space"):
+        await BenchRun(full, size=1, writers=2, seconds=1).run()
+
+
+@pytest.mark.parametrize("option", ["--offset", "--length"])
+def test_a_read_of_less_than_nothing_is_refused(cli: CommandLine, option: str) -> None:
+    assert cli.segment("create", f"less/{option}").exit_code == ExitCode.OK
+    assert cli.segment("read", f"less/{option}", option, "-5").exit_code == ExitCode.USAGE
 
 
 def test_bench_prints_a_row_for_each_verb_and_size_and_leaves_nothing_behind(

@@ -172,6 +172,9 @@ def test_h7_a_container_without_a_root_begins_anew_because_somebody_said_so(
     left = everything_below(objects_of(data))
     new = tmp_path / "new"
     assert cli(*recover(data, new, "--begin-anew", "1")).exit_code == ExitCode.USAGE
+    stranger = cli(*recover(data, new, "--begin-anew", "99"))
+    assert stranger.exit_code == ExitCode.USAGE
+    assert "containers 0 to 3" in stranger.errors
     dry = cli(*recover(data, new, "--begin-anew", "2", "--dry-run"))
     assert dry.exit_code == ExitCode.OK, dry.errors
     assert everything_below(objects_of(data)) == left
