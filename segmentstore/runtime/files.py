@@ -23,6 +23,8 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
 from typing import Protocol
 
 from segmentstore.contracts.identifiers import BufferView
@@ -39,6 +41,9 @@ PAGE_BYTES = 4096
 """Place and length of direct writes are multiples of it, as file systems and disks want it."""
 
 _DIRECT_STEP_BYTES = 2 << 20
+
+_HOLDER_BYTES_MAX = 256
+_UNFINISHED_SUFFIX = ".unfinished"
 
 
 class File(Protocol):
@@ -363,6 +368,63 @@ class SystemFileSystem:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+class LockHeldError(Exception):
+    """Another open file has the lock."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"the lock is held holder={holder!r}")
+        self.holder = holder
+        """What its holder wrote into the file; `unknown` if that is nothing."""
+
+
+def lock_file(files: FileSystem, path: str, *, holder: str) -> File:
+    """The file at `path`, made if it is missing, with its lock; from then on its text says who holds it.
+
+    The lock is free when the file is closed or the process has ended, in whatever way; a stopped process still holds
+    it. The file is never removed: a lock on a file without a name locks nothing. Raises LockHeldError.
+    """
+    lock = files.open(path, create=True)
+    try:
+        if not lock.lock_exclusive():
+            text = lock.read_at(0, _HOLDER_BYTES_MAX).decode(errors="replace").strip()
+            raise LockHeldError(text or "unknown")
+        lock.truncate(0)
+        lock.write_at(0, [f"{holder}\n".encode()[:_HOLDER_BYTES_MAX]])
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def create_whole(files: FileSystem, path: str, content: BufferView, *, random: Random) -> None:
+    """Make a file with all of its content; durable on return. Raises FileExistsError, and what is there stays as it is.
+
+    It gets its name by a link, when all of it is synced: no reader sees a part of it, and of several that make it at
+    once one wins. What a kill leaves behind is for `remove_unfinished`.
+    """
+    folder, _, name = path.rpartition("/")
+    beside = f"{folder}/.{name}-{random.randbytes(8).hex()}{_UNFINISHED_SUFFIX}"
+    file = files.open(beside, create=True, exclusive=True)
+    try:
+        file.write_at(0, [content])
+        file.sync_data()
+    finally:
+        file.close()
+    try:
+        files.link(beside, path)
+    finally:
+        files.remove(beside)
+    files.sync_directory(folder)
+
+
+def remove_unfinished(files: FileSystem, folder: str) -> None:
+    """What `create_whole` left in a directory when it was killed. For those who have the directory for themselves."""
+    for name in files.list(folder):
+        if name.startswith(".") and name.endswith(_UNFINISHED_SUFFIX):
+            with suppress(FileNotFoundError):
+                files.remove(f"{folder}/{name}")
 
 
 class DirectWriter:

@@ -4,11 +4,20 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.runtime.files import (
+    LockHeldError,
+    SystemFileSystem,
+    create_whole,
+    lock_file,
+    remove_unfinished,
+)
+from tests.sim.disk import SimulatedDisk
+from tests.sim.power_cuts import power_cut_images
 
 PIECES: list[BufferView] = [b"one", memoryview(b"two"), b"three"]
 JOINED = b"onetwothree"
@@ -113,3 +122,28 @@ def test_a_synced_write_that_fails_raises(tmp_path: Path, monkeypatch: pytest.Mo
     Descriptors(monkeypatch, refuses=errno.EIO)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         written(tmp_path)
+
+
+def test_a_file_made_whole_outlives_a_power_cut_and_is_never_replaced() -> None:
+    disk = SimulatedDisk()
+    files = disk.mount("maker")
+    files.make_directories("/d")
+    create_whole(files, "/d/f", b"x" * 10_000, random=Random(1))
+    with pytest.raises(FileExistsError):
+        create_whole(files, "/d/f", b"other", random=Random(2))
+    for kind, image in power_cut_images(disk, Random(3), subsets=10):
+        left = image.mount("reader")
+        remove_unfinished(left, "/d")
+        assert left.list("/d") == ["f"], kind
+        assert left.open("/d/f").read_at(0, 20_000) == b"x" * 10_000, kind
+
+
+def test_a_lock_says_who_holds_it_and_is_free_when_its_file_is_closed(tmp_path: Path) -> None:
+    files, path = SystemFileSystem(), str(tmp_path / "lock")
+    first = lock_file(files, path, holder="the first one")
+    with pytest.raises(LockHeldError) as caught:
+        lock_file(files, path, holder="another")
+    assert caught.value.holder == "the first one"
+    first.close()
+    lock_file(files, path, holder="another").close()
+    assert (tmp_path / "lock").read_text() == "another\n"

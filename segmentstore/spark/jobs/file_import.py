@@ -8,6 +8,7 @@
 - The plan is written down before its first batch: a later run has the same files under the same version, whatever was
   put beside them. Files that are new then are planned behind them. So the directory of the state belongs to the
   import; with another one everything is imported again.
+- One run at a time has that directory: two that plan side by side would give one file two versions, or none.
 """
 
 import json
@@ -134,8 +135,14 @@ class ImportJob:
         )
 
     def run(self) -> ImportSummary:
-        """Raises InvalidRequestError, and what Spark and the sink raise."""
+        """Raises InvalidRequestError, JobInUseError, and what Spark and the sink raise."""
         entries = self._ledger.open()
+        try:
+            return self._run(entries)
+        finally:
+            self._ledger.close()
+
+    def _run(self, entries: Sequence[Entry]) -> ImportSummary:
         plans = [ImportPlan.of_entry(entry) for entry in entries if "plan" in entry]
         done = {entry["version"] for entry in entries if "version" in entry}
         new = self._plan(plans)

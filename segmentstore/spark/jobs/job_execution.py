@@ -8,13 +8,15 @@ again:
 
     DIR/job.json          what the job is: another job, or the same one with other arguments, is refused
     DIR/done-00000007     one entry, JSON in UTF-8
+    DIR/lock              held by the run that works there
 
-- An entry is there as a whole or not at all: it is written beside its place, synced, and renamed.
+- One run at a time has the directory: it is locked from `open()` to `close()`, or to the end of the process.
+- An entry is there as a whole or not at all, and is never replaced: of two runs that write one of the same number, by
+  whatever way they met, one wins, and the other one ends before it does anything that is not written down.
 - Entries are numbered without a gap in the order in which they were written; they are never changed.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,7 +24,15 @@ from typing import Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import (
+    File,
+    FileSystem,
+    SystemFileSystem,
+    create_whole,
+    remove_unfinished,
+)
+from segmentstore.spark.jobs.run_lock import JobInUseError, lock_run
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -75,52 +85,84 @@ def waves(tasks: Sequence[T], wave_tasks: int) -> Iterator[Sequence[T]]:
 
 
 class JobCheckpoint:
-    """One job's entries. Everything blocks; it is for the driver."""
+    """One job's entries: `open()` once, `close()` in the end. Everything blocks; it is for the driver."""
 
-    def __init__(self, directory: Path, *, identity: Entry) -> None:
+    def __init__(
+        self, directory: Path, *, identity: Entry, files: FileSystem | None = None
+    ) -> None:
         """`identity`: JSON values that say which job this is."""
-        self._directory = directory.absolute()
+        self._directory = str(directory.absolute())
         self._identity = identity
-        self._files = SystemFileSystem()
+        self._files = files or SystemFileSystem()
+        self._random = system_random()
+        self._lock: File | None = None
         self._count = 0
 
     def open(self) -> list[Entry]:
-        """What was done before, in order; the directory is made if it is missing.
+        """What was done before, in order; the directory is made if it is missing, and is locked.
 
-        Raises InvalidRequestError if it belongs to another job.
+        Raises JobInUseError; InvalidRequestError if it belongs to another job. Then nothing stays locked.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
-        described = self._directory / "job.json"
-        if described.exists():
-            found = json.loads(described.read_text())
-            if found != self._identity:
-                raise InvalidRequestError(
-                    f"the directory belongs to another job directory={self._directory} job={found}"
-                )
-        else:
-            self._write(described, self._identity)
+        self._files.make_directories(self._directory)
+        self._lock = lock_run(self._files, f"{self._directory}/lock")
+        try:
+            remove_unfinished(self._files, self._directory)
+            self._recognize()
+            return self._read_entries()
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, entry: Entry) -> None:
+        """Durable when it returns. Raises JobInUseError if another run wrote the entry of that number."""
+        assert self._lock is not None, f"the directory is not open path={self._directory}"
+        place = self._place(self._count)
+        if not self._create(place, entry):
+            raise JobInUseError(
+                f"another run of the job wrote down what this one was about to: end it, and start again path={place}"
+            )
+        self._count += 1
+
+    def close(self) -> None:
+        """The next run may begin. Idempotent."""
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            lock.close()
+
+    def _recognize(self) -> None:
+        """Whose directory it is: this job's from now on, if it was nobody's."""
+        described = f"{self._directory}/job.json"
+        if self._create(described, self._identity):
+            return
+        found = self._read(described)
+        # An older version of the job may have said less of itself: what it said has to agree.
+        if any(self._identity.get(key) != value for key, value in found.items()):
+            raise InvalidRequestError(
+                f"the directory belongs to another job directory={self._directory} job={found}"
+            )
+
+    def _read_entries(self) -> list[Entry]:
         entries: list[Entry] = []
-        while (path := self._place(len(entries))).exists():
-            entries.append(json.loads(path.read_text()))
+        while self._files.exists(place := self._place(len(entries))):
+            entries.append(self._read(place))
         self._count = len(entries)
         return entries
 
-    def add(self, entry: Entry) -> None:
-        """Durable when it returns."""
-        self._write(self._place(self._count), entry)
-        self._count += 1
+    def _place(self, number: int) -> str:
+        return f"{self._directory}/done-{number:0{_ENTRY_NUMBER_DIGITS}d}"
 
-    def _place(self, number: int) -> Path:
-        return self._directory / f"done-{number:0{_ENTRY_NUMBER_DIGITS}d}"
-
-    def _write(self, place: Path, value: Entry) -> None:
-        beside = place.with_name(f".{place.name}.{os.getpid()}")
-        file = self._files.open(str(beside), create=True)
+    def _read(self, place: str) -> Entry:
+        file = self._files.open(place)
         try:
-            file.truncate(0)
-            file.write_at(0, [json.dumps(value).encode()])
-            file.sync_data()
+            value: Entry = json.loads(file.read_at(0, file.size()))
         finally:
             file.close()
-        self._files.rename(str(beside), str(place))
-        self._files.sync_directory(str(self._directory))
+        return value
+
+    def _create(self, place: str, value: Entry) -> bool:
+        """False if there is one."""
+        try:
+            create_whole(self._files, place, json.dumps(value).encode(), random=self._random)
+        except FileExistsError:
+            return False
+        return True

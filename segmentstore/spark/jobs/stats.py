@@ -5,7 +5,8 @@
     driver    stretches -> segments -> streams -> one HTML file (stats_report.py)
 
 - The file is written beside its place and renamed: a reader finds the old report or the new one.
-- With a directory for its state, a job that was killed goes on: chunks never change, so their facts are read once.
+- With a directory for its state, a job that was killed goes on: chunks never change, so their facts are read once,
+  by whichever run comes first; one run at a time has the directory.
 - Segments whose chunks compaction moved meanwhile are looked at again (H8); the others are as they were at first.
 """
 
@@ -92,7 +93,14 @@ class StatsJob:
         self._summary = StatsSummary()
 
     def run(self) -> StatsSummary:
-        """Raises InvalidRequestError, StorageError, CorruptedDataError."""
+        """Raises InvalidRequestError, JobInUseError, StorageError, CorruptedDataError."""
+        try:
+            return self._run()
+        finally:
+            if self._ledger is not None:
+                self._ledger.close()
+
+    def _run(self) -> StatsSummary:
         started = time.perf_counter()
         self._resume()
         layouts = {_segment_of(layout): layout for layout in self._look()}
@@ -223,7 +231,12 @@ class StatsJob:
         if directory is None:
             return
         self._ledger = JobCheckpoint(
-            directory, identity={"job": "stats", "tier2": self._place.place}
+            directory,
+            identity={
+                "job": "stats",
+                "tier2": self._place.place,
+                "endpoint": self._place.endpoint,
+            },
         )
         for entry in self._ledger.open():
             for name, value in entry.items():

@@ -6,7 +6,9 @@
 
 - The service may be at work meanwhile. Every byte that the manifests named at first is proved, unless it was deleted:
   what compaction moves away is looked for where it is now (H8). What came later is for the next run.
-- With a directory for its state, a job that was killed goes on: an image is immutable, so it is proved once.
+- With a directory for its state, a job that was killed goes on: what it has proved is not read again. A run that comes
+  to its end writes that down as well, and the next one proves everything anew: what was sound may have rotted since.
+- One run at a time has that directory.
 """
 
 import time
@@ -58,7 +60,7 @@ class VerifySettings:
     framing: bool = True
     """Walk through the events as well."""
     state_directory: Path | None = None
-    """Where a killed run finds what it has done."""
+    """Where a killed run finds what it has done; a run that ended leaves nothing for the next one."""
 
 
 @dataclass(slots=True)
@@ -134,7 +136,14 @@ class VerifyJob:
         self._summary = VerifySummary()
 
     def run(self) -> VerifySummary:
-        """Raises InvalidRequestError, StorageError."""
+        """Raises InvalidRequestError, JobInUseError, StorageError."""
+        try:
+            return self._run()
+        finally:
+            if self._ledger is not None:
+                self._ledger.close()
+
+    def _run(self) -> VerifySummary:
         started = time.perf_counter()
         resumed = self._resume()
         plan = self._look(first=True)
@@ -150,6 +159,8 @@ class VerifyJob:
         else:
             raise StorageError("chunks move faster than they can be verified")
         self._summarize(plan, resumed)
+        if self._ledger is not None:
+            self._ledger.add({"ended": True})
         self._summary.seconds = time.perf_counter() - started
         return self._summary
 
@@ -246,10 +257,11 @@ class VerifyJob:
         identity = {
             "job": "verify",
             "tier2": self._place.place,
+            "endpoint": self._place.endpoint,
             "framing": self._settings.framing,
         }
         self._ledger = JobCheckpoint(directory, identity=identity)
-        for entry in self._ledger.open():
+        for entry in _since_last_end(self._ledger.open()):
             images = entry["images"]
             assert isinstance(images, list), f"entries hold lists of images found={type(images)}"
             for image in images:
@@ -309,6 +321,12 @@ def tasks_of(images: Sequence[ScrubImage], task_bytes: int) -> list[Sequence[Scr
     if first < len(ordered):
         tasks.append(ordered[first:])
     return tasks
+
+
+def _since_last_end(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Of the run that was cut off; none if the last one came to its end."""
+    ends = [number for number, entry in enumerate(entries) if "ended" in entry]
+    return entries[ends[-1] + 1 :] if ends else entries
 
 
 def _scrub_task(

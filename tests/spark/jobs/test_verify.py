@@ -5,8 +5,7 @@ from typing import TypeVar
 
 import pytest
 
-from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.spark.jobs.job_execution import JobCheckpoint, LocalTaskRunner
+from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings, VerifySummary
 from segmentstore.spark.tier2_access import Tier2Location
 from tests.spark.jobs.failing_tasks import BusyTasks, FailingTasks, KilledError
@@ -100,9 +99,29 @@ def test_a_killed_run_goes_on_where_it_was(store: GeneratedStore, tmp_path: Path
     assert 0 < resumed.resumed_chunks < sum(row.chunks for row in resumed.containers.values())
     assert resumed.scrubbed_bytes < whole.scrubbed_bytes
     assert resumed.containers == whole.containers
+
+
+def test_a_run_behind_one_that_ended_proves_everything_anew(
+    store: GeneratedStore, tmp_path: Path
+) -> None:
+    settings = VerifySettings(task_bytes=50_000, state_directory=tmp_path / "state")
+    whole = verified(store, settings)
+    path = store.chunk_files()[2]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
     again = verified(store, settings)
-    assert again.scrubbed_bytes == 0
-    assert again.containers == whole.containers
+    assert again.scrubbed_bytes == whole.scrubbed_bytes
+    assert again.resumed_chunks == 0
+    assert not again.sound
+    # One that is cut off behind it goes on from its own notes alone.
+    with pytest.raises(KilledError):
+        VerifyJob(
+            place=Tier2Location(place=store.place), tasks=FailingTasks(1), settings=settings
+        ).run()
+    resumed = verified(store, settings)
+    assert 0 < resumed.scrubbed_bytes < whole.scrubbed_bytes
+    assert not resumed.sound
 
 
 def test_damage_that_a_killed_run_found_is_not_forgotten(
@@ -119,12 +138,6 @@ def test_damage_that_a_killed_run_found_is_not_forgotten(
         ).run()
     whole, resumed = verified(store), verified(store, settings)
     assert sorted(resumed.damages) == sorted(whole.damages)
-
-
-def test_a_ledger_of_another_job_is_refused(tmp_path: Path) -> None:
-    JobCheckpoint(tmp_path / "state", identity={"job": "one"}).open()
-    with pytest.raises(InvalidRequestError, match="another job"):
-        JobCheckpoint(tmp_path / "state", identity={"job": "two"}).open()
 
 
 def test_h8_chunks_that_are_swapped_while_they_are_verified_are_found_where_they_are_now(
