@@ -123,8 +123,8 @@ class Table:
     async def update(self, updates: Sequence[Update]) -> Sequence[int]:
         """Do all of the updates or none; their new versions.
 
-        Raises TableConditionError, InvalidRequestError for keys of several partitions, SegmentNotFoundError if one names
-        a version and the table is gone.
+        Raises TableConditionError, InvalidRequestError for keys of several partitions, SegmentNotFoundError if one
+        names a version and the table is gone.
         """
         of_any_table = all(each.version in (NO_VERSION, NOT_EXISTS) for each in updates)
         return await self._ask(partial(self._update, updates), of_any_table=of_any_table)
