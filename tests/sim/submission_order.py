@@ -29,6 +29,7 @@ _MAY_OVERTAKE = ("truncate", "delete")
 @dataclass(slots=True, eq=False)
 class _Submission:
     verb: str
+    future: "Future[int]"
     is_judged: bool
 
 
@@ -46,9 +47,11 @@ class SubmissionOrder:
         """Right behind the call."""
         if done.done():
             if is_judged and not done.cancelled() and done.exception() is None:
-                self._judge(segment, verb, self._open.get(segment, []))
+                before = self._open.get(segment, [])
+                # Those that are done were done earlier, though their callbacks are still to come.
+                self._judge(segment, verb, [each for each in before if not each.future.done()])
             return
-        submission = _Submission(verb, is_judged)
+        submission = _Submission(verb, done, is_judged)
         self._open.setdefault(segment, []).append(submission)
         done.add_done_callback(lambda future: self._over(segment, submission, future))
 
