@@ -27,6 +27,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.storage import Storage
+from segmentstore.runtime.guarded_callback import guarded
 
 _PRESSURE_FROM = 0.5
 """Of the share of the cache at which throttling begins: from here on the writer flushes earlier."""
@@ -147,7 +148,7 @@ class Housekeeping:
         """The cache says so once per segment of a flush round."""
         if not self._room_noted:
             self._room_noted = True
-            asyncio.get_running_loop().call_soon(self._look_at_room)
+            asyncio.get_running_loop().call_soon(guarded(self._look_at_room, self._processor.fail))
 
     def _look_at_room(self) -> None:
         self._room_noted = False

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 from containers.cache.cache_manager import CacheManager
@@ -129,10 +129,12 @@ class StreamSegmentContainer:
         self._life = ContainerLifecycle()
         self._parts_ended = asyncio.Event()
         self._parts_ended.set()
+        self._closed = asyncio.Event()
+        self._start_failure: Exception | None = None
         self._metadata = ContainerMetadata(container_id=container_id)
         self._memory_log = InMemoryLog(metadata=self._metadata)
         self._read_index = ContainerReadIndex(
-            cache=cache, storage=storage, settings=settings.read_index
+            cache=cache, storage=storage, settings=settings.read_index, fail=self._fail_in_callback
         )
         self._state = RecoveredState(
             log=log,
@@ -168,6 +170,8 @@ class StreamSegmentContainer:
         self._life.move_to(ContainerState.STARTING)
         try:
             await self._recover()
+            if self._start_failure is not None:
+                raise self._start_failure
         except BaseException as error:
             self._life.fail(error)
             await self._release(error)
@@ -220,6 +224,15 @@ class StreamSegmentContainer:
             await self.close()
             raise
 
+    def _fail_in_callback(self, bug: Exception) -> None:
+        """A part failed where no task sees it: end as if a task had."""
+        if self._life.state is ContainerState.STARTING:
+            self._start_failure = bug
+        elif self._life.is_running or self._life.is_closing:
+            self._processor.fail(bug)
+        else:
+            _LOGGER.error("container=%d failed while it ended", self._container_id, exc_info=bug)
+
     async def _run_parts(self) -> None:
         self._parts_ended.clear()
         try:
@@ -242,22 +255,37 @@ class StreamSegmentContainer:
         await self._release(cause)
 
     async def close(self) -> None:
-        """Stop in order. Everything acknowledged is in the log; nothing is flushed for it."""
+        """Stop in order. Everything acknowledged is in the log; nothing is flushed for it.
+
+        Cancelling it gives up waiting for what is under way, whose outcome is unknown then; the rest is done in any
+        case, and who else closes waits for that.
+        """
         if self._life.state is ContainerState.CREATED:
             self._life.move_to(ContainerState.STOPPED)
             await self._read_index.close()
             return
+        if self._life.state is ContainerState.STOPPING:
+            await self._closed.wait()
+            return
         if not self._life.is_running:
             return
         self._life.move_to(ContainerState.STOPPING)
-        if self._processor.failure is None:
-            await self._processor.drain()
+        try:
+            if self._processor.failure is None:
+                await self._processor.drain()
+        finally:
+            await finish_despite_cancellation(self._close_parts())
+
+    async def _close_parts(self) -> None:
         closed = ContainerStoppedError(f"container is closing container={self._container_id}")
-        self._processor.fail(closed)
-        # The memory that the storage writer looks at goes back to the cache only when it has ended.
-        await self._parts_ended.wait()
-        await self._release(closed)
-        self._life.move_to(ContainerState.STOPPED)
+        try:
+            self._processor.fail(closed)
+            # The memory that the storage writer looks at goes back to the cache only when it has ended.
+            await self._parts_ended.wait()
+            await self._give_back(closed)
+            self._life.move_to(ContainerState.STOPPED)
+        finally:
+            self._closed.set()
 
     async def _release(self, cause: BaseException) -> None:
         # To the end also when the container is taken away meanwhile: a log that stays locked is nobody's to open.
@@ -268,13 +296,13 @@ class StreamSegmentContainer:
         error = ContainerStoppedError(f"the container stopped: {cause}")
         for segment in list(self._metadata.by_id.values()):
             segment.read_index.gone(error)
-        try:
+        async with AsyncExitStack() as parts:
+            # From the last one up, each also when one before it raises: a log that stays open is locked.
+            parts.push_async_callback(self._log.close)
+            parts.push_async_callback(self._storage.close)
+            parts.push_async_callback(self._read_index.close)
             if isinstance(cause, SegmentStoreError) and cause.kind is ErrorKind.CORRUPT:
                 await self._log.disable(str(cause))
-        finally:
-            await self._read_index.close()
-            await self._storage.close()
-            await self._log.close()
 
     def _listen(self) -> None:
         room_made = self._housekeeping.room_made

@@ -11,12 +11,13 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from containers.cache.cache_entry import PINNED, CacheEntry
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, CacheBlock
 from segmentstore.contracts.errors import CacheFullError
+from segmentstore.runtime.guarded_callback import guarded, raise_again
 
 
 class ContainerCache:
@@ -26,12 +27,20 @@ class ContainerCache:
         "_discard_is_scheduled",
         "_discarded",
         "_discards_per_turn",
+        "_run_turn",
         "manager",
         "no_entry",
         "share",
     )
 
-    def __init__(self, manager: CacheManager, *, discards_per_turn: int) -> None:
+    def __init__(
+        self,
+        manager: CacheManager,
+        *,
+        discards_per_turn: int,
+        fail: Callable[[Exception], None] = raise_again,
+    ) -> None:
+        """`fail` ends the container when a turn of the loop that frees memory fails."""
         self.manager = manager
         self.share = manager.shares.open()
         """Until close()."""
@@ -40,6 +49,7 @@ class ContainerCache:
         self._discards_per_turn = discards_per_turn
         self._discarded: deque[CacheEntry] = deque()
         self._discard_is_scheduled = False
+        self._run_turn = guarded(self._continue_discarding, fail)
 
     # --- blocks -------------------------------------------------------------------------------
 
@@ -104,7 +114,7 @@ class ContainerCache:
             self.manager.release(self._discarded.popleft(), share=self.share)
         if self._discarded:
             self._discard_is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._continue_discarding)
+            asyncio.get_running_loop().call_soon(self._run_turn)
 
     def _continue_discarding(self) -> None:
         if self._discarded:

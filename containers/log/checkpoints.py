@@ -12,7 +12,8 @@ are encoded once, by the checkpoint.
 
 Invariants:
 - a slice encodes at most SLICE_COUNT segments, and so does a checkpoint that goes without preparation;
-- `done` is called once per start(), at the latest after PASSES_MAX passes, and never after stop().
+- `done` is called once per start(), at the latest after PASSES_MAX passes, and never after stop();
+- what is raised in a turn of the loop, by `done` too, goes to `fail`: a container without checkpoints has to end.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from containers.container_settings import CheckpointSettings
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.snapshot_codec import encode_segment_snapshot
+from segmentstore.runtime.guarded_callback import guarded, raise_again
 
 _CHECKPOINT_SIZE_FACTOR = 10
 
@@ -71,10 +73,17 @@ class CheckpointPolicy:
 class CheckpointPreparation:
     """Goes before every checkpoint that is due."""
 
-    def __init__(self, *, metadata: ContainerMetadata, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        *,
+        metadata: ContainerMetadata,
+        done: Callable[[], None],
+        fail: Callable[[Exception], None] = raise_again,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._metadata = metadata
         self._done = done
+        self._run_turn = guarded(self._go_on, fail)
         self._changed: deque[SegmentMetadata] = deque()
         self._pass_count = 0
         self._passes = 0
@@ -108,14 +117,14 @@ class CheckpointPreparation:
         self._passes += 1
         self._changed = changed
         self._pass_count = len(changed)
-        self._loop.call_soon(self._go_on)
+        self._loop.call_soon(self._run_turn)
 
     def _go_on(self) -> None:
         if not self._running:
             return
         self._encode_slice()
         if self._changed:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._run_turn)
             return
         changed = self._list_changed()
         if (

@@ -183,11 +183,20 @@ class DataFrameBuilder:
         """What is still to be written of the operation begun last."""
         self._rest_of: Operation | None = None
         self._rest_is_internal = False
+        self._completed: list[Operation] = []
+        """Taken from the queue for the newest frame, until frame_taken()."""
 
-    @property
-    def half_written(self) -> Operation | None:
-        """The operation whose head is in a frame and whose end is not."""
-        return self._rest_of
+    def taken(self) -> list[Operation]:
+        """Operations that have left the queue and are in no frame that was taken, or not whole in those that were.
+
+        Also behind a build() that failed on its way; one may still be in the queue as well then.
+        """
+        half_written = [] if self._rest_of is None else [self._rest_of]
+        return self._completed + half_written
+
+    def frame_taken(self) -> None:
+        """What was built last is the caller's to complete from now on."""
+        self._completed = []
 
     @property
     def has_rest(self) -> bool:
@@ -201,6 +210,7 @@ class DataFrameBuilder:
         """
         payload: list[BufferView] = []
         completed: list[Operation] = []
+        self._completed = completed
         room = self._payload_bytes_max
         leading = 0
         internal = True

@@ -8,7 +8,9 @@ Invariants:
   behind it is rolled back, and nothing is handed to the log behind one that it has refused: a log that is full for one
   entry may take a smaller one, and would have a gap for ever (H51);
 - a barrier completes when everything submitted before it is applied;
-- any failure of the log or of a commit ends the pipeline for good, and with it every operation that it has;
+- any failure of the log or of a commit, and any exception in a turn of the loop, ends the pipeline for good, and with
+  it every operation that it has: each accepted operation is in the queue, with the builder or in flight at any moment,
+  so that fail() finds it;
 - what was accepted is written: if the log has become full meanwhile, into its reserve (H52). `queued_bytes_max` and the
   largest append bound how much that can be;
 - the loop is given back after about `slice_seconds` (H23).
@@ -18,6 +20,7 @@ import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 
 from containers.container_settings import FramePipelineSettings
 from containers.log.checkpoints import CheckpointPolicy
@@ -26,9 +29,10 @@ from containers.log.log_truncation import TruncationMarkers
 from containers.log.memory_state_updater import MemoryStateUpdater, complete_barriers
 from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
 from segmentstore.contracts.durable_data_log import DurableDataLog
-from segmentstore.contracts.errors import ContainerStoppedError, LogFullError, SegmentStoreError
+from segmentstore.contracts.errors import ContainerStoppedError, LogFullError
 from segmentstore.contracts.identifiers import LogAddress
 from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.guarded_callback import guarded
 
 
 class FramePipeline:
@@ -59,6 +63,9 @@ class FramePipeline:
         self._after_completion = after_completion
         self._on_failure = on_failure
         self._on_log_full = on_log_full
+        self._run_pump = guarded(self._pump, self.fail)
+        self._run_completion = guarded(self._complete_frames, self.fail)
+        self._on_frame_done = guarded(self._frame_done, self.fail)
         self.queue: deque[Operation] = deque()
         """Accepted operations; append through submit(), or here and then schedule()."""
         self.queued_bytes = 0
@@ -101,7 +108,7 @@ class FramePipeline:
         """Run the pump in the next turn of the loop: everything that comes until then shares a frame."""
         self.scheduled = True
         self._idle.clear()
-        self._loop.call_soon(self._pump)
+        self._loop.call_soon(self._run_pump)
 
     def _pump(self) -> None:
         self.scheduled = False
@@ -157,24 +164,24 @@ class FramePipeline:
                 future = self._log.append(frame.buffers, internal=True)
                 refused = _is_refused(future)
             self._refused = refused
-        except SegmentStoreError as error:
-            self.queue.extendleft(reversed(frame.completed))
+        except Exception as error:  # noqa: BLE001  # whatever it is, nothing is handed to the log behind it
             self.fail(error)
             return False
         self._in_flight.append((frame, future))
+        self._builder.frame_taken()
         if not future.done():
-            future.add_done_callback(self._frame_done)
+            future.add_done_callback(self._on_frame_done)
         return True
 
     def _release_barriers(self) -> None:
         """Barriers with nothing to be logged before them wait for the newest frame in flight."""
-        barriers: list[Operation] = []
-        while self.queue and self.queue[0].__class__ is Barrier:
-            barriers.append(self.queue.popleft())
+        barriers = list(takewhile(lambda operation: operation.__class__ is Barrier, self.queue))
         if self._in_flight:
             self._in_flight[-1][0].completed.extend(barriers)
         else:
             complete_barriers(barriers)
+        for _ in barriers:
+            self.queue.popleft()
 
     # --- Tier 1 -> memory state -> futures -------------------------------------------------------
 
@@ -206,7 +213,7 @@ class FramePipeline:
             self.outstanding_bytes -= frame.length
             if self._in_flight and self._loop.time() >= end:
                 self._completion_scheduled = True
-                self._loop.call_soon(self._complete_frames)
+                self._loop.call_soon(self._run_completion)
                 break
         self._after_completion()
         if (self.queue or self._builder.has_rest) and not self.scheduled:
@@ -236,13 +243,20 @@ class FramePipeline:
         if self.failure is not None:
             return
         self.failure = cause if isinstance(cause, Exception) else ContainerStoppedError(repr(cause))
+        try:
+            self._roll_back()
+        finally:
+            # Whatever else goes wrong: the container ends by the one, and its close() goes on by the other.
+            self.failed.set()
+            self._idle.set()
+
+    def _roll_back(self) -> None:
         stopped: list[Operation] = []
         for frame, future in self._in_flight:
-            future.remove_done_callback(self._frame_done)
+            future.remove_done_callback(self._on_frame_done)
             future.add_done_callback(retrieve_exception)
             stopped.extend(frame.completed)
-        if self._builder.half_written is not None:
-            stopped.append(self._builder.half_written)
+        stopped.extend(self._builder.taken())
         stopped.extend(self.queue)
         self._in_flight.clear()
         self.queue.clear()
@@ -252,8 +266,6 @@ class FramePipeline:
                 # Whoever waited for it may have left.
                 retrieve_exception(operation.future)
         self._on_failure(stopped)
-        self.failed.set()
-        self._idle.set()
 
     def stop_error(self) -> ContainerStoppedError:
         """What callers get whose operation was on its way."""

@@ -113,7 +113,9 @@ class AppendIntake:
             on_log_full=self._note_log_full,
         )
         self._preparation = CheckpointPreparation(
-            metadata=metadata_updater.metadata, done=self._take_due_checkpoint
+            metadata=metadata_updater.metadata,
+            done=self._take_due_checkpoint,
+            fail=self._pipeline.fail,
         )
         self._queued_bytes_max = settings.pipeline.queued_bytes_max
         self._throttle: Throttle = NO_THROTTLE

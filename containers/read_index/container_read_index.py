@@ -9,6 +9,7 @@ Invariants (check()):
 - after close() the container occupies no cache memory and no reader waits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from containers.cache.cache_manager import CacheManager
@@ -20,6 +21,7 @@ from containers.read_index.tail_waiters import WaiterLimit
 from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import ReadOnlyStorage
+from segmentstore.runtime.guarded_callback import raise_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,12 @@ class ContainerReadIndex:
         cache: CacheManager,
         storage: ReadOnlyStorage,
         settings: ReadIndexSettings | None = None,
+        fail: Callable[[Exception], None] = raise_again,
     ) -> None:
+        """`fail` ends the container when a callback of the loop fails in here."""
         settings = settings or ReadIndexSettings()
-        self.cache = ContainerCache(cache, discards_per_turn=settings.discards_per_turn)
-        self._fetches = StorageFetches(storage=storage, settings=settings.fetch)
+        self.cache = ContainerCache(cache, discards_per_turn=settings.discards_per_turn, fail=fail)
+        self._fetches = StorageFetches(storage=storage, settings=settings.fetch, fail=fail)
         self._waiter_limit = WaiterLimit(settings.waiters_max)
         self._indexes: dict[SegmentId, SegmentReadIndex] = {}
         self._stopped: ContainerStoppedError | None = None

@@ -14,12 +14,14 @@ Invariants:
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from containers.container_settings import StorageFetchSettings
 from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import ReadOnlyStorage, StorageRead
+from segmentstore.runtime.guarded_callback import guarded, raise_again
 
 
 class ReadAheadMark(NamedTuple):
@@ -72,7 +74,14 @@ class StorageFetch:
 class StorageFetches:
     """The fetches of one container."""
 
-    def __init__(self, *, storage: ReadOnlyStorage, settings: StorageFetchSettings) -> None:
+    def __init__(
+        self,
+        *,
+        storage: ReadOnlyStorage,
+        settings: StorageFetchSettings,
+        fail: Callable[[Exception], None] = raise_again,
+    ) -> None:
+        """`fail` ends the container when a fetch cannot tell those who wait for it."""
         self._storage = storage
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.fetches_max)
@@ -80,6 +89,7 @@ class StorageFetches:
         self._sequences: OrderedDict[tuple[SegmentId, int], int] = OrderedDict()
         """Where a sequential reader would go on -> how far to read ahead then."""
         self._closed = False
+        self._fail = fail
         self.running_count = 0
         self.fetch_count = 0
         self.joined_count = 0
@@ -149,7 +159,7 @@ class StorageFetches:
         self.running_count += 1
         self.fetch_count += 1
         fetch.task = asyncio.get_running_loop().create_task(self._run(fetch, target))
-        fetch.task.add_done_callback(lambda task: self._task_done(fetch, task))
+        fetch.task.add_done_callback(guarded(lambda task: self._task_done(fetch, task), self._fail))
         return fetch
 
     async def _run(self, fetch: StorageFetch, target: FetchTarget) -> StorageRead:

@@ -36,6 +36,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import AttributeUpdate, check_segment_name
 from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
 from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.guarded_callback import guarded
 
 _FLUSH_ATTEMPTS_MAX = 4
 
@@ -195,7 +196,9 @@ class SegmentMapper:
         segment.pins += 1
         mapping = self._processor.map(segment, created=True, attributes=changes)
         self._mapping[name] = mapping
-        mapping.add_done_callback(lambda done: self._mapped(name, done))
+        mapping.add_done_callback(
+            guarded(lambda done: self._mapped(name, done), self._processor.fail)
+        )
         return segment, mapping
 
     def _mapped(self, name: str, done: "Future[int]") -> None:

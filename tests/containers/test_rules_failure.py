@@ -283,3 +283,71 @@ async def test_h27_the_source_of_a_merge_that_waits_in_line_stays_active(
             assert await target.barrier() == 13
     async with running(tiers) as container:
         assert await read_all(container, "target") == b"target!source"
+
+
+class NotedLog(HeldLog):
+    """Says whether it was closed."""
+
+    is_closed = False
+
+    async def close(self) -> None:
+        await super().close()
+        self.is_closed = True
+
+
+async def test_a_container_that_is_cancelled_twice_while_it_drains_closes_its_log() -> None:
+    tiers = MemoryTiers()
+    log = NotedLog(tiers)
+    container = make_container(tiers, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    await container.create("a")
+    async with container.open_segment("a") as segment:
+        log.held = True
+        waiting = segment.append(b"x")
+        while not log.unanswered:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            run.cancel()
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await container.close()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            with pytest.raises(ContainerStoppedError):
+                await waiting
+    assert log.is_closed
+    assert container.health().state is ContainerState.STOPPED
+
+
+async def test_closing_goes_on_behind_a_part_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers = MemoryTiers()
+    log = NotedLog(tiers)
+    container = make_container(tiers, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+
+    async def close() -> None:
+        raise RuntimeError("it does not close")
+
+    monkeypatch.setattr(container._storage, "close", close)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(RuntimeError, match="does not close"):
+            await container.close()
+        await container.close()
+        await run
+    assert log.is_closed
+
+
+async def test_who_closes_a_container_that_is_being_closed_waits_for_the_end() -> None:
+    tiers = MemoryTiers()
+    log = NotedLog(tiers)
+    container = make_container(tiers, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    first = asyncio.ensure_future(container.close())
+    await asyncio.sleep(0)
+    await container.close()
+    assert log.is_closed
+    await first
+    await run
