@@ -50,6 +50,21 @@ async def test_h77_small_steps_of_the_clock_are_normal() -> None:
     for _ in range(10):
         clock.jump_seconds += 4
         assert clock_watch.trusted()
+        clock.jump_seconds -= 4
+        assert clock_watch.trusted()
+
+
+@pytest.mark.parametrize("step", [0.1, 4, -4])
+async def test_h77_small_steps_in_one_direction_count_together(step: float) -> None:
+    clock = TurnableClock(START_MS)
+    clock_watch = watch(clock)
+    trusted_up_to = 0.0
+    for _ in range(100):
+        if clock_watch.trusted():
+            trusted_up_to = abs(clock.jump_seconds)
+        clock.jump_seconds += step
+    assert trusted_up_to <= 5.1
+    assert "the wall clock jumped" in clock_watch.complaint()
 
 
 async def test_h77_a_clock_that_came_back_settles_no_doubt_that_was_there_before() -> None:
