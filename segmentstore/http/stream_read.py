@@ -403,8 +403,14 @@ class _EventConnection:
 
 
 def data_event(payload: str) -> str:
-    """One data event; the payload may hold any line ends."""
-    lines = "".join(f"data:{line}\n" for line in _LINE_END.split(payload))
+    """One data event; the payload may hold any line ends.
+
+    Readers take one space away behind the colon, so a line that begins with a space gets another one before it.
+    """
+    lines = "".join(
+        f"data: {line}\n" if line.startswith(" ") else f"data:{line}\n"
+        for line in _LINE_END.split(payload)
+    )
     return f"event: data\n{lines}\n"
 
 

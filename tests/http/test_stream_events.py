@@ -83,6 +83,22 @@ def test_no_payload_can_forge_an_event(payload: str) -> None:
     assert events[0].kind == "data"
 
 
+@given(st.text(alphabet="ab:\t\r\n ", max_size=20))
+def test_an_event_reads_as_its_payload_but_for_the_kind_of_line_ends(payload: str) -> None:
+    lines = payload.replace("\r\n", "\n").replace("\r", "\n")
+    assert parse_events(data_event(payload)) == [Event("data", lines)]
+
+
+async def test_the_indentation_of_a_text_arrives(node: Node, client: ClientSession) -> None:
+    content = "def f():\n    return 1\n - item\n  - nested\n"
+    closed = {**TEXT, "Stream-Closed": "true"}
+    async with client.put(node.stream("s"), data=content, headers=closed):
+        pass
+    async with client.get(node.stream("s"), params={"offset": "-1", "live": "sse"}) as answer:
+        events = parse_events((await answer.read()).decode())
+    assert [event.data for event in events if event.kind == "data"] == [content]
+
+
 def test_a_control_event_of_a_closed_end_has_no_cursor() -> None:
     text = control_event(next_offset="o", cursor="5", up_to_date=True, closed=True)
     assert json.loads(parse_events(text)[0].data) == {
