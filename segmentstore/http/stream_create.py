@@ -47,7 +47,7 @@ from segmentstore.http.stream_attributes import (
     media_type_of,
 )
 from segmentstore.http.stream_directory import OpenStream, StreamDirectory
-from segmentstore.http.stream_ranges import byte_offset, gather
+from segmentstore.http.stream_ranges import byte_offset, check_message_boundary, gather
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 _CREATE_ATTEMPTS_MAX = 4
@@ -416,6 +416,8 @@ class StreamForks:
                 offset = byte_offset(asked.offset, properties, source.configuration)
             except Refusal as refusal:
                 raise bad_request(f"Stream-Fork-Offset: {refusal}") from refusal
+            if source.configuration.is_json:
+                await check_message_boundary(source, offset)
         if asked.sub_offset == 0:
             return offset, offset
         if not source.configuration.is_json:

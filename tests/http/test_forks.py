@@ -101,6 +101,31 @@ async def test_a_source_that_is_merged_away_keeps_its_name_for_its_forks(
     assert segments.names() == ["c"]
 
 
+async def test_a_json_stream_is_not_forked_inside_a_message(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    json_type = {"Content-Type": "application/json"}
+    body = '[{"aaaa":1},{"b":2}]'
+    async with client.put(node.stream("a"), data=body, headers=json_type) as made:
+        end = made.headers["Stream-Next-Offset"]
+    boundary = len('{"aaaa":1}\n')
+    for offset in range(int(end[-16:]) + 1):
+        forked = {
+            **json_type,
+            "Stream-Forked-From": "/v1/stream/a",
+            "Stream-Fork-Offset": f"{end[:-16]}{offset:016d}",
+        }
+        status = await answer_of(client, "PUT", node.stream("b"), forked)
+        if offset not in {0, boundary, int(end[-16:])}:
+            assert status == 400
+            assert segments.names() == ["a"]
+            continue
+        assert status == 201
+        async with client.get(node.stream("b"), params={"offset": "-1"}) as read:
+            assert len(await read.json()) == segments.content("a")[:offset].count(b"\n")
+        assert await answer_of(client, "DELETE", node.stream("b"), {}) == 204
+
+
 async def one_client(node: Node, client: ClientSession, random: Random, count: int) -> None:
     for _ in range(count):
         name, other = random.choice(NAMES), random.choice(NAMES)
