@@ -106,15 +106,24 @@ class SegmentStreaming:
     """
 
     def __init__(
-        self, *, segments: SegmentApi, settings: HttpSettings, cross_origin: CrossOrigin
+        self,
+        *,
+        segments: SegmentApi,
+        directory: StreamDirectory,
+        settings: HttpSettings,
+        cross_origin: CrossOrigin,
     ) -> None:
         self._segments = segments
+        self._directory = directory
         self._settings = settings
         self._cross_origin = cross_origin
 
     async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         async with self._segments.open_segment(name) as segment:
             properties = segment.info()
+            configuration = configuration_of(properties.core_attributes)
+            if configuration.may_expire:
+                await self._directory.access(properties, configuration)
             offset = parse_count(request.query.get("offset"), "offset", properties.start_offset)
             if offset > properties.length:
                 raise BadOffsetError(name, expected=properties.length, given=offset)
@@ -260,6 +269,8 @@ class SegmentVerbs:
                 raise bad_request("nothing to append: no body, no attribute updates, no seal")
             pin = self._pins.lease_nowait(name) or await self._pins.lease(name)
             try:
+                if pin.configuration.may_expire:
+                    await self._directory.access(pin.segment.info(), pin.configuration)
                 if body and pin.configuration.is_json:
                     raise conflict(
                         "segment is a JSON stream; append to it at /v1/stream, which keeps messages whole"
@@ -267,6 +278,8 @@ class SegmentVerbs:
                 length = await asyncio.shield(
                     pin.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
                 )
+                if pin.configuration.may_expire:
+                    self._directory.expiry.touch(pin.segment.info(), pin.configuration)
             except SegmentStoreError:
                 await self._pins.forget(name, pin)
                 raise

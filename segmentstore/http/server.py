@@ -319,7 +319,10 @@ def _build_segment_verbs(shared: SharedParts, health: Callable[[], NodeHealth]) 
         directory=shared.directory,
         bodies=shared.bodies,
         streaming=SegmentStreaming(
-            segments=shared.segments, settings=shared.settings, cross_origin=shared.cross_origin
+            segments=shared.segments,
+            directory=shared.directory,
+            settings=shared.settings,
+            cross_origin=shared.cross_origin,
         ),
         health=health,
         settings=shared.settings,

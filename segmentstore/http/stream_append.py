@@ -262,7 +262,7 @@ class StreamAppend:
         """An answer, or None if the world changed under the judgement and it must be made again."""
         configuration = pin.configuration
         if configuration.may_expire:
-            await self._touch(name, pin)
+            await self._directory.access(pin.segment.info(), configuration)
         mismatch = False
         if asked.body:
             if asked.content_type != pin.content_type_accepted:
@@ -293,14 +293,9 @@ class StreamAppend:
             return self._answer_closed(properties, asked)
         except BadAttributeUpdateError:
             return None
+        if configuration.may_expire:
+            self._directory.expiry.touch(segment.info(), configuration)
         return self._answer_appended(segment, asked, length)
-
-    async def _touch(self, name: str, pin: StreamHandle) -> None:
-        properties = pin.segment.info()
-        if self._directory.expiry.is_over(properties, pin.configuration):
-            await self._directory.expire(name)
-            raise SegmentNotFoundError(name)
-        self._directory.expiry.touch(properties, pin.configuration)
 
     async def _split_json(self, asked: AppendRequest, loop: AbstractEventLoop) -> None:
         try:

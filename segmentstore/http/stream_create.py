@@ -224,7 +224,9 @@ class StreamCreate:
                 if not is_outcome_unknown(error):
                     await self._directory.remove_half_created(name)
                 raise
-        self._directory.expiry.touch(created, configuration)
+        self._directory.expiry.touch(
+            replace(created, length=length, sealed=asked.close), configuration
+        )
         headers = _stream_headers(configuration, created.segment_id, length, closed=asked.close)
         headers["Location"] = f"{request.scheme}://{request.host}{request.rel_url.raw_path}"
         return web.Response(status=201, headers=headers)

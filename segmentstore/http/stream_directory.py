@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
@@ -123,6 +123,15 @@ class StreamDirectory:
         """Remove the stream if it is (still) over."""
         async with self.locks.hold(name):
             await self._remove_if_over(name)
+
+    async def access(
+        self, properties: SegmentProperties, configuration: StreamConfiguration
+    ) -> None:
+        """The stream is read or written now. Raises SegmentNotFoundError if it is over; it is removed then."""
+        if self.expiry.is_over(properties, configuration):
+            await self.expire(properties.name)
+            raise SegmentNotFoundError(properties.name)
+        self.expiry.touch(properties, configuration)
 
     async def _remove_if_over(self, name: str) -> None:
         """The part of expire() that needs the name's lock."""
@@ -335,6 +344,8 @@ class StreamExpiry:
 
     - The last access is volatile, in the loop's time: reads must not write. A stream that this process has not seen
       before counts as accessed now, so a restart (or a full table) lets streams live longer, never shorter.
+    - A stream that has changed since its last access was written by something else (a segment verb, another server of
+      this process): it counts as accessed when that is seen. So no writer's stream expires under it.
     - Nothing is over while the clocks are not trusted (H77).
     """
 
@@ -342,15 +353,15 @@ class StreamExpiry:
         self._clock_watch = clock_watch
         self._wall_clock = wall_clock
         self._streams_max = streams_max
-        self._accessed: OrderedDict[tuple[int, int], float] = OrderedDict()
+        self._accessed: OrderedDict[tuple[int, int], _Access] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._accessed)
 
     def touch(self, properties: SegmentProperties, configuration: StreamConfiguration) -> None:
-        """The stream was read or written now."""
+        """The stream was read or written now; `properties` are as of now, so behind a write."""
         if configuration.time_to_live_seconds is not None:
-            self._remember((properties.container_id, properties.segment_id))
+            self._remember(properties)
 
     def is_over(self, properties: SegmentProperties, configuration: StreamConfiguration) -> bool:
         """Whether the stream counts as absent. Asking is no access, except the very first time."""
@@ -362,20 +373,36 @@ class StreamExpiry:
         time_to_live = configuration.time_to_live_seconds
         if time_to_live is None:
             return False
-        key = (properties.container_id, properties.segment_id)
-        if key not in self._accessed:
-            self._remember(key)
-        return asyncio.get_running_loop().time() - self._accessed[key] >= time_to_live
+        accessed = self._accessed.get((properties.container_id, properties.segment_id))
+        if accessed is None or accessed.state != _state_of(properties):
+            self._remember(properties)
+            return time_to_live == 0 and accessed is not None
+        return asyncio.get_running_loop().time() - accessed.at >= time_to_live
 
     def forget(self, properties: SegmentProperties) -> None:
         """The stream is gone."""
         self._accessed.pop((properties.container_id, properties.segment_id), None)
 
-    def _remember(self, key: tuple[int, int]) -> None:
-        self._accessed[key] = asyncio.get_running_loop().time()
+    def _remember(self, properties: SegmentProperties) -> None:
+        key = (properties.container_id, properties.segment_id)
+        self._accessed[key] = _Access(asyncio.get_running_loop().time(), _state_of(properties))
         self._accessed.move_to_end(key)
         if len(self._accessed) > self._streams_max:
             self._accessed.popitem(last=False)
+
+
+class _Access(NamedTuple):
+    """The last one that is known of."""
+
+    at: float
+    """The loop's time."""
+    state: tuple[int, int, bool]
+    """Of the segment then."""
+
+
+def _state_of(properties: SegmentProperties) -> tuple[int, int, bool]:
+    """Other values of it mean that somebody changed the segment."""
+    return properties.length, properties.start_offset, properties.sealed
 
 
 class ForkRegistry:

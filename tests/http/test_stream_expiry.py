@@ -148,6 +148,60 @@ async def test_an_expired_stream_makes_room_for_a_fresh_one(segments: MemorySegm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["segment append", "segment read", "another server"])
+async def test_a_stream_lives_as_long_as_anybody_reads_or_writes_it(
+    segments: MemorySegments, way: str
+) -> None:
+    settings = HttpSettings(port=0, tick_seconds=0.1, sweep_interval_seconds=0.1)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        assert await put(client, node.stream("s"), **{"Stream-TTL": "1"}) == 201
+        assert await put(client, node.stream("idle"), **{"Stream-TTL": "1"}) == 201
+        for _ in range(6):
+            await asyncio.sleep(0.3)
+            match way:
+                case "segment append":
+                    async with client.post(node.segment("s/append"), data=b"line\n") as answer:
+                        assert answer.status == 200
+                case "segment read":
+                    async with client.get(node.segment("s/read")) as answer:
+                        assert answer.status == 200
+                case _:
+                    async with segments.open_segment("s") as segment:
+                        await segment.append(b"line\n")
+        assert segments.names() == ["s"]
+        async with client.get(node.stream("s"), params={"offset": "-1"}) as answer:
+            assert answer.status == 200
+            assert await answer.read() == segments.content("s")
+
+
+@pytest.mark.slow
+async def test_a_write_lengthens_a_streams_life_by_no_more_than_its_time(
+    segments: MemorySegments,
+) -> None:
+    async with running_node(segments) as node, ClientSession() as client:
+        async with client.put(
+            node.stream("s"), data="first", headers={**TEXT, "Stream-TTL": "1"}
+        ) as answer:
+            assert answer.status == 201
+        async with client.post(node.stream("s"), data="x", headers=TEXT) as answer:
+            assert answer.status == 204
+        async with client.post(node.segment("s/append"), data="x") as answer:
+            assert answer.status == 200
+        await asyncio.sleep(1.05)
+        assert await status(client, node.stream("s")) == 404
+
+
+async def test_segment_verbs_see_no_stream_that_is_over(segments: MemorySegments) -> None:
+    async with running_node(segments) as node, ClientSession() as client:
+        for verb in ("append", "read"):
+            assert await put(client, node.stream("s"), **{"Stream-TTL": "0"}) == 201
+            method = "POST" if verb == "append" else "GET"
+            async with client.request(method, node.segment(f"s/{verb}"), data=b"x") as answer:
+                assert answer.status == 404
+            assert segments.names() == []
+
+
+@pytest.mark.slow
 async def test_a_restart_never_expires_a_stream_early(segments: MemorySegments) -> None:
     async with running_node(segments) as node, ClientSession() as client:
         assert await put(client, node.stream("s"), **{"Stream-TTL": "1"}) == 201
