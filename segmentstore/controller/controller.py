@@ -106,7 +106,9 @@ class Controller:
         await components.metadata.start()
         await components.scopes.resume_all()
         report = await components.repair.repair_all()
-        report.created.extend(await components.transactions.repair())
+        done = await components.transactions.repair()
+        report.created.extend(done.created)
+        report.ended_transactions.extend(done.ended)
         return report
 
     async def start(self, *, whole: bool = False) -> None:

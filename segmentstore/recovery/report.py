@@ -160,6 +160,10 @@ async def repair(result: RecoveryResult, data: Path, tier2_place: str) -> bool:
         *named("created empty, since they are not in Tier 2", report.created),
         *named("streams whose head moved to what is left", report.moved_heads),
         *named(
+            "transactions were to be committed to an epoch that is not in Tier 2, and are aborted",
+            report.ended_transactions,
+        ),
+        *named(
             "segments that no stream lists, nothing was done to them",
             report.strangers,
             report.stranger_count,

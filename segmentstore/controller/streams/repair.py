@@ -57,6 +57,8 @@ class RepairReport:
     created: list[str] = field(default_factory=list)
     moved_heads: list[str] = field(default_factory=list)
     """Streams whose head moved."""
+    ended_transactions: list[str] = field(default_factory=list)
+    """Streams and ids of transactions that were to be committed, to epochs that are lost; they end as aborted."""
     strangers: list[str] = field(default_factory=list)
     stranger_count: int = 0
 

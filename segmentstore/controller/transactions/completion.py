@@ -14,7 +14,8 @@ Invariants:
 - A transaction with stages takes all of them in before any of it goes into the stream. Until that is recorded its own
   segments stay where they are: a step that is done again finds what the step before it left.
 - What stays of an aborted transaction is only what it never had. An epoch that the stream does not have belonged to a
-  stream of the same name that is gone; the segments of its transactions went with it.
+  stream of the same name that is gone, or was lost with a part of Tier 2. No segment is left that its transactions
+  could be merged into: those that were to be committed end as aborted, loudly, and hold up no other.
 - A finished transaction is remembered for `completed_seconds`, counted from the controller's start at least, unless its
   stream has more than `completed_per_stream_max` of them; and never forgotten before its segments have forgotten it.
 - A lasting fence goes with its stream and not before.
@@ -162,6 +163,35 @@ class TransactionCompleter:
         for name in names:
             self._book.place(name, None)
 
+    async def end_without_epoch(self, name: TransactionName, record: TransactionRecord) -> bool:
+        """Whether the stream of a committing transaction has lost its epoch, or is lost; then it ends in the table.
+
+        After a recovery from Tier 2 alone, before anything else looks at it.
+        """
+        if record.joins is not None:
+            return False
+        try:
+            history = await self._operations.history(name.scope, name.stream)
+            if (await history.any_state()).record is not None:
+                await history.epoch(transaction_epoch_of(name.transaction_id))
+                return False
+        except (*_STREAM_GONE_ERRORS, EpochNotFoundError):
+            pass
+        changes: dict[TransactionName, TransactionChange] = {
+            name: (record, self._ended_unmerged(record))
+        }
+        for stage in record.stages:
+            stage_name = dataclasses.replace(name, transaction_id=stage)
+            stage_record = await self._table.read(stage_name)
+            if stage_record is not None:
+                changes[stage_name] = (stage_record, self._ended_unmerged(stage_record))
+        await self._table.replace(changes)
+        return True
+
+    async def delete_segments(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
+        """None of these transactions has segments afterwards."""
+        await self._aborts.delete(history, transaction_ids)
+
     async def replace_lost(self, name: TransactionName, record: TransactionRecord) -> list[str]:
         """Create empty what is missing of a committing transaction and was not merged; the names."""
         if record.joins is not None:
@@ -240,7 +270,10 @@ class TransactionCompleter:
             try:
                 history = await self._operations.history(book.scope, book.stream)
                 await history.state()
-                await self._join(book, history, transaction_id, record)
+                try:
+                    await self._join(book, history, transaction_id, record)
+                except EpochNotFoundError as error:
+                    await self._end_unmerged(book, history, [transaction_id], error)
             except _STREAM_GONE_ERRORS as error:
                 _LOG.warning("stream=%s is gone with stages: %s", book.stream, error)
                 await self.drop(book, [transaction_id, *record.stages])
@@ -296,8 +329,14 @@ class TransactionCompleter:
             _LOG.warning(
                 "stream=%s/%s is gone with its commits: %s", book.scope, book.stream, error
             )
+            due = book.next_commits(count=len(book.committing))
             await self.drop(
-                book, [each for each, _ in book.next_commits(count=len(book.committing))]
+                book,
+                [
+                    each
+                    for transaction_id, record in due
+                    for each in (transaction_id, *record.stages)
+                ],
             )
 
     async def _commit_held(self, book: StreamTransactions, history: StreamHistory) -> None:
@@ -309,7 +348,12 @@ class TransactionCompleter:
             raise StreamSealedError(book.scope, book.stream)
         epoch = transaction_epoch_of(due[0][0])
         active = await history.epoch(state.current_epoch)
-        sources = active if epoch == active.epoch else await history.epoch(epoch)
+        try:
+            sources = active if epoch == active.epoch else await history.epoch(epoch)
+        except EpochNotFoundError as error:
+            lost = [each for each, _ in due if transaction_epoch_of(each) == epoch]
+            await self._end_unmerged(book, history, lost, error)
+            return
         together: list[tuple[int, TransactionRecord]] = []
         for transaction_id, record in due:
             # One that was called after the joining began waits for the next round.
@@ -358,6 +402,43 @@ class TransactionCompleter:
         for transaction_id, record in after.items():
             self._book.place(book.name(transaction_id), record)
 
+    async def _end_unmerged(
+        self,
+        book: StreamTransactions,
+        history: StreamHistory,
+        transaction_ids: Sequence[int],
+        error: EpochNotFoundError,
+    ) -> None:
+        # Only the owner of the records may say that an epoch is not there: a stale reader does not see the newest ones.
+        await history.table.proof.wait()
+        changes: dict[TransactionName, TransactionChange] = {}
+        for transaction_id in transaction_ids:
+            record = book.committing.get(transaction_id)
+            if record is None:
+                continue
+            _LOG.error(
+                "stream=%s transaction=%032x was to be committed and ends as aborted: %s",
+                history.name,
+                transaction_id,
+                error,
+            )
+            changes[book.name(transaction_id)] = (record, self._ended_unmerged(record))
+            for stage in record.stages:
+                stage_record = book.joined[stage]
+                changes[book.name(stage)] = (stage_record, self._ended_unmerged(stage_record))
+        await self._table.replace(changes)
+        for name, (_, after) in changes.items():
+            self._book.place(name, after)
+
+    def _ended_unmerged(self, record: TransactionRecord) -> TransactionRecord:
+        return dataclasses.replace(
+            record,
+            state=TransactionState.ABORTED,
+            completed_ms=self._wall_clock.now_ms(),
+            stages=(),
+            joins=None,
+        )
+
     async def _abort(self, book: StreamTransactions) -> None:
         aborting = dict(book.aborting)
         try:
@@ -385,9 +466,13 @@ class TransactionCompleter:
             history = await self._operations.history(book.scope, book.stream)
             await history.state()
             for epoch in sorted({transaction_epoch_of(each) for each in unforgotten}):
+                try:
+                    sources = await history.epoch(epoch)
+                except EpochNotFoundError:
+                    continue
                 await self._merges.forget(
                     history,
-                    await history.epoch(epoch),
+                    sources,
                     {
                         each: dict(record.merged)
                         for each, record in unforgotten.items()

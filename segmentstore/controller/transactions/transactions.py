@@ -19,8 +19,9 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamState
@@ -29,7 +30,6 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionState,
 )
 from segmentstore.codec.stream_names import (
-    transaction_epoch_of,
     transaction_halves,
     transaction_id_of,
     transaction_segment,
@@ -65,6 +65,16 @@ PingStatus = api.PingTxnStatus
 
 _ABORTED = (TransactionState.ABORTING, TransactionState.ABORTED)
 _COMMITTED = (TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRepair:
+    """What a repair did, by name."""
+
+    created: Sequence[str]
+    """Segments of committing transactions that were lost: they are there, and empty."""
+    ended: Sequence[str]
+    """Transactions that were to be committed and cannot be: their stream lacks their epoch. Streams and ids."""
 
 
 class Begins:
@@ -232,13 +242,14 @@ class Transactions:
                     self._decisions.grant(name, max(record.lease_ms, self._settings.lease_ms_max))
         self._book.is_loaded = True
 
-    async def repair(self) -> list[str]:
+    async def repair(self) -> TransactionRepair:
         """After a recovery from Tier 2 alone, before `start`: let commits go on whose segments were lost (H78).
 
-        Such segments are created empty; their names, for the report. Doing it again finds nothing.
+        Doing it again finds nothing.
         """
         await self._table.create()
         created: list[str] = []
+        ended: list[str] = []
         async with aclosing(
             self._table.load(page_entries=self._settings.load_page_entries)
         ) as loaded:
@@ -246,10 +257,14 @@ class Transactions:
                 if isinstance(transaction, LoadedFence):
                     continue
                 if transaction.record.state is TransactionState.COMMITTING:
+                    name = transaction.name
+                    if await self._completer.end_without_epoch(name, transaction.record):
+                        ended.append(f"{name.scope}/{name.stream} {name.transaction_id:032x}")
+                        continue
                     created += await self._completer.replace_lost(
                         transaction.name, transaction.record
                     )
-        return created
+        return TransactionRepair(created, sorted(ended))
 
     async def run(self) -> None:
         """Until cancelled: read them if the start could not; then finish, abort what is not heard of, forget."""
@@ -404,14 +419,7 @@ class Transactions:
         if book is None:
             return
         unfinished = [*book.open, *book.committing, *book.joined, *book.aborting]
-        for transaction_id in unfinished:
-            parents = await history.epoch(transaction_epoch_of(transaction_id))
-            await self._segments.delete(
-                [
-                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
-                    for parent in parents.segments
-                ]
-            )
+        await self._completer.delete_segments(history, unfinished)
         book.unforgotten.clear()
         await self._completer.drop(book, [*unfinished, *book.completed])
         await self._sweeper.forget_reserved(book, self._reservations.all_of(book))

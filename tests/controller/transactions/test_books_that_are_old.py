@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -176,6 +177,47 @@ async def test_what_is_left_of_a_stream_of_the_same_name_ends_though_its_epoch_i
     found = await TransactionTable(tables=cluster.memory_tables).read(name)
     assert found is not None
     assert found.state is TransactionState.ABORTED
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+@pytest.mark.parametrize("stages", [0, 2])
+async def test_h78_a_commit_to_an_epoch_that_is_gone_ends_as_aborted_and_blocks_nothing(
+    repaired: bool, stages: int
+) -> None:
+    """The table of transactions came back from Tier 2 newer than the table of the scope."""
+    cluster = await cluster_with()
+    name = TransactionName("s", "a", 7 << 96)
+    stage_names = [TransactionName("s", "a", 7 << 96 | 1 + number) for number in range(stages)]
+    record = TransactionRecord(
+        state=TransactionState.COMMITTING, lease_ms=10_000, created_ms=0, commit_number=1
+    )
+    table = TransactionTable(tables=cluster.memory_tables)
+    staged = tuple(each.transaction_id for each in stage_names)
+    await table.add(name, replace(record, stages=staged))
+    for each in stage_names:
+        joins = replace(record, commit_number=0, joins=name.transaction_id)
+        await table.add(each, joins)
+    if repaired:
+        ended = [f"s/a {name.transaction_id:032x}"]
+        assert (await cluster.transactions.repair()).ended == ended
+        assert (await cluster.transactions.repair()).ended == []
+    await cluster.restart()
+    table = TransactionTable(tables=cluster.memory_tables)
+    async with cluster.finishing():
+        late = await cluster.begin("a")
+        await cluster.write("a", late, [b"late"])
+        assert await cluster.commit("a", late.txnId) == Status.SUCCESS
+        await cluster.settled("a")
+        assert await cluster.state("a", late.txnId) == State.COMMITTED
+        for each in (name, *stage_names):
+            found = await table.read(each)
+            assert found is not None
+            assert found.state is TransactionState.ABORTED
+        assert await cluster.read_all("a") == {0: [b"late"]}
+        async with asyncio.timeout(5):
+            await cluster.streams.sealing.seal("s", "a")
+            await cluster.streams.deletion.delete("s", "a")
+    await cluster.check()
 
 
 def test_h52_a_seal_does_not_keep_the_loop_busy_while_the_log_is_full() -> None:

@@ -140,8 +140,8 @@ async def test_h78_a_staged_commit_whose_segment_was_lost_goes_on_after_a_repair
     await commit(cluster, stages, version=1)
     lost = next(name for name in cluster.memory_segments.names() if "#transaction" in name)
     await cluster.memory_segments.delete(lost)
-    assert await cluster.transactions.repair() == [lost]
-    assert await cluster.transactions.repair() == []
+    assert (await cluster.transactions.repair()).created == [lost]
+    assert (await cluster.transactions.repair()).created == []
     await cluster.restart()
     async with cluster.finishing():
         await cluster.settled("a")
