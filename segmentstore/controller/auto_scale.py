@@ -44,7 +44,7 @@ from segmentstore.codec.stream_names import is_user_name, number_of
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.errors import ScopeNotFoundError, StreamNotFoundError
 from segmentstore.controller.metadata.metadata_store import MetadataStore
-from segmentstore.controller.settings import AutoScaleSettings
+from segmentstore.controller.settings import AutoScaleSettings, StreamSettings
 from segmentstore.controller.streams.key_space import split_range
 from segmentstore.controller.streams.scaling import Scaling
 from segmentstore.controller.streams.stream_history import all_streams
@@ -120,8 +120,11 @@ class AutoScale:
         operations: StreamOperations,
         scaling: Scaling,
         sizes: SegmentSizes,
+        segments_per_stream_max: int,
         settings: AutoScaleSettings,
     ) -> None:
+        """`segments_per_stream_max`: that of streams, whoever scales them."""
+        self._segments_per_stream_max = segments_per_stream_max
         self._store = store
         self._operations = operations
         self._scaling = scaling
@@ -218,7 +221,7 @@ class AutoScale:
                 (SegmentWithRange(each.segment_id, each.low, each.high), rates[each.segment_id])
                 for each in epoch.segments
             ],
-            limits=limits_of(watched.policy),
+            limits=limits_of(watched.policy, segments_max=self._segments_per_stream_max),
             settings=self._settings,
         )
         if choice is not None:
@@ -250,15 +253,18 @@ class ScaleLimits:
     target: float
     split_factor: int
     segments_min: int
+    segments_max: int = StreamSettings().segments_per_stream_max
+    """Splits stop here: a scale beyond it would be refused as a whole."""
 
 
-def limits_of(policy: ScalingPolicy) -> ScaleLimits:
+def limits_of(policy: ScalingPolicy, *, segments_max: int) -> ScaleLimits:
     """A policy by rate, in bytes or events per second."""
     unit = _KILOBYTE if policy.type is ScalingType.KILOBYTES_PER_SECOND else 1
     return ScaleLimits(
         target=float(policy.target_rate * unit),
         split_factor=policy.scale_factor,
         segments_min=policy.segment_count_min,
+        segments_max=segments_max,
     )
 
 
@@ -286,7 +292,7 @@ def _choose_splits(
     limits: ScaleLimits,
     settings: AutoScaleSettings,
 ) -> ScaleChoice | None:
-    room = settings.segments_per_stream_max - len(segments)
+    room = limits.segments_max - len(segments)
     sealed: list[int] = []
     ranges: list[tuple[float, float]] = []
     for segment, rates in segments:

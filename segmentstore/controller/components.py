@@ -209,6 +209,7 @@ class ControllerComponents:
             operations=self.streams.operations,
             scaling=self.streams.scaling,
             sizes=sizes,
+            segments_per_stream_max=self._settings.streams.segments_per_stream_max,
             settings=self._settings.auto_scale,
         )
 

@@ -126,8 +126,6 @@ class AutoScaleSettings:
     """How far above the target a rate must be to split, for each window but the last."""
     cool_down_seconds: float = 120.0
     """Between two automatic scales of one stream."""
-    segments_per_stream_max: int = 1_024
-    """Splits stop here."""
     streams_max: int = 100_000
     """Streams watched at once; further ones are not scaled."""
     refresh_seconds: float = 60.0

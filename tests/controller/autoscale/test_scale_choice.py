@@ -1,10 +1,12 @@
 """Which segments are split and merged: by table."""
 
+from dataclasses import replace
+
 import pytest
 
 from segmentstore.codec.controller_records.stream_records import SegmentWithRange
 from segmentstore.controller.auto_scale import ScaleChoice, ScaleLimits, SegmentRates, choose_scale
-from segmentstore.controller.settings import AutoScaleSettings
+from segmentstore.controller.settings import AutoScaleSettings, StreamSettings
 
 SETTINGS = AutoScaleSettings()
 LIMITS = ScaleLimits(target=100.0, split_factor=4, segments_min=1)
@@ -87,14 +89,19 @@ def test_a_new_segment_is_not_cold_before_the_longest_window_is_full() -> None:
 
 
 def test_splits_stop_at_the_bound() -> None:
-    settings = AutoScaleSettings(segments_per_stream_max=3)
-    chosen = choose_scale(segments=segments(900.0, 900.0), limits=LIMITS, settings=settings)
+    limits = replace(LIMITS, segments_max=3)
+    chosen = choice(900.0, 900.0, limits=limits)
     assert chosen is not None
     assert len(chosen.ranges) == 2
-    assert (
-        choose_scale(segments=segments(900.0, 900.0, 900.0), limits=LIMITS, settings=settings)
-        is None
-    )
+    assert choice(900.0, 900.0, 900.0, limits=limits) is None
+
+
+def test_what_is_asked_for_is_never_more_than_a_stream_may_have() -> None:
+    """Ten hot segments of 995: all of it was refused, at every look."""
+    chosen = choice(*[900.0] * 10, *[60.0] * 985)
+    assert chosen is not None
+    after = 995 - len(chosen.sealed) + len(chosen.ranges)
+    assert after == StreamSettings().segments_per_stream_max
 
 
 def test_rates_do_not_depend_on_how_a_steady_growth_is_sampled() -> None:
