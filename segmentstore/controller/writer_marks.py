@@ -13,6 +13,8 @@ Invariants:
 
 - A writer's time and position never go back.
 - A writer that was closed keeps its last mark until it counts no more.
+- A stream has at most `writers_per_stream_max` writers. They are counted when a life meets the first new one, and again
+  at the bound; in between the count is kept here, never below what the table says, since no other controller adds.
 - At most `waiting_max` times of commits wait; of one writer only the newest does.
 """
 
@@ -43,6 +45,8 @@ MARKED_INDEX: Final = "marked"
 
 _NAMES_PER_READ: Final = 100
 _NOTE_ATTEMPTS_MAX: Final = 8
+_COUNTED_STREAMS_MAX: Final = 10_000
+"""The writers of further ones are counted again."""
 
 NoteResponse = api.TimestampResponse
 RemoveResponse = api.RemoveWriterResponse
@@ -54,6 +58,8 @@ class WriterMarks:
     def __init__(self, *, operations: StreamOperations, settings: WatermarkSettings) -> None:
         self._operations = operations
         self._settings = settings
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """Stream -> its writers, those forgotten since the counting included."""
 
     async def note(self, request: api.TimestampFromWriter) -> api.TimestampResponse:
         """A writer says that what it writes behind `position` is not older than `timestamp`."""
@@ -140,9 +146,27 @@ class WriterMarks:
         """No writer notes times any more, or the stream is being deleted."""
         for writer in await self.of_stream(history):
             await self.forget(history, writer)
+        self._counts.pop((history.scope, history.stream), None)
         batch = Batch()
         batch.unlist_name(MARKED_INDEX, history.stream)
         await history.table.commit(batch)
+
+    async def _count_one_more(self, history: StreamHistory) -> None:
+        """Raises RetryLaterError if the stream has as many writers as it may have."""
+        key = (history.scope, history.stream)
+        writers_max = self._settings.writers_per_stream_max
+        count = self._counts.get(key)
+        if count is None or count >= writers_max:
+            names = await history.table.names(_writers_index(history.stream), count=writers_max)
+            # Others may have been counted while the names were read: rather too many than too few.
+            count = max(len(names.names), self._counts.get(key, 0) if count is None else 0)
+        if count >= writers_max:
+            self._counts[key] = count
+            raise RetryLaterError(f"too many writers note times stream={history.name!r}")
+        self._counts[key] = count + 1
+        self._counts.move_to_end(key)
+        if len(self._counts) > _COUNTED_STREAMS_MAX:
+            self._counts.popitem(last=False)
 
     async def _note(
         self, history: StreamHistory, writer: str, time: int, position: dict[int, int]
@@ -154,8 +178,7 @@ class WriterMarks:
         batch = Batch()
         before = known.record
         if before is None:
-            if len(await self.of_stream(history)) >= self._settings.writers_per_stream_max:
-                raise RetryLaterError(f"too many writers note times stream={history.name!r}")
+            await self._count_one_more(history)
             batch.list_name(_writers_index(history.stream), writer)
             batch.list_name(MARKED_INDEX, history.stream)
         else:

@@ -208,6 +208,12 @@ class TransactionStates:
         self.is_loaded = False
         """All of the table has been read; before that nothing here may be believed."""
 
+    def load(self, name: TransactionName, record: TransactionRecord) -> None:
+        """The table held this record at the start. What its writer noted was noted in an earlier life."""
+        now = asyncio.get_running_loop().time()
+        self.stream(name.scope, name.stream).place(name.transaction_id, record, now=now)
+        self.changed()
+
     def place(self, name: TransactionName, record: TransactionRecord | None) -> None:
         """The table holds this record of a transaction, or none."""
         book = self.stream(name.scope, name.stream)

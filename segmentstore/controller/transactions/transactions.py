@@ -236,7 +236,7 @@ class Transactions:
                     self._book.place_fence(transaction.name, transaction.record)
                     continue
                 name, record = transaction.name, transaction.record
-                self._book.place(name, record)
+                self._book.load(name, record)
                 if record.state is TransactionState.OPEN:
                     # A ping may have asked for more than the begin did, and is in nobody's memory any more.
                     self._decisions.grant(name, max(record.lease_ms, self._settings.lease_ms_max))

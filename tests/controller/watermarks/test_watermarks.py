@@ -15,6 +15,7 @@ from segmentstore.codec.controller_records.watermark_records import (
     Watermark,
     WriterMarkRecord,
 )
+from segmentstore.controller.errors import RetryLaterError
 from segmentstore.controller.settings import ControllerSettings, WatermarkSettings
 from segmentstore.controller.watermarks import (
     MARK_ATTRIBUTE,
@@ -231,3 +232,39 @@ def test_a_joined_cut_never_goes_back() -> None:
         RIGHT: 30,
     }
     assert joined_cut([{RIGHT: 30}], before=None, newest=[LEFT, RIGHT]) == {LEFT: 0, RIGHT: 30}
+
+
+async def test_a_start_does_not_note_the_times_of_earlier_commits_again() -> None:
+    """A writer that was closed and forgotten came back, and its stream waited for it."""
+    cluster = await cluster_with()
+    async with cluster.finishing():
+        begun = await cluster.begin("a")
+        await cluster.write("a", begun, [b"one", b"two"])
+        await cluster.commit("a", begun.txnId, writer="w", timestamp=77)
+        await cluster.settled("a")
+    await cluster.components.watermarks.look_at_all()
+    await remove(cluster, "w")
+    await cluster.components.watermarks.look_at_all()
+    await cluster.restart()
+    assert await cluster.state("a", begun.txnId) == api.TxnState.State.COMMITTED
+    assert cluster.components.noted_times.take() == []
+
+
+async def test_a_writer_that_is_new_does_not_read_the_marks_of_all_others() -> None:
+    cluster = await cluster_with(settings=WatermarkSettings(writers_per_stream_max=40))
+    reads: list[int] = []
+    for number in range(40):
+        before = cluster.tables._plan.keys_read
+        assert await note(cluster, f"w{number:02}", number, {0: 0, 1: 0}) == Note.SUCCESS
+        reads.append(cluster.tables._plan.keys_read - before)
+    assert max(reads[1:]) <= reads[1] + 2
+    with pytest.raises(RetryLaterError):
+        await note(cluster, "one too many", 40, {0: 0, 1: 0})
+    # Some left meanwhile: there is room again.
+    for number in range(3):
+        history = await cluster.streams.operations.history("s", "a")
+        await cluster.components.writer_marks.forget(history, f"w{number:02}")
+    for number in range(3):
+        assert await note(cluster, f"later{number}", 50, {0: 0, 1: 0}) == Note.SUCCESS
+    with pytest.raises(RetryLaterError):
+        await note(cluster, "one too many", 50, {0: 0, 1: 0})
