@@ -58,8 +58,7 @@ def description_of_request(call: Call, *, metadata_bytes_max: int) -> ObjectDesc
     """Raises S3Error: MetadataTooLarge, InvalidArgument."""
     metadata: dict[str, str] = {}
     user_bytes = 0
-    for name, value in call.request.headers.items():
-        lower = name.lower()
+    for lower, value in call.own_headers():
         if lower.startswith(_USER_PREFIX):
             short = lower[len(_USER_PREFIX) :]
             kept = metadata.get(_USER + short)

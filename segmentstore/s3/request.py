@@ -18,7 +18,7 @@ which is which; a header may stand in the query too, where clients that presign 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import quote
@@ -38,6 +38,20 @@ from tier2.volumes.objects import Condition, IndexRecord
 
 OWNER_ID = "segmentstore"
 OWNER = branch("Owner", leaf("ID", OWNER_ID), leaf("DisplayName", OWNER_ID))
+OWN_PREFIX = "x-amz-"
+"""What the names of S3's own headers begin with."""
+_NAMES_OF_SIGNATURES = frozenset(
+    {
+        "x-amz-algorithm",
+        "x-amz-content-sha256",
+        "x-amz-credential",
+        "x-amz-date",
+        "x-amz-expires",
+        "x-amz-security-token",
+        "x-amz-signature",
+        "x-amz-signedheaders",
+    }
+)
 _NO_VALUES: frozenset[str] = frozenset()
 
 
@@ -126,11 +140,30 @@ class Call:
         return self.target.query
 
     def header(self, name: str) -> str | None:
-        return self.request.headers.get(name)
+        """What the client says by that name; one of S3's own may stand in the query instead."""
+        given = self.request.headers.get(name)
+        if given is None and name.lower().startswith(OWN_PREFIX):
+            return self._moved.get(name.lower())
+        return given
 
     def flag(self, name: str) -> bool:
         """A header that says true."""
-        return self.request.headers.get(name, "").lower() == "true"
+        return (self.header(name) or "").lower() == "true"
+
+    def own_headers(self) -> Iterator[tuple[str, str]]:
+        """Those of S3 itself, with names in lower case, each as often as the client says it in the place it chose."""
+        for name, value in self.request.headers.items():
+            if name.lower().startswith(OWN_PREFIX):
+                yield name.lower(), value
+        for name, value in self._moved.items():
+            if name not in self.request.headers:
+                yield name, value
+
+    @property
+    def _moved(self) -> dict[str, str]:
+        """Headers that the client moved into the query, as many do when they presign."""
+        named = ((name.lower(), value) for name, value in self.query.items())
+        return {name: value for name, value in named if name.startswith(OWN_PREFIX)}
 
 
 def requested_algorithm(call: Call) -> str:
@@ -166,8 +199,15 @@ def refuse_unsupported_headers(call: Call) -> None:
     for source in (call.request.headers, call.query):
         for name, value in source.items():
             lower = name.lower()
-            if lower.startswith("x-amz-") and value:
+            if lower.startswith(OWN_PREFIX) and value:
                 _refuse_header(lower, value)
+    for name, value in call.query.items():
+        lower = name.lower()
+        if not lower.startswith(OWN_PREFIX) or lower in _NAMES_OF_SIGNATURES:
+            continue
+        if call.request.headers.get(lower, value) != value:
+            shown = lower if _SHOWN_NAME_PATTERN.fullmatch(lower) else "x-amz-..."
+            raise S3Error("InvalidRequest", f"The header {shown} says another thing in the query.")
     if call.request.method not in {"GET", "HEAD"}:
         _refuse_guards(call)
 

@@ -212,7 +212,7 @@ async def _unchunked_pieces(call: Call) -> AsyncGenerator[bytes, None]:
 
 def _declared_length(call: Call, *, chunked: bool) -> int:
     if chunked:
-        text = call.request.headers.get("x-amz-decoded-content-length", "")
+        text = call.header("x-amz-decoded-content-length") or ""
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise S3Error(
                 "MissingContentLength", "x-amz-decoded-content-length is missing or no number."
@@ -229,7 +229,7 @@ def _declared_length(call: Call, *, chunked: bool) -> int:
 def _claimed_checksums(call: Call, trailers: dict[str, str]) -> dict[str, str]:
     announced = {
         name.strip().lower()
-        for name in call.request.headers.get("x-amz-trailer", "").split(",")
+        for name in (call.header("x-amz-trailer") or "").split(",")
         if name.strip()
     }
     if announced.difference(trailers):

@@ -1,6 +1,7 @@
 """What this endpoint does not do is refused in words, wherever it is asked for; what means nothing here is taken."""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -120,6 +121,70 @@ def test_a_header_that_was_moved_into_the_query_is_one(client: Any, url: str, bu
     presigned = signer.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "signed"})
     assert send("PUT", presigned, {}, b"x").status == 200
     signer.close()
+
+
+def ask_by_query(
+    url: str, method: str, path: str, names: dict[str, str], headers: dict[str, str] | None = None
+) -> Answer:
+    """As a client that presigns and moves its headers into the query."""
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in names.items())
+    target = f"{url}/{path}?{query}"
+    return send(method, target, signed_headers(method, target, headers=headers), b"")
+
+
+def test_a_lock_and_metadata_that_were_moved_into_the_query_are_kept(
+    client: Any, url: str, bucket: str
+) -> None:
+    locked = f"{bucket}-locked"
+    created = ask_by_query(url, "PUT", locked, {"x-amz-bucket-object-lock-enabled": "true"})
+    assert created.status == 200
+    lock = {
+        "x-amz-object-lock-mode": "GOVERNANCE",
+        "X-Amz-Object-Lock-Retain-Until-Date": "2099-01-01T00:00:00Z",
+        "x-amz-object-lock-legal-hold": "ON",
+        "x-amz-meta-owner": "anna",
+        "X-Amz-Meta-Place": "here",
+    }
+    assert ask_by_query(url, "PUT", f"{locked}/k", lock).status == 200
+    head = client.head_object(Bucket=locked, Key="k")
+    assert (head["ObjectLockMode"], head["ObjectLockLegalHoldStatus"]) == ("GOVERNANCE", "ON")
+    assert head["Metadata"] == {"owner": "anna", "place": "here"}
+    version = {"Bucket": locked, "Key": "k", "VersionId": head["VersionId"]}
+    assert code_of(client.delete_object, **version) == (403, "AccessDenied")
+    client.put_object_legal_hold(**version, LegalHold={"Status": "OFF"})
+    names = {"versionId": head["VersionId"], "x-amz-bypass-governance-retention": "true"}
+    assert ask_by_query(url, "DELETE", f"{locked}/k", names).status == 204
+
+
+def test_a_copy_whose_source_was_moved_into_the_query_is_one(
+    client: Any, url: str, bucket: str
+) -> None:
+    client.put_object(Bucket=bucket, Key="source", Body=b"0123456789")
+    client.put_object(Bucket=bucket, Key="target", Body=b"before")
+    source = {"x-amz-copy-source": f"{bucket}/source"}
+    refused = {**source, "x-amz-copy-source-if-none-match": "*"}
+    assert ask_by_query(url, "PUT", f"{bucket}/target", refused).status == 412
+    assert ask_by_query(url, "PUT", f"{bucket}/target", source).status == 200
+    assert body_of(client, Bucket=bucket, Key="target") == b"0123456789"
+    upload = begin(client, bucket)
+    part = {**source, "x-amz-copy-source-range": "bytes=2-4"}
+    part |= {"partNumber": "1", "uploadId": upload["UploadId"]}
+    assert ask_by_query(url, "PUT", f"{bucket}/k", part).status == 200
+    assert [row["Size"] for row in client.list_parts(**upload)["Parts"]] == [3]
+
+
+def test_a_header_that_says_another_thing_than_the_query_is_refused(
+    client: Any, url: str, bucket: str
+) -> None:
+    both = ask_by_query(
+        url, "PUT", f"{bucket}/k", {"x-amz-meta-a": "1"}, headers={"X-Amz-Meta-A": "2"}
+    )
+    assert (both.status, both.code) == UNKNOWN
+    same = ask_by_query(
+        url, "PUT", f"{bucket}/k", {"x-amz-meta-a": "1"}, headers={"X-Amz-Meta-A": "1"}
+    )
+    assert same.status == 200
+    assert client.head_object(Bucket=bucket, Key="k")["Metadata"] == {"a": "1"}
 
 
 @pytest.mark.parametrize(
