@@ -109,6 +109,7 @@ class LmdbIndex:
         self._read_only = read_only
         with _lmdb_errors_translated():
             self._environment = self._opened()
+            self._require_whole_file()
             # A process that was killed while it read leaves its place in the table of readers.
             self._environment.reader_check()
 
@@ -122,6 +123,22 @@ class LmdbIndex:
             readahead=False,
             max_readers=256,
         )
+
+    def _require_whole_file(self) -> None:
+        """Raises CorruptedDataError for a file that ends before its last page: a look there would end the process.
+
+        Nothing but the first two pages, which LMDB has read by then, is looked at before.
+        """
+        pages, page_bytes = (
+            self._environment.info()["last_pgno"] + 1,
+            self._environment.stat()["psize"],
+        )
+        found = self._file_bytes()
+        if found < pages * page_bytes:
+            self._environment.close()
+            raise CorruptedDataError(
+                f"the index of the volumes is cut off bytes={found} needed={pages * page_bytes}"
+            )
 
     def get(self, key: bytes) -> bytes | None:
         with _lmdb_errors_translated(), self._environment.begin(buffers=False) as transaction:

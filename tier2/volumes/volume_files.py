@@ -20,6 +20,8 @@ Blocking; made for an executor, by several of its threads at once.
 """
 
 import errno
+import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -50,6 +52,8 @@ from tier2.volumes.volume_format import (
     seed_of,
 )
 
+_LOGGER = logging.getLogger(__name__)
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 SLICE_BYTES = 4 << 20
 CACHED_BYTES_MAX = 256 << 20
@@ -64,6 +68,7 @@ _FORGOTTEN_BYTES_MIN = 8 << 20
 """What is asked of the system at once."""
 
 _VOLUME_NAME_PREFIX, _VOLUME_NAME_SUFFIX = "volume_", ".dat"
+_VOLUME_NAME_PATTERN = re.compile(r"volume_([0-9]{6,9})\.dat")
 _NUMBER_ATTEMPTS_MAX = 100
 
 _IDENTITY_MAGIC = b"S4ENGINE\x01" + bytes(7)
@@ -243,14 +248,19 @@ class VolumeFiles:
         self._engine_id = engine_id
         self._cached_bytes_max = cached_bytes_max
         self._number_highest = 0
+        self._passed_over: set[str] = set()
 
     def numbers(self) -> list[int]:
-        """Of the volumes that exist, in order; new ones are numbered above the highest."""
-        found = sorted(
-            int(name[len(_VOLUME_NAME_PREFIX) : -len(_VOLUME_NAME_SUFFIX)])
-            for name in self._files.list(self.directory)
-            if name.startswith(_VOLUME_NAME_PREFIX) and name.endswith(_VOLUME_NAME_SUFFIX)
-        )
+        """Of the volumes that exist, in order; new ones are numbered above the highest.
+
+        A file that is called otherwise is none of ours: it stays as it is, and is named in the log once.
+        """
+        names = self._files.list(self.directory)
+        found = sorted(number for number in map(_number_of, names) if number is not None)
+        for name in names:
+            if _number_of(name) is None and name not in self._passed_over:
+                self._passed_over.add(name)
+                _LOGGER.warning("no volume, passed over path=%s/%s", self.directory, name)
         if found:
             self._number_highest = max(self._number_highest, found[-1])
         return found
@@ -380,7 +390,19 @@ class VolumeFiles:
         self._files.sync_directory(self.directory)
 
     def path(self, number: int) -> str:
-        return f"{self.directory}/{_VOLUME_NAME_PREFIX}{number:06d}{_VOLUME_NAME_SUFFIX}"
+        return f"{self.directory}/{_volume_name(number)}"
+
+
+def _volume_name(number: int) -> str:
+    return f"{_VOLUME_NAME_PREFIX}{number:06d}{_VOLUME_NAME_SUFFIX}"
+
+
+def _number_of(name: str) -> int | None:
+    """None for the name of another file."""
+    found = _VOLUME_NAME_PATTERN.fullmatch(name)
+    if found is None or _volume_name(int(found[1])) != name:
+        return None
+    return int(found[1])
 
 
 @dataclass(frozen=True, slots=True)

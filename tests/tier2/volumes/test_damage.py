@@ -94,6 +94,45 @@ async def test_a_damaged_index_is_moved_aside_and_made_anew(
     await opened.close()
 
 
+_LIFE = """
+import asyncio, sys
+from tests.tier2.volumes.engines import open_small
+
+async def main():
+    opened = await open_small(sys.argv[1])
+    print(opened.replay.rebuilt)
+    for number in range(400):
+        key = b"k%04d" % number
+        if sys.argv[2] == "fill":
+            await opened.engine.put(key, [key * 20])
+        else:
+            assert (await opened.engine.get(key)).content == key * 20
+    await opened.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.95])
+async def test_an_index_file_that_was_cut_short_is_made_anew(tmp_path: Path, share: float) -> None:
+    """A look behind its end would be SIGBUS: at each start, without a word."""
+
+    def live(what: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", _LIFE, str(tmp_path), what],
+            cwd=Path(__file__).parents[3],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    live("fill")
+    path = tmp_path / "index" / "data.mdb"
+    os.truncate(path, int(path.stat().st_size * share))
+    assert "damaged" in live("read")
+    assert live("read").strip() == ""
+
+
 def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 1
@@ -226,6 +265,31 @@ async def test_a_volume_whose_creation_was_cut_off_goes(tmp_path: Path) -> None:
     opened = await open_small(str(tmp_path))
     assert opened.replay.unreadable == []
     assert {7, 8, 9} <= set((await opened.engine.compact()).removed)
+    await opened.close()
+
+
+async def test_a_stray_file_among_the_volumes_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(tmp_path)
+    volumes = tmp_path / "volumes"
+    first = (volumes / "volume_000001.dat").read_bytes()
+    strays = (
+        "volume_000001_copy.dat",
+        "volume_1.dat",
+        "volume_00000\u0661.dat",
+        "volume_.dat",
+        "x",
+    )
+    for name in strays:
+        (volumes / name).write_bytes(first)
+    opened = await open_small(str(tmp_path))
+    for key, right in CONTENTS.items():
+        assert (await opened.engine.get(key)).content == right
+        await opened.engine.delete(key)
+    await opened.engine.compact()
+    assert all((volumes / name).read_bytes() == first for name in strays)
+    assert caplog.text.count("volume_000001_copy.dat") == 1
     await opened.close()
 
 
