@@ -5,7 +5,8 @@
 
     OUT/date=2026-11-21/batch-000007-part-....parquet     what readers see
     OUT/_batches/000007.json                              the manifest of one batch: its commit
-    OUT/_staging/000007/                                  a batch on its way; hidden from Spark's readers
+    OUT/_staging/000007-<run>/                            a batch on its way; hidden from Spark's readers
+    OUT/_lock                                             held by the run that works there; local directories only
 
 - A range goes from where the last manifest ends to the tail at planning; ends lie where events begin.
 - What retention took away before it was exported is an error, unless it may be lost.
@@ -13,6 +14,10 @@
   killed behind it, the next run moves the rest of the files, whose names are in the manifest, and removes staging.
 - Manifests are numbered without a gap. Each says where every segment stood behind it, so the last one alone tells
   where to go on.
+- A manifest is made once and never replaced, and a run stages under a name of its own. So of runs that meet one commits
+  a batch, and the others end with an error; none removes what another one that may live has staged for a batch that is
+  not committed. In a local directory a second run is refused before it does anything.
+- A manifest without files is only of a batch without events; the staged files are durable before their manifest is.
 """
 
 import json
@@ -24,8 +29,10 @@ from pathlib import PurePosixPath
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
-from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError, StorageError
+from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.spark.jobs.output_directory import OutputDirectory
+from segmentstore.spark.jobs.run_lock import JobInUseError
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.scan.data_loss import DataLossError
@@ -122,8 +129,15 @@ class ExportJob:
         self._ledger = ExportCommitLog(directory, stream=self._options.stream_name)
 
     def run(self) -> ExportSummary:
-        """Raises InvalidRequestError, DataLossError, StorageError, CorruptedDataError, and what Spark raises."""
-        self._ledger.open()
+        """Raises InvalidRequestError, JobInUseError, DataLossError, StorageError, CorruptedDataError, and what Spark
+        raises."""
+        try:
+            self._ledger.open()
+            return self._run()
+        finally:
+            self._ledger.close()
+
+    def _run(self) -> ExportSummary:
         summary = ExportSummary(earlier_rows=sum(batch.rows for batch in self._ledger.batches))
         stream, batches = self._plan()
         total = sum(batch.length for batch in batches)
@@ -344,18 +358,21 @@ class ExportBatch:
 
 
 class ExportCommitLog:
-    """The batches of one export."""
+    """The batches of one export: `open()` once, `close()` in the end."""
 
     def __init__(self, directory: OutputDirectory, *, stream: str) -> None:
         self._directory = directory
         self._stream = stream
+        self._run = random_id(system_random()).hex()
+        self._is_alone = False
         self.batches: list[ExportBatch] = []
 
     def open(self) -> None:
         """Read what is there, and finish what a killed run began.
 
-        Raises InvalidRequestError if another stream was exported there, CorruptedDataError.
+        Raises JobInUseError; InvalidRequestError if another stream was exported there; CorruptedDataError.
         """
+        self._is_alone = self._directory.open()
         while (text := self._directory.read_text(_manifest_place(len(self.batches)))) is not None:
             place = _manifest_place(len(self.batches))
             batch = ExportBatch.of_json(text, place)
@@ -367,7 +384,11 @@ class ExportCommitLog:
             self.batches.append(batch)
         if self.batches:
             self._publish(self.batches[-1])
-        self._directory.remove(_STAGING)
+        self._remove_staging()
+
+    def close(self) -> None:
+        """The next run may begin. Idempotent."""
+        self._directory.close()
 
     @property
     def ends(self) -> Mapping[int, int]:
@@ -380,7 +401,7 @@ class ExportCommitLog:
 
     def staging_url(self) -> str:
         """Where the next batch is written to."""
-        return f"{self._directory.url}/{_staging_place(len(self.batches))}"
+        return f"{self._directory.url}/{self._staging_place(len(self.batches))}"
 
     def commit(
         self,
@@ -390,15 +411,24 @@ class ExportCommitLog:
         ends: Mapping[int, int],
         finished: Sequence[int],
     ) -> ExportBatch:
-        """The staged batch counts from now on."""
+        """The staged batch counts from now on.
+
+        Raises JobInUseError if another run committed a batch meanwhile, StorageError if what was staged is not there:
+        then nothing of it counts, and a later run exports it.
+        """
         number = len(self.batches)
-        staged = _staging_place(number)
+        staged = self._staging_place(number)
         files: dict[str, str] = {}
         for source in self._directory.files(staged):
-            path = PurePosixPath(source)
-            if not path.name.startswith(("_", ".")):
-                inside = path.relative_to(staged)
+            inside = PurePosixPath(source).relative_to(staged)
+            if not any(part.startswith(("_", ".")) for part in inside.parts):
                 files[source] = str(inside.with_name(f"batch-{number:06d}-{inside.name}"))
+        if rows and not files:
+            raise StorageError(
+                f"the files of the batch are not where they were written; nothing was committed: start the export again"
+                f" batch={number} rows={rows} place={self._directory.url}/{staged}"
+            )
+        self._directory.sync(staged)
         batch = ExportBatch(
             number=number,
             stream=self._stream,
@@ -408,20 +438,38 @@ class ExportCommitLog:
             finished=tuple(sorted(finished)),
             files=files,
         )
-        self._directory.write_text(_manifest_place(number), batch.to_json())
+        try:
+            self._directory.create_text(_manifest_place(number), batch.to_json())
+        except FileExistsError as error:
+            raise JobInUseError(
+                f"another run of the export committed this batch meanwhile; end one of them, and start again"
+                f" batch={number} directory={self._directory.url}"
+            ) from error
         self.batches.append(batch)
         self._publish(batch)
-        self._directory.remove(_STAGING)
+        self._remove_staging()
         return batch
 
     def _publish(self, batch: ExportBatch) -> None:
+        """Files that are not staged any more were moved before: those that they are for may have taken them away."""
         for source, target in batch.files.items():
-            self._directory.rename(source, target)
+            self._directory.move(source, target)
+
+    def _remove_staging(self) -> None:
+        """Everything if this run is alone; else what was staged for batches that are committed, and published. What is
+        staged for the next batch may be that of a run that lives."""
+        if self._is_alone:
+            self._directory.remove(_STAGING)
+            return
+        places = {PurePosixPath(each).parts[1] for each in self._directory.files(_STAGING)}
+        for place in sorted(places):
+            number = place.partition("-")[0]
+            if not number.isdecimal() or int(number) < len(self.batches):
+                self._directory.remove(f"{_STAGING}/{place}")
+
+    def _staging_place(self, number: int) -> str:
+        return f"{_STAGING}/{number:06d}-{self._run}"
 
 
 def _manifest_place(number: int) -> str:
     return f"{_BATCHES}/{number:06d}.json"
-
-
-def _staging_place(number: int) -> str:
-    return f"{_STAGING}/{number:06d}"

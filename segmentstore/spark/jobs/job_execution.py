@@ -145,6 +145,8 @@ class JobCheckpoint:
         entries: list[Entry] = []
         while self._files.exists(place := self._place(len(entries))):
             entries.append(self._read(place))
+        # Before anything is done because of them: a run that was killed may have left their names to the page cache.
+        self._files.sync_directory(self._directory)
         self._count = len(entries)
         return entries
 

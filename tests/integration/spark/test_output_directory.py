@@ -12,6 +12,7 @@ from segmentstore.spark.jobs.output_directory import (
     OutputDirectory,
     open_output,
 )
+from segmentstore.spark.jobs.run_lock import JobInUseError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -25,22 +26,33 @@ def directory(
     return HadoopDirectory(spark, (tmp_path / "out").as_uri())
 
 
-def test_texts_are_replaced_whole_and_files_are_moved_once(directory: OutputDirectory) -> None:
+def test_texts_are_made_once_and_files_are_moved_once(directory: OutputDirectory) -> None:
+    assert directory.open() == isinstance(directory, LocalDirectory)
     assert directory.read_text("_batches/0.json") is None
     assert directory.files("_staging") == []
-    directory.write_text("_batches/0.json", "één")
-    directory.write_text("_batches/0.json", "twee")
-    assert directory.read_text("_batches/0.json") == "twee"
-    directory.write_text("_staging/0/date=a/part", "rows")
+    directory.create_text("_batches/0.json", "één")
+    with pytest.raises(FileExistsError):
+        directory.create_text("_batches/0.json", "twee")
+    assert directory.read_text("_batches/0.json") == "één"
+    directory.create_text("_staging/0/date=a/part", "rows")
     assert [f for f in directory.files("_staging") if not f.endswith(".crc")] == [
         "_staging/0/date=a/part"
     ]
+    directory.sync("_staging/0")
     for _ in range(2):
-        directory.rename("_staging/0/date=a/part", "date=a/batch-part")
+        directory.move("_staging/0/date=a/part", "date=a/batch-part")
         assert directory.read_text("date=a/batch-part") == "rows"
+    # A move that was a copy, and was cut off before the removal.
+    directory.create_text("_staging/0/date=a/part", "rows")
+    directory.move("_staging/0/date=a/part", "date=a/batch-part")
+    assert directory.read_text("date=a/batch-part") == "rows"
+    assert directory.read_text("_staging/0/date=a/part") is None
+    directory.remove("date=a")
+    directory.move("_staging/0/date=a/part", "date=a/batch-part")
     for _ in range(2):
         directory.remove("_staging")
         assert directory.files("_staging") == []
+    directory.close()
 
 
 def test_a_batch_is_committed_and_found_again(
@@ -48,6 +60,9 @@ def test_a_batch_is_committed_and_found_again(
 ) -> None:
     ledger = ExportCommitLog(directory, stream="s/t")
     ledger.open()
+    meanwhile = ExportCommitLog(directory, stream="s/t")
+    if isinstance(directory, HadoopDirectory):
+        meanwhile.open()
     for number in range(2):
         frame = spark.range(number * 10, number * 10 + 10).selectExpr("id", "id % 2 AS date")
         frame.write.mode("overwrite").partitionBy("date").parquet(ledger.staging_url())
@@ -57,8 +72,16 @@ def test_a_batch_is_committed_and_found_again(
             ends={0: number + 1},
             finished=[],
         )
+    if isinstance(directory, HadoopDirectory):
+        spark.range(5).selectExpr("id", "id % 2 AS date").write.partitionBy("date").parquet(
+            meanwhile.staging_url()
+        )
+        with pytest.raises(JobInUseError):
+            meanwhile.commit(ranges=[], rows=5, ends={}, finished=[])
+    ledger.close()
     again = ExportCommitLog(directory, stream="s/t")
     again.open()
+    again.close()
     assert again.batches == ledger.batches
     assert sorted(row["id"] for row in spark.read.parquet(directory.url).collect()) == [*range(20)]
 

@@ -1,11 +1,12 @@
 """Batches of an export: there once, whatever moment the job is killed at."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError, StorageError
 from segmentstore.spark.jobs.export import (
     ExportBatch,
     ExportCommitLog,
@@ -14,12 +15,20 @@ from segmentstore.spark.jobs.export import (
     starts_of,
 )
 from segmentstore.spark.jobs.output_directory import LocalDirectory
+from segmentstore.spark.jobs.run_lock import JobInUseError
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 
 
 class KilledError(Exception):
     """The process's end."""
+
+
+class DirectoryWithoutLock(LocalDirectory):
+    """As a file system of Hadoop: other runs may be there."""
+
+    def open(self) -> bool:
+        return False
 
 
 class KillingDirectory(LocalDirectory):
@@ -34,13 +43,13 @@ class KillingDirectory(LocalDirectory):
             raise KilledError
         self._left -= 1
 
-    def write_text(self, place: str, text: str) -> None:
+    def create_text(self, place: str, text: str) -> None:
         self._count()
-        super().write_text(place, text)
+        super().create_text(place, text)
 
-    def rename(self, source: str, target: str) -> None:
+    def move(self, source: str, target: str) -> None:
         self._count()
-        super().rename(source, target)
+        super().move(source, target)
 
     def remove(self, place: str) -> None:
         self._count()
@@ -60,16 +69,28 @@ def stage(ledger: ExportCommitLog, files: dict[str, str]) -> None:
 def export_once(directory: LocalDirectory, number: int) -> None:
     """What the job does for one batch, unless it is there already."""
     ledger = ExportCommitLog(directory, stream="s/t")
-    ledger.open()
-    while len(ledger.batches) <= number:
-        batch = len(ledger.batches)
-        stage(ledger, {"date=a/part-0": f"{batch}a", "date=b/part-1": f"{batch}b"})
-        ledger.commit(
-            ranges=[ExportedRange(0, "s/t/0.#epoch.0", batch, batch + 1)],
-            rows=2,
-            ends={0: batch + 1},
-            finished=[],
-        )
+    try:
+        ledger.open()
+        while len(ledger.batches) <= number:
+            stage_next(ledger)
+            commit_next(ledger)
+    finally:
+        ledger.close()
+
+
+def stage_next(ledger: ExportCommitLog) -> None:
+    batch = len(ledger.batches)
+    stage(ledger, {"date=a/part-0": f"{batch}a", "date=b/part-1": f"{batch}b"})
+
+
+def commit_next(ledger: ExportCommitLog) -> None:
+    batch = len(ledger.batches)
+    ledger.commit(
+        ranges=[ExportedRange(0, "s/t/0.#epoch.0", batch, batch + 1)],
+        rows=2,
+        ends={0: batch + 1},
+        finished=[],
+    )
 
 
 def visible(path: Path) -> list[str]:
@@ -94,6 +115,73 @@ def test_a_job_killed_at_any_change_and_started_again_has_every_batch_once(
     export_once(LocalDirectory(tmp_path), 3)
     assert visible(tmp_path) == sorted(f"{batch}{day}" for batch in range(4) for day in "ab")
     assert not (tmp_path / "_staging").exists()
+
+
+def test_a_second_run_is_refused_and_takes_nothing_from_the_first(tmp_path: Path) -> None:
+    first = ExportCommitLog(LocalDirectory(tmp_path), stream="s/t")
+    first.open()
+    stage_next(first)
+    second = ExportCommitLog(LocalDirectory(tmp_path), stream="s/t")
+    with pytest.raises(JobInUseError, match=f"process_id={os.getpid()}"):
+        second.open()
+    second.close()
+    commit_next(first)
+    first.close()
+    assert visible(tmp_path) == ["0a", "0b"]
+
+
+def test_of_two_runs_without_a_lock_one_commits_a_batch_and_the_other_one_says_so(
+    tmp_path: Path,
+) -> None:
+    first, second = (
+        ExportCommitLog(DirectoryWithoutLock(tmp_path), stream="s/t") for _ in range(2)
+    )
+    first.open()
+    stage_next(first)
+    second.open()  # what the first one staged stays
+    stage_next(second)
+    commit_next(first)
+    with pytest.raises((JobInUseError, StorageError)):
+        commit_next(second)
+    assert visible(tmp_path) == ["0a", "0b"]
+
+
+def test_a_batch_whose_files_are_gone_is_not_committed(tmp_path: Path) -> None:
+    ledger = ExportCommitLog(LocalDirectory(tmp_path), stream="s/t")
+    ledger.open()
+    stage_next(ledger)
+    LocalDirectory(tmp_path).remove("_staging")
+    with pytest.raises(StorageError, match="nothing was committed"):
+        commit_next(ledger)
+    ledger.close()
+    export_once(LocalDirectory(tmp_path), 0)
+    assert visible(tmp_path) == ["0a", "0b"]
+
+
+def test_files_that_were_taken_away_are_not_missed(tmp_path: Path) -> None:
+    export_once(LocalDirectory(tmp_path), 0)
+    for file in tmp_path.glob("date=*/*"):
+        file.unlink()
+    export_once(LocalDirectory(tmp_path), 1)
+    assert visible(tmp_path) == ["1a", "1b"]
+
+
+def test_a_batch_that_an_older_version_staged_is_published(tmp_path: Path) -> None:
+    staged = tmp_path / "_staging" / "000000" / "date=a"
+    staged.mkdir(parents=True)
+    (staged / "part-0").write_text("0a")
+    batch = ExportBatch(
+        number=0,
+        stream="s/t",
+        ranges=(ExportedRange(0, "s/t/0.#epoch.0", 0, 1),),
+        rows=1,
+        ends={0: 1},
+        files={"_staging/000000/date=a/part-0": "date=a/batch-000000-part-0"},
+    )
+    (tmp_path / "_batches").mkdir()
+    (tmp_path / "_batches" / "000000.json").write_text(batch.to_json())
+    export_once(LocalDirectory(tmp_path), 0)
+    assert visible(tmp_path) == ["0a"]
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:

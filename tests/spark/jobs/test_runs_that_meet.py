@@ -1,0 +1,125 @@
+"""Goal: whatever way runs of one job meet, and wherever they are killed, each row is there once in the end.
+
+Method: runs of a job work side by side on a simulated disk, in an order of calls that a seed chooses; each may be
+killed before any call, and between rounds the power may fail. Then the job is run alone to its end, twice, and the rows
+are compared. Locks hold in half of the seeds; in the others nothing keeps the runs apart but what they never replace,
+as on file systems of Hadoop.
+"""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from segmentstore.runtime.files import FileSystem
+from segmentstore.spark.jobs.export import ExportCommitLog, ExportedRange
+from segmentstore.spark.jobs.output_directory import LocalDirectory
+from tests.sim.disk import SimulatedDisk
+from tests.spark.jobs.side_by_side import Work, run_side_by_side
+
+SEEDS = 120
+ROUNDS = 4
+KILL_CHANCE = 0.004
+BATCH_EVENTS = 3
+
+
+class DirectoryWithoutLock(LocalDirectory):
+    """As a file system of Hadoop: other runs may be there."""
+
+    def open(self) -> bool:
+        return False
+
+
+class ExportedStream:
+    """A stream of numbers, and a directory that they are exported to and loaded from."""
+
+    def __init__(self, random: Random) -> None:
+        self.disk = SimulatedDisk()
+        self.events = 0
+        self.loaded: list[str] = []
+        """What somebody has loaded and taken away."""
+        self.is_locked = random.random() < 0.5
+        self._kind = LocalDirectory if self.is_locked else DirectoryWithoutLock
+
+    def export(self) -> Work:
+        """A run of what is there by now."""
+        events = self.events
+
+        def work(files: FileSystem, _step: object) -> None:
+            log = ExportCommitLog(self._kind(Path("/out"), files=files), stream="s/t")
+            try:
+                log.open()
+                start = log.ends.get(0, 0)
+                while start < events:
+                    end = min(start + BATCH_EVENTS, events)
+                    stage(files, log.staging_url(), range(start, end))
+                    log.commit(
+                        ranges=[ExportedRange(0, "s/t/0.#epoch.0", start, end)],
+                        rows=end - start,
+                        ends={0: end},
+                        finished=[],
+                    )
+                    start = end
+            finally:
+                log.close()
+
+        return work
+
+    def visible(self) -> dict[str, str]:
+        """What readers of Parquet find, by path."""
+        files = self.disk.mount("reader")
+        found: dict[str, str] = {}
+        for folder in files.list("/out") if files.exists("/out") else ():
+            if not folder.startswith(("_", ".")):
+                for name in files.list(f"/out/{folder}"):
+                    path = f"/out/{folder}/{name}"
+                    found[path] = files.open(path).read_at(0, 1 << 20).decode()
+        return found
+
+    def load(self) -> None:
+        """Take all of it away."""
+        files = self.disk.mount("loader")
+        for path, text in self.visible().items():
+            self.loaded += text.split()
+            files.remove(path)
+            files.sync_directory(path.rpartition("/")[0])
+
+    def rows(self) -> list[int]:
+        """Loaded or to be loaded."""
+        some = [word for text in self.visible().values() for word in text.split()]
+        return sorted(int(word) for word in [*self.loaded, *some])
+
+
+def stage(files: FileSystem, url: str, numbers: range) -> None:
+    """What Spark writes: files with a name that no other write uses, and nothing of it is synced."""
+    name = f"part-0-{Random(f'{url} {numbers}').randbytes(8).hex()}"
+    for day in ("a", "b"):
+        some = [str(number) for number in numbers if number % 2 == (day == "b")]
+        if some:
+            files.make_directories(f"{url}/date={day}")
+            file = files.open(f"{url}/date={day}/{name}", create=True)
+            file.write_at(0, [" ".join(some).encode()])
+            file.close()
+    files.open(f"{url}/_SUCCESS", create=True).close()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_exports_that_meet_and_are_killed_have_every_event_once(seed: int) -> None:
+    random = Random(seed)
+    stream = ExportedStream(random)
+    for _ in range(ROUNDS):
+        stream.events += random.randrange(8)
+        works = [stream.export() for _ in range(random.randrange(1, 4))]
+        outcomes = run_side_by_side(stream.disk, works, random, kill_chance=KILL_CHANCE)
+        assert "failed" not in outcomes or not stream.is_locked
+        if random.random() < 0.3:
+            stream.disk.lose_power(random)
+        if random.random() < 0.5:
+            assert run_side_by_side(stream.disk, [stream.export()], random, kill_chance=0) == [
+                "ended"
+            ]
+            assert stream.rows() == [*range(stream.events)]
+            stream.load()
+    for _ in range(2):
+        assert run_side_by_side(stream.disk, [stream.export()], random, kill_chance=0) == ["ended"]
+        assert stream.rows() == [*range(stream.events)]
