@@ -131,9 +131,14 @@ class WireConnection(asyncio.BufferedProtocol):
         settings, counters = self._settings, self._services.counters
         pins = self._services.segment_handles
         self._outgoing = SendBuffer(
-            transport=self._transport, settings=settings, counters=counters, on_room=self._has_room
+            transport=self._transport,
+            settings=settings,
+            counters=counters,
+            on_room=self._has_room,
+            fail=self._task_failed,
         )
         self._tasks = TaskSet(on_end=self._regulate, on_failure=self._task_failed)
+        self._run_work = self._tasks.guarded(self._work_later)
         self._appends = ConnectionAppends(
             pins=pins,
             outgoing=self._outgoing,
@@ -161,7 +166,8 @@ class WireConnection(asyncio.BufferedProtocol):
             counters=counters,
             charge=self._charge,
             discharge=self._discharge,
-            fail=self.fail,
+            fail=self._task_failed,
+            close_connection=self.fail,
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio names it
@@ -349,7 +355,7 @@ class WireConnection(asyncio.BufferedProtocol):
         if self._behind and not saturated and not self._work_is_due:
             # Not at once: a buffer full of tiny frames must not hold up everybody else.
             self._work_is_due = True
-            self._loop.call_soon(self._work_later)
+            self._loop.call_soon(self._run_work)
         blocked = saturated or self._behind
         if blocked == self._paused:
             return
@@ -386,7 +392,10 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def _task_failed(self, error: BaseException) -> None:
         _LOGGER.error("peer=%s request failed", self._peer, exc_info=error)
-        self.fail(f"internal error: {error!r}")
+        try:
+            self.fail(f"internal error: {error!r}")
+        except Exception:  # noqa: BLE001  # the same bug once more: what is to be sent cannot be had
+            self._transport.abort()
 
     def tick(self, now: float) -> None:
         if self._closing_since is not None:

@@ -222,7 +222,7 @@ class ConnectionReads:
             return
         deadline = now + self._settings.long_poll_seconds
         self._waiting[number] = WaitingRead(command, deadline, future)
-        future.add_done_callback(lambda future: self._woken(number, future))
+        future.add_done_callback(self._tasks.guarded(lambda future: self._woken(number, future)))
 
     def _woken(self, number: int, future: "Future[None]") -> None:
         if not future.cancelled():

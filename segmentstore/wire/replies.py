@@ -59,6 +59,7 @@ from segmentstore.contracts.errors import (
     TableVersionError,
 )
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.guarded_callback import guarded, raise_again
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
@@ -84,12 +85,15 @@ class SendBuffer:
         settings: WireSettings,
         counters: WireCounters,
         on_room: Callable[[], None],
+        fail: Callable[[Exception], None] = raise_again,
     ) -> None:
+        """`fail` closes the connection when something cannot be sent in a turn of the loop."""
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._settings = settings
         self._counters = counters
         self._on_room = on_room
+        self._run_flush = guarded(self._flush_scheduled, fail)
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._unacknowledged: list[AckSource] = []
@@ -184,7 +188,7 @@ class SendBuffer:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        self._loop.call_soon(self._flush_scheduled)
+        self._loop.call_soon(self._run_flush)
 
     def _flush_scheduled(self) -> None:
         self._scheduled = False

@@ -83,8 +83,10 @@ class ConnectionRequests:
         counters: WireCounters,
         charge: Callable[[int], None],
         discharge: Callable[[int], None],
-        fail: Callable[[str], None],
+        fail: Callable[[Exception], None],
+        close_connection: Callable[[str], None],
     ) -> None:
+        self.fail = fail
         self._segment_commands = segment_commands
         self._verify_token = verify_token
         self._outgoing = outgoing
@@ -92,7 +94,7 @@ class ConnectionRequests:
         self._counters = counters
         self._charge = charge
         self._discharge = discharge
-        self._fail = fail
+        self._close_connection = close_connection
         self._order = TableOrder(commands=table_commands, answers=self, tasks=tasks)
         self._look_ups = TableLookupBatcher(
             pins=table_commands.pins, order=self._order, outgoing=outgoing, counters=counters
@@ -182,7 +184,9 @@ class ConnectionRequests:
         if is_outcome_unknown(error) and _changes(command):
             # A refusal would say that nothing was done. Without an answer the client knows that it does not know.
             self._counters.requests_refused += 1
-            self._fail(f"the outcome of a request is unknown type={command.type}: {error}")
+            self._close_connection(
+                f"the outcome of a request is unknown type={command.type}: {error}"
+            )
             return
         self._outgoing.reply(self._refusal(command, error))
 

@@ -59,6 +59,7 @@ from segmentstore.contracts.tables import (
     TableApi,
     TableEntry,
 )
+from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.wire.replies import SendBuffer, is_stale
 from segmentstore.wire.settings import WireSettings
@@ -100,6 +101,9 @@ class Answers(Protocol):
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
+    def fail(self, error: Exception) -> None:
+        """Nothing can be answered any more: the connection ends."""
+
 
 class UpdateAnswers(Protocol):
     """Where the outcomes of a batch of updates go: replies together, refusals one by one."""
@@ -107,6 +111,8 @@ class UpdateAnswers(Protocol):
     def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None: ...
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
 
 
 class BatchOrder(Protocol):
@@ -546,7 +552,9 @@ class TableUpdateBatcher:
         except SegmentStoreError as error:
             self._failed(group, error)
         else:
-            future.add_done_callback(lambda done: self._settled(group, done))
+            future.add_done_callback(
+                guarded(lambda done: self._settled(group, done), self._answers.fail)
+            )
 
     def _settled(
         self, group: _UpdateBatch, done: "Future[Sequence[int | SegmentStoreError]]"

@@ -29,6 +29,7 @@ from segmentstore.codec.wire_protocol.tables import (
 )
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.contracts.tables import Table
+from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.handle_cache import PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.replies import is_stale
@@ -221,7 +222,10 @@ class TableOrder:
             return
         queue.changes += 1
         future.add_done_callback(
-            lambda _: self._settled(queue, pin, command, future, is_retry=is_retry)
+            guarded(
+                lambda _: self._settled(queue, pin, command, future, is_retry=is_retry),
+                self._answers.fail,
+            )
         )
 
     def _settled(

@@ -116,6 +116,7 @@ class ConnectionAppends:
             discharge=discharge,
             fail=fail,
             reopen=lambda writer: tasks.start(self._reopen(writer)),
+            guarded=tasks.guarded,
             writers=self._writers,
         )
 
@@ -298,6 +299,7 @@ class WriterContext:
         "counters",
         "discharge",
         "fail",
+        "guarded",
         "outgoing",
         "pins",
         "reopen",
@@ -314,6 +316,7 @@ class WriterContext:
         discharge: Callable[[int], None],
         fail: Callable[[str], None],
         reopen: Callable[["Writer"], None],
+        guarded: Callable[[Callable[["Future[int]"], None]], Callable[["Future[int]"], None]],
         writers: Mapping[bytes, "Writer"],
     ) -> None:
         self.pins = pins
@@ -326,6 +329,8 @@ class WriterContext:
         """Close the connection for this reason, after what was said before."""
         self.reopen = reopen
         """Open the segment again in a task, and call reopened() or reopening_failed()."""
+        self.guarded = guarded
+        """For a done callback: what it raises closes the connection."""
         self.writers = writers
         """All that the connection has."""
 
@@ -383,7 +388,7 @@ class Writer:
         self._used = False
         """Since the last tick: the clock is not asked for every append."""
         # One bound method for all appends, instead of a new one for each.
-        self._settle_callback = self._settle
+        self._settle_callback = owner.guarded(self._settle)
 
     def append(self, append: ReceivedAppend) -> None:
         """Raises ProtocolError for an event number that does not grow."""

@@ -25,6 +25,7 @@ from typing import Final
 
 from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.guarded_callback import guarded
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frame_planner import PlannedFrame, SinglePageFrame
 from tier1.file_log.frames import encode_frame
@@ -207,7 +208,7 @@ class FrameFlush:
             self._fail(failure)
             return
         self._job = job
-        job.add_done_callback(self._thread_ended)
+        job.add_done_callback(guarded(self._thread_ended, self._fail))
 
     def _thread_ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
         if self._pace is not None:

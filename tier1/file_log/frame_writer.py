@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
 from segmentstore.contracts.identifiers import BufferView, LogAddress
+from segmentstore.runtime.guarded_callback import guarded
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frame_flush import FrameFlush, InlineSyncPolicy
 from tier1.file_log.frame_planner import (
@@ -306,7 +307,7 @@ class FrameWriter:
     def _arm_mark_timer(self) -> None:
         if self._mark_timer is None and self._planner.unvouched:
             self._mark_timer = self._loop.call_later(
-                self._settings.mark_delay_seconds, self._mark_idle
+                self._settings.mark_delay_seconds, guarded(self._mark_idle, self.fail)
             )
 
     def _mark_idle(self) -> None:
