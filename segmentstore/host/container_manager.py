@@ -24,14 +24,19 @@ failure doubles the pause up to a limit, and a container that ran well for a whi
   taken out and put back is there since it was put back.
 - A failed container is absent from the version that follows its report, and comes back in a later one at the earliest.
 - A container that failed because bytes are corrupt never comes back: a person must look first.
+- Neither does one that failed `same_failure_count` times in a row for the same cause at the same place, unless it is a
+  cause that may pass by itself: what it meets is in its log or in Tier 2, and every later life will meet it. The others
+  go on. `complaints()` names both kinds, why they are down, and what a person can do.
 - An assignment source runs nothing: pauses end when a watcher looks, so there is no task to own and none to leak.
 """
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from segmentstore.contracts.containers import (
     AssignmentSource,
@@ -40,7 +45,12 @@ from segmentstore.contracts.containers import (
     HostId,
     SegmentContainer,
 )
-from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    ErrorKind,
+    SegmentStoreError,
+    ServiceHaltError,
+)
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.settings import RestartSettings
@@ -264,6 +274,12 @@ class _Placement:
     failures: int = 0
     """In a row, without running well in between."""
     running_since: float = _NEVER
+    lasting_failure: str = ""
+    """Cause and place of the last failure, if it is of a kind that does not pass by itself."""
+    lasting_failures: int = 0
+    """How many in a row had that cause and place."""
+    complaint: str = ""
+    """Why it stays down, and what to do; "" while it may come back."""
 
 
 class InProcessAssignmentSource:
@@ -314,10 +330,21 @@ class InProcessAssignmentSource:
     def _take_out(self, failure: ContainerFailure, now: float) -> None:
         placement = self._placements[failure.container_id]
         if now - placement.running_since >= self._settings.forgive_after_seconds:
-            placement.failures = 0
+            placement.failures = placement.lasting_failures = 0
         placement.running_since = _NEVER
+        found = lasting_failure(failure.cause)
+        placement.lasting_failures = (
+            placement.lasting_failures + 1 if found == placement.lasting_failure else 1
+        )
+        placement.lasting_failure = found
         if is_corrupt(failure.cause):
             pause = _NEVER
+            self._keep_down(failure, "its bytes are damaged")
+        elif found and placement.lasting_failures >= self._settings.same_failure_count:
+            pause = _NEVER
+            self._keep_down(
+                failure, f"it failed {placement.lasting_failures} times in a row at {found}"
+            )
         else:
             # 2 ** 64 pauses are past every limit, and the exponent must not overflow a float.
             doubled = self._settings.delay_initial_seconds * 2.0 ** min(placement.failures, 64)
@@ -327,6 +354,23 @@ class InProcessAssignmentSource:
         placement.assigned = False
         self._version += 1
         self._changed.set()
+
+    def _keep_down(self, failure: ContainerFailure, why: str) -> None:
+        placement = self._placements[failure.container_id]
+        placement.complaint = (
+            f"container {failure.container_id} stays down: {why}: {_root_of(failure.cause)};"
+            " nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
+            " removed or a version is installed that mends it. With the server stopped `segmentstore tier2 cat` reads"
+            " what Tier 2 has, and `segmentstore recover --from-tier2` makes a store of that alone, without what is"
+            " only in the log"
+        )
+        logger.error("%s", placement.complaint)
+
+    def complaints(self) -> list[str]:
+        """For `/health`: the containers that stay down until the process is started again."""
+        return [
+            placement.complaint for placement in self._placements.values() if placement.complaint
+        ]
 
     def _put_back(self, now: float) -> None:
         for placement in self._placements.values():
@@ -356,3 +400,34 @@ def is_corrupt(cause: BaseException) -> bool:
             waiting += error.exceptions
         waiting.append(error.__cause__)
     return False
+
+
+def lasting_failure(cause: BaseException) -> str:
+    """The cause and the place of a failure that time does not mend, such as a value that cannot be stored.
+
+    "" for one that may pass: a disk or a network that fails, memory or files that run out, another owner.
+    """
+    root = _root_of(cause)
+    if isinstance(root, OSError | MemoryError) or not isinstance(root, Exception):
+        return ""
+    if isinstance(root, SegmentStoreError) and not isinstance(root, ServiceHaltError):
+        may_pass = root.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL, ErrorKind.FENCED)
+        if may_pass:
+            return ""
+    frames = traceback.extract_tb(root.__traceback__)
+    place = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    kind = type(root)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{name} in {place}"
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """What made a container stop, behind the error that tells of the stop."""
+    seen: list[BaseException] = []
+    while not any(error is known for known in seen):
+        seen.append(error)
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif isinstance(error, ContainerStoppedError) and error.__cause__ is not None:
+            error = error.__cause__
+    return error

@@ -8,7 +8,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -52,6 +52,7 @@ class Servers:
         store: SegmentStore,
         tables: TableStore,
         registry: ContainerRegistry,
+        container_complaints: Callable[[], Sequence[str]],
         wall_clock: WallClock,
         random: Random,
         tier2_metrics: Callable[[], Mapping[str, float]],
@@ -64,6 +65,7 @@ class Servers:
         self._swap_owner = swap_owner
         self._backup_owners = backup_owners
         self._registry = registry
+        self._container_complaints = container_complaints
         self._http = self._http_server(store, wall_clock, random)
         self._wire: WireServer | None = None
         self._controller: ControllerSupervisor | None = None
@@ -173,7 +175,7 @@ class Servers:
         return NodeHealth(
             containers=self._registry.health(),
             containers_expected=self._registry.container_count,
-            complaints=complaints,
+            complaints=[*self._container_complaints(), *complaints],
         )
 
     def _settle_clocks(self) -> None:

@@ -125,9 +125,10 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         )
         stack.push_async_callback(containers.close)
         registry = ContainerRegistry(container_count=count)
+        assignments = InProcessAssignmentSource(container_count=count, settings=settings.restart)
         manager = ContainerManager(
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
-            assignments=InProcessAssignmentSource(container_count=count, settings=settings.restart),
+            assignments=assignments,
             registry=registry,
             create_container=containers.create,
         )
@@ -150,6 +151,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             store=store,
             tables=TableStore(registry=registry),
             registry=registry,
+            container_complaints=assignments.complaints,
             wall_clock=wall_clock,
             random=random,
             tier2_metrics=object_stores.metrics,

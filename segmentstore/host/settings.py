@@ -269,6 +269,13 @@ class RestartSettings:
         minimum=0.001,
         maximum=86400,
     )
+    same_failure_count: int = count(
+        8,
+        "A container that fails so often in a row for the same cause at the same place stays down until the process"
+        " is started again. Full disks, lost connections and the like do not count: they may pass.",
+        minimum=1,
+        maximum=1_000_000,
+    )
 
 
 @dataclass(frozen=True, slots=True)

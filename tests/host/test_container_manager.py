@@ -1,4 +1,6 @@
 import asyncio
+import struct
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -8,6 +10,7 @@ from segmentstore.contracts.containers import (
     ContainerState,
 )
 from segmentstore.contracts.errors import (
+    ContainerStoppedError,
     DataCorruptionError,
     DurableDataLogError,
     LogDisabledError,
@@ -24,7 +27,10 @@ from tests.sim.simulation import run_simulation
 
 pytestmark = pytest.mark.simulation
 SETTINGS = RestartSettings(
-    delay_initial_seconds=1.0, delay_max_seconds=8.0, forgive_after_seconds=60.0
+    delay_initial_seconds=1.0,
+    delay_max_seconds=8.0,
+    forgive_after_seconds=60.0,
+    same_failure_count=4,
 )
 ZERO = ContainerId(0)
 
@@ -198,6 +204,102 @@ def test_h42_after_corruption_a_container_is_never_assigned_again(cause: Excepti
         assert host.registry.running() == [1]
         assert host.registry.health()[0].state is ContainerState.FAILED
         await host.stop()
+
+    run_simulation(1, main)
+
+
+def poison() -> Exception:
+    """What a value that cannot be stored comes to, in every life."""
+    try:
+        struct.pack("<H", 1 << 16)
+    except struct.error as error:
+        return error
+    raise AssertionError("it was packed")
+
+
+def poison_elsewhere() -> Exception:
+    try:
+        struct.pack("<H", -1)
+    except struct.error as error:
+        return error
+    raise AssertionError("it was packed")
+
+
+def stopped_by(cause: Exception) -> Exception:
+    stop = ContainerStoppedError("the container stopped")
+    stop.__cause__ = cause
+    return ExceptionGroup("parts", [stop])
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_h42_one_cause_at_one_place_again_and_again_keeps_a_container_down(
+    *, wrapped: bool
+) -> None:
+    async def main(_: SimLoop) -> None:
+        def poisoned(container_id: ContainerId) -> SimpleContainer:
+            if container_id:
+                return SimpleContainer(container_id)
+            error = stopped_by(poison()) if wrapped else poison()
+            return SimpleContainer(container_id, fail_at_start=error)
+
+        assignments = in_process(2)
+        host = start_host(assignments, poisoned, 2)
+        await host.manager.wait_until_settled()
+        assert assignments.complaints() == []
+        await asyncio.sleep(86400)
+        assert len(host.births_of(0)) == SETTINGS.same_failure_count
+        assert host.registry.running() == [1]
+        assert host.registry.health()[0].state is ContainerState.FAILED
+        (complaint,) = assignments.complaints()
+        assert "container 0 stays down: it failed 4 times in a row at struct.error in" in complaint
+        assert "test_container_manager.py" in complaint
+        assert "format requires" in complaint or "argument out of range" in complaint
+        assert "start the server again" in complaint
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        [poison, poison, poison, poison_elsewhere],
+        [poison, poison, poison, lambda: StorageError("down")],
+        [lambda: StorageError("down")],
+        [lambda: OSError(5, "the disk does not answer")],
+        [lambda: stopped_by(StorageError("down"))],
+        [lambda: asyncio.CancelledError()],
+    ],
+    ids=["two places", "with another", "tier 2", "disk", "stopped by tier 2", "cancelled"],
+)
+def test_h42_causes_that_differ_or_may_pass_are_tried_again_for_ever(
+    causes: Sequence[Callable[[], BaseException]],
+) -> None:
+    async def main(_: SimLoop) -> None:
+        source = in_process(1)
+        watch = source.watch(HOST)
+        for number in range(30):
+            assert (await anext(watch)).containers == {ZERO}
+            cause = causes[number % len(causes)]()
+            await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, cause)])
+            assert (await anext(watch)).containers == set()
+        assert source.complaints() == []
+        await watch.aclose()
+
+    run_simulation(1, main)
+
+
+def test_h42_a_container_that_ran_well_in_between_is_counted_anew() -> None:
+    async def main(_: SimLoop) -> None:
+        source = in_process(1)
+        watch = source.watch(HOST)
+        for _life in range(3 * SETTINGS.same_failure_count):
+            assert (await anext(watch)).containers == {ZERO}
+            await source.report(HOST, running=[ZERO])
+            await asyncio.sleep(SETTINGS.forgive_after_seconds)
+            await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, poison())])
+            assert (await anext(watch)).containers == set()
+        await watch.aclose()
 
     run_simulation(1, main)
 

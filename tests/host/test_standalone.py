@@ -183,6 +183,9 @@ def test_h42_a_container_whose_log_is_damaged_stays_down_and_the_others_serve(
         status, health = get_refusal(partial, "/health")
         assert status == 503
         assert [each["ready"] for each in json.loads(health)["containers"]].count(False) == 1
+        complaints = json.loads(health)["complaints"]
+        expected = f"container {container} stays down: its bytes are damaged"
+        assert any(complaint.startswith(expected) for complaint in complaints), complaints
 
 
 def test_h7_a_tier_1_that_was_lost_is_not_silently_begun_anew(server: ServerProcess) -> None:
