@@ -2,6 +2,8 @@
 
 One task, owned by the application: it starts with it and is cancelled and awaited when the application ends. Each tick
 does a bounded amount of work; a sweep over all streams is spread over as many ticks as it needs.
+
+Nothing but the end of the application ends it: a fault in one step, or at one stream, is told and tried again.
 """
 
 import asyncio
@@ -35,39 +37,59 @@ class Maintenance:
         self._settings = settings
         self._sweep_due = 0.0
         self._sweep_position = ""
-        self.complaint = ""
-        """Why it does nothing any more, in a sentence; "" while it works."""
+        self._faults: dict[str, str] = {}
+        """By step: what went wrong when it was last done."""
+        self._pass_has_fault = False
+        """Whether the pass over all streams that is under way met a fault."""
+
+    @property
+    def complaint(self) -> str:
+        """What does not work now, in a sentence; "" if all is well."""
+        return "; ".join(self._faults.values())
 
     async def run(self) -> None:
-        """Until cancelled, or until something happens that should not: then it stops and `/health` says so."""
-        try:
-            await self._tick_for_ever()
-        except Exception as error:
-            logger.exception("upkeep stopped")
-            self.complaint = f"upkeep stopped, so nothing expires and no pin is released: {error}"
-
-    async def _tick_for_ever(self) -> None:
+        """Until cancelled. A step that fails unexpectedly is tried again; meanwhile `/health` says so."""
         loop = asyncio.get_running_loop()
         self._sweep_due = loop.time() + self._settings.sweep_interval_seconds
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             self._clock_watch.look()
-            await self._pins.release_idle(loop.time())
+            try:
+                await self._pins.release_idle(loop.time())
+            except Exception as error:  # noqa: BLE001  # told, and tried again
+                self._fail("idle segments are not let go of", error)
+            else:
+                self._faults.pop("idle segments are not let go of", None)
             if loop.time() >= self._sweep_due:
                 await self._sweep()
 
     async def _sweep(self) -> None:
         try:
-            self._sweep_position = await self._directory.sweep_page(
+            self._sweep_position, fault = await self._directory.sweep_page(
                 self._sweep_position, self._settings.sweep_page_segments
             )
         except SegmentStoreError as error:
             # A container that is away now is swept when it is back.
             logger.info("sweep of expired streams is put off: %s", error)
-            self._sweep_position = ""
+            self._sweep_position, fault = "", None
+        except Exception as error:  # noqa: BLE001  # told, and tried again
+            self._sweep_position, fault = "", error
+        if fault is not None:
+            self._pass_has_fault = True
+            self._fail("streams that are over are not removed", fault)
         if not self._sweep_position:
+            if not self._pass_has_fault:
+                self._faults.pop("streams that are over are not removed", None)
+            self._pass_has_fault = False
             now = asyncio.get_running_loop().time()
             self._sweep_due = now + self._settings.sweep_interval_seconds
+
+    def _fail(self, consequence: str, error: Exception) -> None:
+        fault = f"upkeep failed and is tried again; {consequence}: {error!r}"
+        if self._faults.get(consequence) != fault:
+            # Once, and not in each tick.
+            logger.error("upkeep failed", exc_info=error)
+        self._faults[consequence] = fault
 
     def stop_waiting(self) -> None:
         """Ends long polls and event streams, so that the server can close."""

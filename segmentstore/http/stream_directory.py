@@ -20,7 +20,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundError
+from segmentstore.contracts.errors import (
+    SegmentExistsError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -206,14 +210,25 @@ class StreamDirectory:
         await self.forks.remove_source(properties.name, configuration.fork_origin, take)
         self.expiry.forget(properties)
 
-    async def sweep_page(self, start_after: str, count_max: int) -> str:
-        """Expire what is over among the next streams; where to go on, "" at the end."""
+    async def sweep_page(self, start_after: str, count_max: int) -> tuple[str, Exception | None]:
+        """Expire what is over among the next streams.
+
+        Where to go on ("" at the end), and what went wrong at one of them: it keeps none of the others.
+        """
         page = await self.segments.list_segments(start_after=start_after, limit=count_max)
+        fault: Exception | None = None
         for properties in page:
-            configuration = configuration_of(properties.core_attributes)
-            if not is_reserved(properties.name) and self.expiry.is_over(properties, configuration):
-                await self.expire(properties.name)
-        return page[-1].name if len(page) == count_max else ""
+            try:
+                configuration = configuration_of(properties.core_attributes)
+                if not is_reserved(properties.name) and self.expiry.is_over(
+                    properties, configuration
+                ):
+                    await self.expire(properties.name)
+            except SegmentStoreError as error:
+                logger.info("expiry is put off name=%r: %s", properties.name, error)
+            except Exception as error:  # noqa: BLE001  # the caller tells of it
+                fault = error
+        return page[-1].name if len(page) == count_max else "", fault
 
 
 class StreamHandle:
@@ -306,12 +321,10 @@ class StreamHandleCache:
         await self._close_retired()
 
     async def release_idle(self, now: float) -> None:
-        """Called by the tick."""
-        while self._pins:
-            name, pin = next(iter(self._pins.items()))
-            if pin.users or now - pin.last_used < self._idle_seconds:
-                break
-            self._retire(name)
+        """Called by the tick. O(n): pins are in the order of their leases, and one in use must not hide idle ones."""
+        for name, pin in list(self._pins.items()):
+            if not pin.users and now - pin.last_used >= self._idle_seconds:
+                self._retire(name)
         await self._close_retired()
 
     async def close(self) -> None:

@@ -5,6 +5,7 @@ and go, their appends go on in the containers, and every segment is let go of.
 """
 
 import asyncio
+import logging
 from asyncio import Server, Task
 from contextlib import suppress
 from random import Random
@@ -23,6 +24,8 @@ from segmentstore.wire.segment_commands import (
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters, WireStatistics
 from segmentstore.wire.table_commands import TableCommands
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class WireServer:
@@ -172,13 +175,26 @@ class WireServer:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             for connection in list(self._connections):
-                connection.tick(loop.time())
-            await self._segment_handles.release_idle(loop.time())
-            await self._table_handles.release_idle(loop.time())
+                self._tick(connection, loop.time())
+            for handles in (self._segment_handles, self._table_handles):
+                try:
+                    await handles.release_idle(loop.time())
+                except Exception:
+                    _LOGGER.exception("a handle that was idle did not close")
+
+    def _tick(self, connection: WireConnection, now: float) -> None:
+        """A fault in one connection ends that connection: the long polls of all others end by this tick too."""
+        try:
+            connection.tick(now)
+        except Exception as error:
+            _LOGGER.exception("tick failed")
+            connection.fail(f"internal error: {error!r}")
+            # Its tick, which would end it if its client takes nothing, does not work.
+            connection.abort()
 
     async def _end_ticks(self) -> None:
         task, self._ticks = self._ticks, None
-        assert task is not None, "started without upkeep"
+        assert task is not None, "started without ticks"
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

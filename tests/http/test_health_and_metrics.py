@@ -7,6 +7,7 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from segmentstore.contracts.containers import ContainerState
+from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
@@ -70,20 +71,61 @@ async def test_metrics_count_requests_by_verb_and_status(node: Node, client: Cli
     assert samples["segmentstore_container_unflushed_bytes", ("container", "0")] == 3
 
 
-async def test_upkeep_that_broke_says_so_and_the_server_goes_on(
+async def test_upkeep_that_fails_says_so_and_goes_on_when_it_can(
     client: ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     class BrokenList(MemorySegments):
+        is_broken = True
+
         async def list_segments(
             self, prefix: str = "", start_after: str = "", limit: int = 1000
         ) -> Sequence[SegmentProperties]:
-            raise ZeroDivisionError
+            if self.is_broken:
+                raise ZeroDivisionError
+            return await super().list_segments(prefix, start_after, limit)
 
     settings = HttpSettings(port=0, tick_seconds=0.01, sweep_interval_seconds=0.01)
-    async with running_node(BrokenList(), settings) as node:
+    segments = BrokenList()
+    async with running_node(segments, settings) as node:
+
+        async def complaints() -> list[str]:
+            async with client.get(f"{node.url}/health") as answer:
+                assert answer.status == 200
+                found: list[str] = (await answer.json())["complaints"]
+                return found
+
+        async with client.put(node.stream("s"), headers={"Stream-TTL": "0"}) as answer:
+            assert answer.status == 201
         async with asyncio.timeout(5):
-            while "upkeep stopped" not in caplog.text:
+            while not await complaints():
                 await asyncio.sleep(0.01)
-        async with client.get(f"{node.url}/health") as answer:
-            assert answer.status == 200
-            assert "upkeep stopped" in (await answer.json())["complaints"][0]
+            assert "streams that are over are not removed" in (await complaints())[0]
+            segments.is_broken = False
+            while segments.names():
+                await asyncio.sleep(0.01)
+            while await complaints():
+                await asyncio.sleep(0.01)
+    # Told once, and not in each tick.
+    assert caplog.text.count("upkeep failed") == 1
+
+
+async def test_a_stream_that_cannot_expire_keeps_no_other_one_from_it(
+    client: ClientSession,
+) -> None:
+    class OneIsBroken(MemorySegments):
+        async def delete(self, name: str) -> None:
+            if name == "b":
+                raise ZeroDivisionError
+            if name == "c":
+                raise ContainerStoppedError("container stopped container=0")
+            await super().delete(name)
+
+    settings = HttpSettings(port=0, tick_seconds=0.01, sweep_interval_seconds=0.01)
+    segments = OneIsBroken()
+    async with running_node(segments, settings) as node:
+        for name in "abcd":
+            async with client.put(node.stream(name), headers={"Stream-TTL": "0"}) as answer:
+                assert answer.status == 201
+        async with asyncio.timeout(5):
+            while segments.names() != ["b", "c"]:
+                await asyncio.sleep(0.01)

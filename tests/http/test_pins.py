@@ -80,3 +80,15 @@ async def test_a_name_without_a_segment_is_not_remembered(segments: MemorySegmen
     await pins.close()
     assert segments.pin_count("a") == 0
     assert len(pins) == 0
+
+
+async def test_a_pin_in_use_keeps_no_idle_one_from_its_release(segments: MemorySegments) -> None:
+    pins = pins_of(segments, count_max=10)
+    for name in ("a", "b"):
+        await segments.create(name)
+    in_use = await pins.lease("a")
+    pins.release(await pins.lease("b"), 0.0)
+    await pins.release_idle(1e6)
+    assert [segments.pin_count(name) for name in ("a", "b")] == [1, 0]
+    pins.release(in_use, 1e6)
+    pins.check()

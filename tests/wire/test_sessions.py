@@ -21,9 +21,11 @@ from segmentstore.codec.wire_protocol.command import (
 )
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
+    ReadSegment,
     SegmentRead,
     StreamSegmentInfo,
 )
+from segmentstore.wire.connection import WireConnection
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
 from tests.wire.protocol_client import ProtocolClient, event
@@ -198,3 +200,31 @@ async def test_frames_may_arrive_a_byte_at_a_time(client: ProtocolClient) -> Non
         await asyncio.sleep(0)
     replies = [type(await client.receive()) for _ in range(3)]
     assert sorted(replies, key=str) == sorted([KeepAlive, KeepAlive, StreamSegmentInfo], key=str)
+
+
+async def test_a_fault_in_the_tick_of_one_connection_ends_that_one_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_node(replace(QUICK, pin_idle_seconds=0.0)) as node:
+        await node.container.create(SEGMENT)
+        first, second = await node.client(), await node.client()
+        real = WireConnection.tick
+        broken: list[WireConnection] = []
+
+        def tick(connection: WireConnection, now: float) -> None:
+            if not broken:
+                broken.append(connection)
+            if connection is broken[0]:
+                raise ZeroDivisionError
+            real(connection, now)
+
+        monkeypatch.setattr(WireConnection, "tick", tick)
+        await first.expect_close()
+        await node.append(SEGMENT, b"abc")
+        reply = await second.ask(ReadSegment(SEGMENT, 0, 3, "", 1), SegmentRead)
+        assert bytes(reply.data) == b"abc"
+        # Ticks go on: what is idle is let go of.
+        async with asyncio.timeout(5):
+            while node.server.statistics().pinned_segments:
+                await asyncio.sleep(0.01)
+        assert node.server.statistics().connections == 1
