@@ -215,6 +215,7 @@ class ControllerComponents:
 
     def _register_callbacks(self) -> None:
         self.streams.sealing.register(self.transactions.closed)
+        self.streams.truncation.register(self.transactions.record_merges)
         for cleaning in (
             self.transactions.clean,
             self.subscribers.clean,

@@ -3,9 +3,11 @@
 Invariants:
 
 - The head is recorded before the first byte goes: nobody is sent to what is being deleted.
+- A segment goes only when nobody needs any more what it remembers.
 - A cut lies between the head and the end of the stream, and covers the key space; the head never goes back.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -31,6 +33,9 @@ from segmentstore.controller.streams.stream_history import StreamHistory, state_
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 
+BeforeDeletion = Callable[[StreamHistory, Sequence[int]], Awaitable[None]]
+"""Keeps elsewhere what is needed of these segments, which are about to go; without any it says whether it could."""
+
 
 class Truncation:
     """The verb truncate."""
@@ -45,7 +50,12 @@ class Truncation:
         self._operations = operations
         self._segments = segments
         self._settings = settings
+        self._before_deletion: list[BeforeDeletion] = []
         operations.register(StreamState.TRUNCATING, self._resume)
+
+    def register(self, before_deletion: BeforeDeletion) -> None:
+        """Call this before segments behind a cut go. May be called again for the same ones."""
+        self._before_deletion.append(before_deletion)
 
     async def truncate(self, scope: str, stream: str, cut: Cut) -> None:
         """Let the stream begin at the cut; doing it again is fine.
@@ -65,6 +75,8 @@ class Truncation:
             if offsets == normalised(head):
                 return
             await self._check(history, offsets, head)
+            # What could not be done behind the intent is refused before it.
+            await self._prepare_deletion(history, [])
             known = await history.table.read(truncation_key(stream))
             batch = Batch()
             batch.put(state_key(stream), replace(state.record, state=StreamState.TRUNCATING), state)
@@ -109,15 +121,24 @@ class Truncation:
         previous = await history.segments_of(record.previous_head or {})
         first = min((segment.creation_epoch for segment in previous), default=0)
         last = max(creation_epoch_of(segment_id) for segment_id in record.head)
-        names: list[str] = []
+        gone: list[int] = []
         async with aclosing(history.segments_born(first, last)) as segments:
             async for segment in segments:
                 if self._is_garbage(segment, head, previous):
-                    names.append(history.segment_name(segment.segment_id))
-                if len(names) >= self._settings.records_per_batch_max:
-                    await self._segments.delete(names)
-                    names = []
-        await self._segments.delete(names)
+                    gone.append(segment.segment_id)
+                if len(gone) >= self._settings.records_per_batch_max:
+                    await self._delete(history, gone)
+                    gone = []
+        await self._delete(history, gone)
+
+    async def _delete(self, history: StreamHistory, segment_ids: Sequence[int]) -> None:
+        if segment_ids:
+            await self._prepare_deletion(history, segment_ids)
+            await self._segments.delete([history.segment_name(each) for each in segment_ids])
+
+    async def _prepare_deletion(self, history: StreamHistory, segment_ids: Sequence[int]) -> None:
+        for before_deletion in self._before_deletion:
+            await before_deletion(history, segment_ids)
 
     def _is_garbage(
         self, segment: StreamSegment, head: list[StreamSegment], previous: list[StreamSegment]

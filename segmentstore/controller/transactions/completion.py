@@ -10,7 +10,8 @@ Invariants:
 - A stream's commits happen while it is held, so it does not scale between two segments of one transaction.
 - What fails is tried again, with growing pauses, for as long as it takes; commits behind it wait. `complaints` says
   which streams are stuck and why.
-- Segments forget a transaction only after its commit is recorded (H74).
+- Segments forget a transaction only after its commit is recorded (H74). One that is truncated away before takes nothing
+  with it: what it has taken in of a committing transaction is recorded first.
 - A transaction with stages takes all of them in before any of it goes into the stream. Until that is recorded its own
   segments stay where they are: a step that is done again finds what the step before it left.
 - What stays of an aborted transaction is only what it never had. An epoch that the stream does not have belonged to a
@@ -31,7 +32,7 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
-from segmentstore.codec.stream_names import transaction_epoch_of, transaction_segment
+from segmentstore.codec.stream_names import number_of, transaction_epoch_of, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.errors import (
     EpochNotFoundError,
@@ -188,6 +189,46 @@ class TransactionCompleter:
         await self._table.replace(changes)
         return True
 
+    async def record_merges(self, history: StreamHistory, segment_ids: Sequence[int]) -> None:
+        """Segments of the stream are about to go: nothing depends on what they remember of merges afterwards.
+
+        The caller holds the stream. May be done again.
+        """
+        book = self._book.known(history.scope, history.stream)
+        state = (await history.any_state()).record
+        if book is None or state is None:
+            return
+        numbers = {number_of(each) for each in segment_ids}
+        changes: dict[TransactionName, TransactionChange] = {}
+        for transaction_id in list(book.committing):
+            name = book.name(transaction_id)
+            record = await self._table.read(name)
+            if record is None or record.state is not TransactionState.COMMITTING:
+                continue
+            merged = dict(record.merged)
+            try:
+                parents = await history.epoch(transaction_epoch_of(transaction_id))
+            except EpochNotFoundError:
+                continue
+            for parent in parents.segments:
+                if parent.number not in numbers or parent.number in map(number_of, merged):
+                    continue
+                try:
+                    found = await self._merges.find_merged(
+                        history, parent, transaction_id, last_epoch=state.last_epoch
+                    )
+                except TransactionSegmentLostError:
+                    continue
+                if found is not None:
+                    segment_id, length = found
+                    merged[segment_id] = length
+            if merged != record.merged:
+                changes[name] = (record, dataclasses.replace(record, merged=merged))
+        if changes:
+            await self._table.replace(changes)
+        for name, (_, after) in changes.items():
+            self._book.place(name, after)
+
     async def delete_segments(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
         """None of these transactions has segments afterwards."""
         await self._aborts.delete(history, transaction_ids)
@@ -208,6 +249,7 @@ class TransactionCompleter:
                 sources=await history.epoch(transaction_epoch_of(name.transaction_id)),
                 last_epoch=state.record.last_epoch,
                 transaction_id=name.transaction_id,
+                recorded=record.merged,
             )
         except (*_STREAM_GONE_ERRORS, EpochNotFoundError):
             return []
@@ -385,6 +427,7 @@ class TransactionCompleter:
             sources=sources,
             targets=active,
             transaction_ids=[each for each, _ in together],
+            recorded={each: record.merged for each, record in together},
         )
         now_ms = self._wall_clock.now_ms()
         after = {

@@ -4,14 +4,14 @@ Invariants:
 
 - Into one segment, transactions are merged in the order given: at any moment the first so many of them.
 - A source that is missing counts as merged only where a segment remembers it (H74): the target itself, or an earlier
-  segment of the same number, if the stream was scaled between two attempts. Otherwise its bytes are lost, which is an
-  error and never a success.
+  segment of the same number, if the stream was scaled between two attempts; or where that was recorded before the
+  segment was truncated away. Otherwise its bytes are lost, which is an error and never a success.
 - A segment's number decides the target: transactions of number n are merged into a segment of number n, which lives
   in the same container (H60).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 
 from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamSegment
@@ -44,8 +44,12 @@ class Merges:
         sources: EpochRecord,
         targets: EpochRecord,
         transaction_ids: Sequence[int],
+        recorded: Mapping[int, Mapping[int, int]],
+        ended: Collection[int] = (),
     ) -> dict[int, Merged]:
         """For each transaction where its bytes went. `targets` has the segment numbers of `sources`.
+
+        `recorded` says what of each transaction was recorded as merged before. Of the `ended` ones bytes may be gone.
 
         Raises TransactionSegmentLostError, SegmentSealedError and SegmentNotFoundError (of a target).
         """
@@ -53,13 +57,22 @@ class Merges:
         chains = await asyncio.gather(
             *(
                 self._merge_into(
-                    history, source, target_of[source.number], targets, transaction_ids
+                    history,
+                    source,
+                    target_of[source.number],
+                    targets,
+                    [
+                        each
+                        for each in transaction_ids
+                        if not _has_number(recorded.get(each, {}), source.number)
+                    ],
+                    ended,
                 )
                 for source in sources.segments
             ),
             return_exceptions=True,
         )
-        merged: dict[int, Merged] = {each: {} for each in transaction_ids}
+        merged: dict[int, Merged] = {each: dict(recorded.get(each, {})) for each in transaction_ids}
         for chain in chains:
             if isinstance(chain, BaseException):
                 raise chain
@@ -142,6 +155,7 @@ class Merges:
         sources: EpochRecord,
         last_epoch: int,
         transaction_id: int,
+        recorded: Mapping[int, int],
     ) -> list[str]:
         """Create empty what is missing of a committing transaction and was not merged; the names.
 
@@ -149,16 +163,46 @@ class Merges:
         """
         created: list[str] = []
         for parent in sources.segments:
-            source = self._source_name(history, parent.segment_id, transaction_id)
+            if _has_number(recorded, parent.number):
+                continue
             try:
-                await self._segments.info(source)
-            except SegmentNotFoundError as error:
-                try:
-                    await self._merged_before(history, parent, error, last_epoch=last_epoch)
-                except TransactionSegmentLostError:
-                    await self._segments.create(source)
-                    created.append(source)
+                await self.find_merged(history, parent, transaction_id, last_epoch=last_epoch)
+            except TransactionSegmentLostError:
+                source = self._source_name(history, parent.segment_id, transaction_id)
+                await self._segments.create(source)
+                created.append(source)
         return created
+
+    async def find_merged(
+        self, history: StreamHistory, parent: StreamSegment, transaction_id: int, *, last_epoch: int
+    ) -> tuple[int, int] | None:
+        """Which segment took in what a transaction wrote beside `parent`, and its length behind that; None: none did.
+
+        Raises TransactionSegmentLostError if its bytes are neither there nor merged.
+        """
+        try:
+            await self._segments.info(self._source_name(history, parent.segment_id, transaction_id))
+        except SegmentNotFoundError as error:
+            return await self._merged_before(history, parent, error, last_epoch=last_epoch)
+        return None
+
+    async def require_sources(
+        self,
+        history: StreamHistory,
+        *,
+        sources: EpochRecord,
+        last_epoch: int,
+        recorded: Mapping[int, Mapping[int, int]],
+    ) -> None:
+        """Raises TransactionSegmentLostError unless every transaction's bytes are there or merged."""
+        await asyncio.gather(
+            *(
+                self.find_merged(history, parent, transaction_id, last_epoch=last_epoch)
+                for transaction_id, merged in recorded.items()
+                for parent in sources.segments
+                if not _has_number(merged, parent.number)
+            )
+        )
 
     async def _join_into(
         self, history: StreamHistory, parent: int, stages: Sequence[int], transaction_id: int
@@ -182,18 +226,28 @@ class Merges:
         target: int,
         targets: EpochRecord,
         transaction_ids: Sequence[int],
+        ended: Collection[int],
     ) -> dict[int, tuple[int, int]]:
         name = history.segment_name(target)
-        sources = [self._source_name(history, parent.segment_id, each) for each in transaction_ids]
-        places: list[tuple[int, int]] = []
-        while len(places) < len(sources):
-            lengths, gone = await self._merge_present(name, sources[len(places) :])
-            places += [(target, length) for length in lengths]
-            if gone is not None:
-                places.append(
-                    await self._merged_before(history, parent, gone, last_epoch=targets.epoch - 1)
+        places: dict[int, tuple[int, int]] = {}
+        left = list(transaction_ids)
+        while left:
+            sources = [self._source_name(history, parent.segment_id, each) for each in left]
+            lengths, gone = await self._merge_present(name, sources)
+            for transaction_id, length in zip(left, lengths, strict=False):
+                places[transaction_id] = (target, length)
+            del left[: len(lengths)]
+            if gone is None:
+                continue
+            transaction_id = left.pop(0)
+            try:
+                places[transaction_id] = await self._merged_before(
+                    history, parent, gone, last_epoch=targets.epoch - 1
                 )
-        return dict(zip(transaction_ids, places, strict=True))
+            except TransactionSegmentLostError:
+                if transaction_id not in ended:
+                    raise
+        return places
 
     async def _merge_present(
         self, target: str, sources: Sequence[str]
@@ -245,3 +299,8 @@ class Merges:
         return transaction_segment(
             segment_name(history.scope, history.stream, parent), transaction_id
         )
+
+
+def _has_number(merged: Mapping[int, int], number: int) -> bool:
+    """Whether what was merged went into a segment of that number, among others."""
+    return any(number_of(segment_id) == number for segment_id in merged)

@@ -88,7 +88,11 @@ class RollingCommit:
         record = state.record
         assert record is not None, f"nothing to commit to stream={history.name!r}"
         assert record.state is StreamState.ACTIVE, f"stream is not active state={record}"
-        await self._require_undone(history, transaction_ids)
+        recorded = await self._require_undone(history, transaction_ids)
+        # Behind the intent it would be too late: what is lost then keeps the stream from everything.
+        await self._merges.require_sources(
+            history, sources=sources, last_epoch=active.epoch, recorded=recorded
+        )
         now_ms = max(self._wall_clock.now_ms(), active.created_ms)
         detour = repeated_shape(sources, epoch=record.last_epoch + 1, now_ms=now_ms)
         after = repeated_shape(active, epoch=record.last_epoch + 2, now_ms=now_ms)
@@ -115,13 +119,19 @@ class RollingCommit:
 
     async def _require_undone(
         self, history: StreamHistory, transaction_ids: tuple[int, ...]
-    ) -> None:
-        """Raises MetadataConflictError if another controller has committed one: the plan could never be carried out."""
+    ) -> dict[int, Mapping[int, int]]:
+        """What of each transaction is recorded as merged.
+
+        Raises MetadataConflictError if another controller has committed one: the plan could never be carried out.
+        """
+        recorded: dict[int, Mapping[int, int]] = {}
         for transaction_id in transaction_ids:
             name = TransactionName(history.scope, history.stream, transaction_id)
             record = await self._table.read(name)
             if record is None or record.state is not TransactionState.COMMITTING:
                 raise MetadataConflictError(f"a transaction was committed meanwhile {name}")
+            recorded[transaction_id] = record.merged
+        return recorded
 
     async def _resume(self, history: StreamHistory) -> None:
         if not self._book.is_loaded:
@@ -169,11 +179,27 @@ class RollingCommit:
                 if info is not None
             }
             return dict.fromkeys(plan.transaction_ids, lengths)
+        records = {
+            each: await self._table.read(TransactionName(history.scope, history.stream, each))
+            for each in plan.transaction_ids
+        }
+        # After a recovery the table of transactions may be newer than the plan.
+        ended = [
+            each
+            for each, record in records.items()
+            if record is None or record.state is not TransactionState.COMMITTING
+        ]
         return await self._merges.merge(
             history,
             sources=await history.epoch(plan.transaction_epoch),
             targets=detour,
             transaction_ids=plan.transaction_ids,
+            recorded={
+                each: record.merged
+                for each, record in records.items()
+                if record is not None and each not in ended
+            },
+            ended=ended,
         )
 
     async def _record(

@@ -412,6 +412,15 @@ class Transactions:
             book.closed_count -= 1
             self._book.drop_if_empty(book)
 
+    async def record_merges(self, history: StreamHistory, segment_ids: Sequence[int]) -> None:
+        """The stream is being truncated, and these segments go: what they remember of merges is recorded first.
+
+        Raises RetryLaterError while the transactions are not read yet.
+        """
+        self.require_loaded()
+        if segment_ids:
+            await self._completer.record_merges(history, segment_ids)
+
     async def clean(self, history: StreamHistory) -> None:
         """The stream is being deleted: nothing of its transactions stays."""
         self.require_loaded()
