@@ -82,7 +82,7 @@ class ObjectCopyHandlers:
 
     async def copy(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket) as bucket:
-            lock = requested_lock(call, bucket, self._wall_clock)
+            requested_lock(call, bucket, self._wall_clock)
             condition = write_condition(call)
             source = await self.source(call)
             description = self._description(call, source)
@@ -90,11 +90,15 @@ class ObjectCopyHandlers:
             async with self._budget.hold(source.record.size):
                 content = await self.read(source, 0, source.record.size)
                 checksums = await self._checksums(call, source.record, content)
+                found = await self._digest(source.record, content)
+                # As the bucket is now, not as it was when the copy began.
+                bucket = self._buckets.get(call.bucket)
+                lock = requested_lock(call, bucket, self._wall_clock)
                 record = await self._versions.put(
                     bucket,
                     object_key(call.bucket, call.target.key),
                     [content],
-                    await self._digest(source.record, content),
+                    found,
                     content_type=description.content_type,
                     metadata=description.with_checksums(checksums),
                     etag=source.record.etag,
@@ -137,10 +141,12 @@ class ObjectCopyHandlers:
 
     async def read(self, source: CopySource, start: int, length: int) -> bytes:
         """Bytes of the source. Raises S3Error if it changed since it was found."""
-        # A version that has an id is copied whatever takes its place meanwhile.
-        version_id = source.record.version_id or source.version_id
+        # By its own id, also by the empty one: it is copied although a version with another id takes its place.
         found = await self._engine.get_range(
-            object_key(source.bucket, source.key), start, length, version_id=version_id
+            object_key(source.bucket, source.key),
+            start,
+            length,
+            version_id=source.record.version_id,
         )
         if found.record.sequence != source.record.sequence:
             raise S3Error("OperationAborted", "The source was overwritten during the copy.")

@@ -2,20 +2,21 @@
 
 Invariants:
 
-- An answer is one version from its first byte to its last. One that has an id is read on by it, whatever takes its
-  place meanwhile; when one without an id is overwritten while it is sent, the connection is cut, never another
-  version's bytes sent.
+- An answer is one version from its first byte to its last, whatever takes its place meanwhile: what does not fit into
+  the first window is read from the version that is held open. What changes before the first byte is sent is looked up
+  again.
 - An answer holds at most two windows: the one that is sent, and the one that is read meanwhile. All of them together
   hold no more than their budget.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from aiohttp import web
 
-from segmentstore.contracts.errors import ObjectNotFoundError, StorageError
+from segmentstore.contracts.errors import ObjectNotFoundError, SegmentStoreError
 from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.errors import S3Error, not_implemented
 from segmentstore.s3.object_metadata import object_headers, version_text
@@ -24,10 +25,12 @@ from segmentstore.s3.request_body import MemoryBudget
 from segmentstore.s3.request_target import object_key
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import http_date
-from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.engine import OpenedObject, VolumeEngine
 from tier2.volumes.objects import IndexRecord, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
+_LOOKS_MAX = 20
+"""Each finds another object than the one before it."""
 
 
 def requested_version(query: Mapping[str, str]) -> str | None:
@@ -72,6 +75,13 @@ class ObjectReadHandlers:
         return web.Response(status=status, headers=headers)
 
     async def get(self, call: Call) -> web.StreamResponse:
+        for _ in range(_LOOKS_MAX):
+            with suppress(_Overtaken):
+                return await self._answer(call)
+        raise S3Error("OperationAborted", "The object is overwritten faster than it can be read.")
+
+    async def _answer(self, call: Call) -> web.StreamResponse:
+        """Raises S3Error, and _Overtaken while nothing is sent."""
         versioned = bool(self._buckets.get(call.bucket).versioning)
         asked = parse_range(call.header("Range"))
         if asked is None and not _has_conditions(call):
@@ -84,7 +94,8 @@ class ObjectReadHandlers:
             asked = self._asked_range(call, record)
             start, end = (0, record.size) if asked is None else resolve_range(asked, record.size)
             count = min(end - start, self._settings.first_window_bytes)
-            first = await self._read(call, start, count, found=record)
+            first = await self._read(call, start, count)
+            _require_same(record, first.record)
         headers = object_headers(record, call, versioned=versioned)
         status = 200
         if asked is not None:
@@ -94,8 +105,9 @@ class ObjectReadHandlers:
             return web.Response(status=status, headers=headers, body=first.content)
         headers["Content-Length"] = str(end - start)
         held = min(end - start, 2 * self._settings.window_bytes)
-        async with self._budget.hold(held):
-            return await self._stream(call, status, headers, first, start, end)
+        async with self._budget.hold(held), self._opened(call) as opened:
+            _require_same(record, opened.record)
+            return await self._stream(call, status, headers, first, opened, (start, end))
 
     async def find(self, call: Call) -> IndexRecord:
         """The version that is asked for. Raises S3Error."""
@@ -110,24 +122,32 @@ class ObjectReadHandlers:
         _refuse_marker(record)
         return record
 
-    async def _read(
-        self, call: Call, start: int, length: int, *, found: IndexRecord | None = None
-    ) -> StoredObject:
-        """`found`: the version that the answer is of, once that is known. Raises S3Error if it went."""
+    async def _read(self, call: Call, start: int, length: int) -> StoredObject:
+        """Raises S3Error."""
         if "partNumber" in call.query:
             raise not_implemented("Reading an object by its parts")
         version_id = requested_version(call.query)
-        if found is not None and found.version_id:
-            version_id = found.version_id
         key = object_key(call.bucket, call.target.key)
         try:
             read = await self._engine.get_range(key, start, length, version_id=version_id)
         except ObjectNotFoundError:
             raise await self._missing(call, key, version_id) from None
         _refuse_marker(read.record)
-        if found is not None:
-            _require_same(found, read.record)
         return read
+
+    @asynccontextmanager
+    async def _opened(self, call: Call) -> AsyncIterator[OpenedObject]:
+        """What is there now. Raises _Overtaken if it went."""
+        version_id = requested_version(call.query)
+        key = object_key(call.bucket, call.target.key)
+        async with AsyncExitStack() as stack:
+            try:
+                opened = await stack.enter_async_context(
+                    self._engine.opened(key, version_id=version_id)
+                )
+            except ObjectNotFoundError:
+                raise _Overtaken from None
+            yield opened
 
     async def _missing(self, call: Call, key: bytes, version_id: str | None) -> S3Error:
         if version_id is not None:
@@ -156,27 +176,26 @@ class ObjectReadHandlers:
         status: int,
         headers: Mapping[str, str],
         first: StoredObject,
-        start: int,
-        end: int,
+        opened: OpenedObject,
+        bounds: tuple[int, int],
     ) -> web.StreamResponse:
+        start, end = bounds
         response = web.StreamResponse(status=status, headers=headers)
         await response.prepare(call.request)
-        window, position = first, start + len(first.content)
+        window, position = first.content, start + len(first.content)
         failures: list[Exception] = []
         try:
             while position < end:
                 length = min(end - position, self._settings.window_bytes)
                 async with asyncio.TaskGroup() as tasks:
-                    reading = tasks.create_task(
-                        self._read(call, position, length, found=first.record)
-                    )
+                    reading = tasks.create_task(opened.read(position, length))
                     async with asyncio.timeout(self._settings.window_seconds_max):
-                        await response.write(window.content)
+                        await response.write(window)
                 window = reading.result()
-                position += len(window.content)
+                position += len(window)
             async with asyncio.timeout(self._settings.window_seconds_max):
-                await response.write(window.content)
-        except* (S3Error, StorageError, ConnectionError, TimeoutError) as group:
+                await response.write(window)
+        except* (SegmentStoreError, OSError, ConnectionError, TimeoutError) as group:
             failures += group.exceptions
         if failures:
             # The status is out: a body that is too short is the one way left to say that it is not whole.
@@ -192,9 +211,13 @@ def _has_conditions(call: Call) -> bool:
     return any(name.lower().startswith("if-") for name in call.request.headers)
 
 
+class _Overtaken(Exception):  # noqa: N818 - no error: another look finds what is there
+    """Another version has taken the place of the one that was found, and nothing is sent yet."""
+
+
 def _require_same(expected: IndexRecord, found: IndexRecord) -> None:
     if found.sequence != expected.sequence:
-        raise S3Error("OperationAborted", "The object was overwritten while it was read.")
+        raise _Overtaken
 
 
 def _refuse_marker(record: IndexRecord) -> None:

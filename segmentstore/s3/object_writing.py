@@ -8,7 +8,7 @@ All of it is judged by the engine at the commit, in one change each.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -80,7 +80,7 @@ class VersionWriter:
 
     async def put_parts(
         self,
-        bucket: BucketRecord,
+        bucket: Callable[[], BucketRecord],
         upload: Upload,
         parts: Sequence[Part],
         *,
@@ -90,16 +90,23 @@ class VersionWriter:
     ) -> IndexRecord:
         """The upload is completed, of these parts; a version of it has its id.
 
+        `bucket` is asked when the parts are read: that may take minutes.
+
         Raises as `put`, and what `MultipartUploads.complete` raises.
         """
         description = replace(
             upload.record.description,
             metadata=metadata,
             etag=etag,
-            version_id=upload.upload_id if bucket.versioning == ENABLED else None,
         )
         try:
-            return await self._uploads.complete(upload, parts, description, condition=condition)
+            return await self._uploads.complete(
+                upload,
+                parts,
+                description,
+                condition=condition,
+                is_version=lambda: bucket().versioning == ENABLED,
+            )
         except ObjectChangedError:
             await self._require_present(upload.record.key)
             raise
@@ -171,12 +178,16 @@ class ObjectWriteHandlers:
     async def put(self, call: Call) -> web.StreamResponse:
         settings = self._settings
         async with self._buckets.writing(call.bucket) as bucket:
-            lock = requested_lock(call, bucket, self._wall_clock)
+            # What cannot be is refused before the body is asked for.
+            requested_lock(call, bucket, self._wall_clock)
             condition = write_condition(call)
             description = description_of_request(
                 call, metadata_bytes_max=settings.metadata_bytes_max
             )
             async with self._bodies.read(call, settings.object_bytes_max) as body:
+                # As the bucket is now, not as it was when the body began: a change that was answered meanwhile counts.
+                bucket = self._buckets.get(call.bucket)
+                lock = requested_lock(call, bucket, self._wall_clock)
                 record = await self._versions.put(
                     bucket,
                     object_key(call.bucket, call.target.key),

@@ -16,6 +16,7 @@ from segmentstore.s3.checksums import (
     composite_checksum,
     joined_checksum,
 )
+from tests.s3.conftest import client_of
 from tests.s3.test_multipart import PART, begin, complete
 from tests.s3.test_objects import body_of, code_of
 
@@ -44,6 +45,24 @@ def test_the_checksum_of_joined_bytes_follows_from_those_of_the_pieces(
 ) -> None:
     parts = [(checksum_text(algorithm, [piece]), len(piece)) for piece in pieces]
     assert joined_checksum(algorithm, parts) == checksum_text(algorithm, pieces)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ChecksumSHA256", "A" * 43 + "="), ("ChecksumCRC32", "AAAAAA==")]
+)
+@pytest.mark.parametrize("sent", [{}, {"ChecksumCRC32C": "4waSgw=="}], ids=["none", "another"])
+def test_a_checksum_of_a_part_that_was_not_proved_is_refused(
+    url: str, bucket: str, name: str, value: str, sent: dict[str, str]
+) -> None:
+    client = client_of(url, request_checksum_calculation="when_required")
+    upload = begin(client, bucket)
+    etag = client.upload_part(**upload, PartNumber=1, Body=b"123456789", **sent)["ETag"]
+    part = {"PartNumber": 1, "ETag": etag, **sent}
+    order = {"MultipartUpload": {"Parts": [{**part, name: value}]}}
+    refused = code_of(client.complete_multipart_upload, **upload, **order)
+    assert refused == (400, "InvalidPart")
+    complete(client, upload, part)
+    client.close()
 
 
 @pytest.mark.parametrize("algorithm", sorted(JOINABLE))

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from urllib3.exceptions import HTTPError
 
 pytestmark = pytest.mark.integration
 
@@ -267,23 +266,16 @@ def test_what_the_endpoint_does_not_have_is_refused_not_ignored(client: Any, buc
 
 
 @pytest.mark.parametrize("change", ["overwrite", "delete"])
-def test_an_answer_never_goes_on_with_other_bytes_than_it_began_with(
+def test_an_answer_goes_on_with_the_bytes_that_it_began_with(
     client: Any, bucket: str, change: str
 ) -> None:
     before = b"before.." * (8 * MEGABYTE)
     client.put_object(Bucket=bucket, Key="k", Body=before)
-    received = bytearray()
     with client.get_object(Bucket=bucket, Key="k")["Body"] as stream:
-        received += stream.read(MEGABYTE)
+        received = stream.read(MEGABYTE)
         if change == "overwrite":
             client.put_object(Bucket=bucket, Key="k", Body=b"after..." * (8 * MEGABYTE))
         else:
             client.delete_object(Bucket=bucket, Key="k")
-        with pytest.raises((HTTPError, ConnectionError)):
-            read_on(stream, received)
-    assert before.startswith(received)
-
-
-def read_on(stream: Any, received: bytearray) -> None:
-    for piece in stream.stream(MEGABYTE):
-        received += piece
+        received += stream.read()
+    assert received == before

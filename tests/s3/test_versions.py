@@ -242,6 +242,21 @@ def test_locks_are_refused_where_they_cannot_be(
     assert suspended == (409, "InvalidBucketState")
 
 
+def test_a_version_without_an_id_is_read_and_copied_while_one_with_an_id_comes(
+    client: Any, bucket: str
+) -> None:
+    content = bytes(range(256)) * (64 << 12)
+    put(client, bucket, content, "large")
+    status = {"Status": "Enabled"}
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration=status)
+    body = client.get_object(Bucket=bucket, Key="large")["Body"]
+    first = body.read(1000)
+    put(client, bucket, b"new", "large")
+    assert first + body.read() == content
+    null = client.get_object(Bucket=bucket, Key="large", VersionId="null")
+    assert null["Body"].read() == content
+
+
 @pytest.mark.parametrize("how", ["overwritten", "deleted"])
 @pytest.mark.parametrize("ranged", [False, True], ids=["whole", "range"])
 def test_a_version_is_read_to_its_end_while_a_newer_one_takes_its_place(

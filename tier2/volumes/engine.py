@@ -10,8 +10,9 @@ start() first, close() last, after every other call has ended.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar, cast
 
@@ -21,6 +22,7 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
 from tier2.volumes.compaction import CompactionSummary, Compactor
 from tier2.volumes.index import BlobRow
@@ -50,7 +52,7 @@ from tier2.volumes.objects import (
     digest_by_name,
     digest_piece,
 )
-from tier2.volumes.reader import ObjectReader, ReadQueue, ReadRequest
+from tier2.volumes.reader import ObjectReader, OpenObject, ReadQueue, ReadRequest
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
 from tier2.volumes.volume_files import VolumeFiles
@@ -265,6 +267,26 @@ class VolumeEngine:
             raise InvalidRequestError(f"bad range start={start} length={length}")
         return await self._lookup_line.read(ReadRequest(key, version_id, start, length, checked))
 
+    @asynccontextmanager
+    async def opened(
+        self, key: bytes, *, version_id: str | None = None
+    ) -> AsyncIterator["OpenedObject"]:
+        """A version that can be read to its end while the block lasts, whatever takes its place meanwhile.
+
+        Raises ObjectNotFoundError, CorruptedDataError, StorageError.
+        """
+        check_key(key)
+        opening = self._lookup_line.call(partial(self._lookups.open, ReadRequest(key, version_id)))
+        try:
+            found = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
+        try:
+            yield OpenedObject(found, self._lookup_line)
+        finally:
+            found.close()
+
     async def list(
         self, prefix: bytes, *, start_after: bytes = b"", limit: int, markers: bool = False
     ) -> Sequence[ListedObject]:
@@ -319,6 +341,32 @@ class VolumeEngine:
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
         return await _run_in(self._executor, partial(call, *args, **kwargs))
+
+
+class OpenedObject:
+    """See `VolumeEngine.opened`."""
+
+    def __init__(self, found: OpenObject, line: ReadQueue) -> None:
+        self._found = found
+        self._line = line
+
+    @property
+    def record(self) -> IndexRecord:
+        return self._found.record
+
+    async def read(self, start: int, length: int) -> bytes:
+        """The bytes [start, start + length), or fewer at the end, checked. Raises CorruptedDataError, StorageError."""
+        reading = self._line.call(partial(self._found.read, start, length))
+        return await finish_despite_cancellation(_awaited(reading))
+
+
+async def _awaited(future: "asyncio.Future[_Result]") -> _Result:
+    return await future
+
+
+def _close_opened(opening: "asyncio.Future[OpenObject]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _made(record: IndexRecord | None) -> IndexRecord:

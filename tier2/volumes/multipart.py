@@ -442,10 +442,12 @@ class MultipartUploads:
         *,
         condition: Condition = ALWAYS,
         bypass_governance: bool = False,
+        is_version: Callable[[], bool] | None = None,
     ) -> IndexRecord:
         """One object of these parts, in ascending order, described as a whole. If it fails the upload is still there.
 
-        A version id, if it gets one, is that of the upload: `completed` finds it by that.
+        A version id, if it gets one, is that of the upload: `completed` finds it by that. `is_version`, asked when
+        the parts were read, says whether it gets one.
 
         Raises UploadNotFoundError, InvalidRequestError (parts; while it is completed already), CorruptedDataError, and
         what `VolumeEngine.put` raises.
@@ -473,7 +475,7 @@ class MultipartUploads:
             description, metadata={**description.metadata, UPLOAD_ID: upload.upload_id}
         )
         upload.completing = True
-        return await self._changes.run(self._complete(upload, parts, description, put))
+        return await self._changes.run(self._complete(upload, parts, description, put, is_version))
 
     async def _complete(
         self,
@@ -481,14 +483,20 @@ class MultipartUploads:
         parts: Sequence[Part],
         description: Description,
         put: Callable[..., Coroutine[object, object, IndexRecord]],
+        is_version: Callable[[], bool] | None,
     ) -> IndexRecord:
+        def described() -> Description:
+            if is_version is None:
+                return description
+            return replace(description, version_id=upload.upload_id if is_version() else None)
+
         try:
             if sum(part.length for part in parts) <= self._settings.multipart_memory_bytes_max:
                 async with self._in_memory:
                     content, found = await self._run(self._join, upload, parts)
-                    record = await put(content, found, description)
+                    record = await put(content, found, described())
             else:
-                record = await self._put_volume(upload, parts, description, put)
+                record = await self._put_volume(upload, parts, described, put)
             await self._forget(upload)
         finally:
             upload.completing = False
@@ -502,12 +510,12 @@ class MultipartUploads:
         self,
         upload: Upload,
         parts: Sequence[Part],
-        description: Description,
+        described: Callable[[], Description],
         put: Callable[..., Coroutine[object, object, IndexRecord]],
     ) -> IndexRecord:
         volume, found, stored = await self._run(self._write_volume, upload, parts)
         try:
-            record = await put((), found, description, stored=stored)
+            record = await put((), found, described(), stored=stored)
         except asyncio.CancelledError:
             # The loop ends. The put may still be in queue: compaction must not have the volume before the next start.
             volume.close()

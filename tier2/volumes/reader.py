@@ -25,6 +25,7 @@ from functools import partial
 from typing import TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.runtime.files import File
 from segmentstore.runtime.native import native_module
 from tier2.volumes.index import (
     CURRENT,
@@ -146,6 +147,29 @@ class ObjectReader:
         assert why is not None, "a look ends with bytes or with a reason"
         raise why
 
+    def open(self, wanted: ReadRequest) -> "OpenObject":
+        """The whole version, to be read piece by piece whatever takes its place. Raises as `read`.
+
+        The caller closes it.
+        """
+        for _ in range(_LOOKUPS_MAX):
+            content = None
+            if wanted.version_id is None:
+                content = self._index.get(current_key(wanted.key))
+            row = self._row(wanted, content)
+            if not row.has_blob_row:
+                return OpenObject(row.record, row.inline or b"", None, 0)
+            found = self._index.get(blob_key(row.record.content_hash))
+            if found is None:
+                continue
+            blob = decode_blob_row(found)
+            try:
+                file = self._volumes.open(blob.volume)
+            except FileNotFoundError:
+                continue
+            return OpenObject(row.record, b"", file, blob.blob_offset)
+        raise CorruptedDataError(f"an object has no bytes, or changes too fast key={wanted.key!r}")
+
     def _contents(self, many: Sequence[ReadRequest]) -> Sequence[bytes | Exception | None]:
         """The row of each current version that is wanted, from one look into the index."""
         keys = [current_key(wanted.key) for wanted in many]
@@ -238,6 +262,46 @@ class ObjectReader:
             if IndexChanges(self._index).current(key) == current:
                 return [*([] if current is None else [current.record]), *earlier]
         raise StorageError(f"an object changes faster than it can be read key={key!r}")
+
+
+class OpenObject:
+    """A version whose bytes stay readable until close(), though it is overwritten, deleted or moved meanwhile.
+
+    Its volume is open: bytes of a volume never change, and a file that is removed lasts as long as it is open.
+    Blocking.
+    """
+
+    def __init__(
+        self, record: IndexRecord, inline: bytes, file: File | None, blob_offset: int
+    ) -> None:
+        self.record = record
+        self._inline = inline
+        self._file = file
+        self._blob_offset = blob_offset
+
+    def read(self, start: int, length: int) -> bytes:
+        """The bytes [start, start + length), or fewer at the end, checked. Raises CorruptedDataError, OSError."""
+        record = self.record
+        end = min(record.size, start + length)
+        if start >= end:
+            return b""
+        first, last = start // record.piece_bytes, -(-end // record.piece_bytes)
+        checked_from, checked_to = first * record.piece_bytes, last * record.piece_bytes
+        checked_to = min(record.size, checked_to)
+        if self._file is None:
+            content = self._inline[checked_from:checked_to]
+        else:
+            content = self._file.read_at(
+                self._blob_offset + checked_from, checked_to - checked_from
+            )
+        if len(content) < checked_to - checked_from:
+            raise CorruptedDataError(f"a volume ends inside an object offset={self._blob_offset}")
+        check_pieces(content, first, record.pieces, record.piece_bytes)
+        return content[start - checked_from : end - checked_from]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def _small_objects(
