@@ -191,6 +191,8 @@ class WireConnection(asyncio.Protocol):
     def _end(self, error: ConnectionLostError) -> None:
         if not self._hello.done():
             self._hello.set_exception(error)
+            # Whoever was to be greeted may have left; then nobody is to be told.
+            self._hello.exception()
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
             sink.lost(error)
@@ -268,8 +270,10 @@ class ConnectionPool:
             raise ConnectionLostError(f"the client is closed endpoint={endpoint}")
 
     async def close(self) -> None:
-        """End all connections. Closing twice is fine."""
+        """End all connections, also if this is cancelled. Closing twice is fine."""
         self._is_closed = True
         connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.abort()
         for connection in connections.values():
             await connection.close()

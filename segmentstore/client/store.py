@@ -11,6 +11,7 @@ async with connect("tcp://127.0.0.1:9090") as store:
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -88,8 +89,9 @@ class Store:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._calls.close()
-        await self._controller.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._controller.close)
+            stack.push_async_callback(self._calls.close)
 
     async def scopes(self) -> Sequence[str]:
         """Names of all scopes, in order."""

@@ -24,6 +24,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -96,8 +97,9 @@ class StreamReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._feeds.close()
-        await self._calls.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._calls.close)
+            stack.push_async_callback(self._feeds.close)
 
     def __aiter__(self) -> Self:
         return self
@@ -289,9 +291,12 @@ class SegmentFetcher:
                 return batch
 
     async def close(self) -> None:
-        """Read nothing any more. Closing twice is fine."""
-        for stream, segment_id in self.active:
-            await self.stop(stream, segment_id)
+        """Read nothing any more, also if this is cancelled. Closing twice is fine."""
+        self._feeds.clear()
+        owned, self._owned = self._owned, {}
+        async with AsyncExitStack() as stack:
+            for tasks in owned.values():
+                stack.push_async_callback(tasks.close)
 
     async def _pump(self, source: SegmentReader) -> None:
         while True:
