@@ -4,6 +4,9 @@ Blocks end only where a run ends (H76). They are about BLOCK_BYTES_TARGET long: 
 brings the block nearer to the target than it is. A longer run is one longer block, up to BLOCK_BYTES_MAX; only a run
 beyond that is cut into blocks of the target size.
 
+An event's time is the lowest one of its block. Where runs are the blocks of chunks that were published already, only
+those of one lowest time share a block, so that no published event changes its time.
+
 Pure and without state; callers run it in an executor.
 """
 
@@ -28,6 +31,7 @@ from tier2.format.chunk_format import (
     encode_header,
     encode_index,
     joined_times,
+    lowest_time_of,
 )
 
 
@@ -66,17 +70,19 @@ def encode_chunk(
     created_ms: int,
     events: Sequence[EventInformation | None] | None = None,
     block_bytes_target: int = BLOCK_BYTES_TARGET,
+    joins_times: bool = True,
 ) -> EncodedChunk:
     """Encode the bytes of `runs`, which lie one behind the other from `start_offset`.
 
     Each run begins and ends on an append boundary; empty runs are allowed, but not only those (ValueError). `events`
     describes each run in turn, None where nothing is known; leave it out for byte streams. A block whose runs are not
     all described carries no event information. `created_ms` is Unix time in milliseconds.
+    Without `joins_times` a block holds only runs whose lowest times are equal.
     Complexity: O(bytes), two passes of CRC32 and one of compression.
     """
     descriptions: Sequence[EventInformation | None]
     descriptions = events if events is not None else [None] * len(runs)
-    blocks = _cut_into_blocks(runs, descriptions, block_bytes_target)
+    blocks = _cut_into_blocks(runs, descriptions, block_bytes_target, joins_times=joins_times)
     entries: list[BlockEntry] = []
     buffers: list[BufferView] = [b""]
     offset, position = start_offset, HEADER_BYTES
@@ -161,13 +167,18 @@ def _cut_into_blocks(
     runs: Sequence[BufferView],
     descriptions: Sequence[EventInformation | None],
     target: int,
+    *,
+    joins_times: bool,
 ) -> Iterator[_Block]:
     block = _Block()
+    time_ms: int | None = None
     for run, description in zip(runs, descriptions, strict=True):
         length = len(run)
         if not length:
             continue
-        if block.length and block.length + length - target > target - block.length:
+        is_apart = not joins_times and lowest_time_of(description) != time_ms
+        time_ms = lowest_time_of(description)
+        if block.length and (is_apart or block.length + length - target > target - block.length):
             yield block
             block = _Block()
         if length > BLOCK_BYTES_MAX:

@@ -241,6 +241,11 @@ class EventInformation:
     """Unix time; both are 0 where no times are known."""
 
 
+def lowest_time_of(events: EventInformation | None) -> int:
+    """The time that readers give to the events of a block; 0 if none is known."""
+    return 0 if events is None else events.lowest_time_ms
+
+
 def joined_times(parts: Sequence[EventInformation]) -> tuple[int, int]:
     """Lowest and highest time of bytes that lie behind one another; none at all if some of them have none.
 

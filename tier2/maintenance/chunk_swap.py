@@ -16,7 +16,7 @@ A proposal is accepted only if, under the manifest as it is when the swap is pub
 - the range is exactly that of neighbouring entries of the segment, and they are still the proposed ones;
 - every new image is sound, the one described, lies wholly in a reserved object, and covers the range without a hole;
 - the uncompressed bytes have the same length and the same checksum, both computed here;
-- its blocks are unions of whole old blocks and say of their events what those said (H76).
+- its blocks are unions of whole old blocks of one lowest time, and say of their events what those said (H76).
 
 Whatever is refused changes nothing. A key is used up by the first proposal that names it, accepted or not: what lies
 under it is garbage then, unless it was accepted (H2). A key that is never used is swept by the next owner.
@@ -39,7 +39,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SwapProposal
 from tier2.container_objects import ObjectIdentity, ObjectKind, ObjectReference
-from tier2.format.chunk_format import EventInformation, joined_times
+from tier2.format.chunk_format import EventInformation, joined_times, lowest_time_of
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.garbage import freed_objects
 from tier2.manifest.view import ManifestView
@@ -375,6 +375,10 @@ class _RangeDigest:
             if at != end:
                 raise SwapRefusedError(
                     f"swap refused: a block ends inside one of the blocks that it replaces at={end}"
+                )
+            if len({lowest_time_of(one) for _, one in known}) > 1:
+                raise SwapRefusedError(
+                    f"swap refused: a block joins events of different times at={start}"
                 )
             if events != _joined_events(known):
                 raise SwapRefusedError(

@@ -8,6 +8,8 @@
   times in its life and not with every publication. A cold segment is joined as far as that is worth a copy.
 - What the indexes know of events is kept (H76): the blocks that are read become the runs that are encoded, each with
   what the segment, not the image, says of it; a chunk never mixes blocks of known and unknown structure.
+- A published event keeps its time: blocks are joined only if their lowest times are equal. So a chunk of many small
+  publications keeps a block for each, and has a bounded number of them, since readers fetch its index as a whole.
 - A step is bounded by bytes and segments, and the next one waits until the bytes of this one fit into the rate.
 - A step is done in one thread at a time, and rests between its pieces (tier2/background_pace.py) in the first quarter
   of the time that its bytes have at the rate.
@@ -28,7 +30,12 @@ from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundErro
 from segmentstore.contracts.identifiers import SegmentId
 from tier2.background_pace import BackgroundPace
 from tier2.container_objects import ObjectIdentity
-from tier2.format.chunk_format import Compression
+from tier2.format.chunk_format import (
+    BLOCK_CHECKSUM_BYTES,
+    BLOCK_ENTRY_BYTES,
+    Compression,
+    lowest_time_of,
+)
 from tier2.maintenance.chunk_swap import Replacement, swap_entries
 from tier2.maintenance.compaction_candidates import Candidate
 from tier2.publish.chunk_upload import NewChunk, PlacedChunk
@@ -60,6 +67,12 @@ _AHEAD_SECONDS = 1.0
 _SURVEY_PAGE_ENTRIES = 2_048
 _SURVEY_PAGES_PER_STEP = 8
 _SURVEY_ENTRIES_PER_TURN = 64
+JOINED_TIMES_MAX = 16_384
+"""Different times in a row of one joined chunk: their blocks have an index of 0.9 MB."""
+_FULL_CHUNK_BLOCKS = 2_048
+"""A chunk of so many blocks is not joined again: with others like it the chunks would hardly become fewer."""
+_BLOCK_BYTES_MIN = BLOCK_ENTRY_BYTES + BLOCK_CHECKSUM_BYTES + 1
+"""Of an image, for each block."""
 _COLD_CHUNKS_MIN = 2
 _COLD_GROWTH_MIN = 1.5
 
@@ -179,11 +192,29 @@ class Compactor:
         entries = [LayoutEntry.decode(end_offset_of(key), one) for key, one in page if one]
         cold = candidate.cold
         windows = windows_to_join(entries, self._settings, cold=cold)
+        full = [entry for window in windows for entry in window if await self._is_full(entry)]
+        if full:
+            windows = [
+                window
+                for stretch in _stretches_between(entries, full)
+                for window in windows_to_join(stretch, self._settings, cold=cold)
+            ]
         if cold:
             windows += await self._to_recompress(entries, windows)
         jobs = [_JoinJob(segment_id, window, cold) for window in windows]
         rest = None if following is None else _candidate_from(candidate, end_offset_of(following))
         return sorted(jobs, key=lambda job: job.entries[0].start_offset), rest
+
+    async def _is_full(self, entry: LayoutEntry) -> bool:
+        """Whether its chunk has as many blocks as one should. Its index is read only if its size allows so many."""
+        if entry.size < _FULL_CHUNK_BLOCKS * _BLOCK_BYTES_MIN:
+            return False
+        try:
+            index = await self._components.chunk_reader.index(entry)
+        except (CorruptedDataError, ObjectNotFoundError):
+            # Whoever joins it sees the same, and says so.
+            return False
+        return len(index.entries) >= _FULL_CHUNK_BLOCKS
 
     async def _to_recompress(
         self, entries: Sequence[LayoutEntry], windows: Sequence[Sequence[LayoutEntry]]
@@ -358,19 +389,37 @@ def windows_to_join(
     return windows
 
 
+def _stretches_between(
+    entries: Sequence[LayoutEntry], walls: Sequence[LayoutEntry]
+) -> list[Sequence[LayoutEntry]]:
+    """The entries without the walls, neighbours that no wall parts together."""
+    parting = {entry.end_offset for entry in walls}
+    stretches: list[list[LayoutEntry]] = [[]]
+    for entry in entries:
+        if entry.end_offset in parting:
+            stretches.append([])
+        else:
+            stretches[-1].append(entry)
+    return [stretch for stretch in stretches if stretch]
+
+
 def join_blocks(
     offset: int, blocks: Iterable[Block], *, chunk_bytes_max: int, compression: Compression
 ) -> list[NewChunk]:
     """Chunks of neighbouring blocks from `offset` on, each with the checksum of what was read. O(bytes)."""
     chunks: list[NewChunk] = []
+    times = 0
     for content, events in blocks:
         chunk = chunks[-1] if chunks else None
+        if chunk is not None:
+            times += lowest_time_of(chunk.events[-1]) != lowest_time_of(events)
         if (
             chunk is None
             or chunk.length + len(content) > chunk_bytes_max
+            or times >= JOINED_TIMES_MAX
             or (chunk.events[-1] is None) != (events is None)
         ):
-            chunk = NewChunk(offset, compression=compression, crc32=0)
+            chunk, times = NewChunk(offset, compression=compression, crc32=0), 0
             chunks.append(chunk)
         chunk.runs.append(content)
         chunk.events.append(events)

@@ -70,6 +70,11 @@ class NewChunk:
     crc32: int | None = None
     """Of the bytes as they were read. If given, the encoded image is decoded and compared before it is stored."""
 
+    @property
+    def replaces_others(self) -> bool:
+        """Whether its bytes were read from chunks that were published, each run a block of them."""
+        return self.crc32 is not None
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedChunk:
@@ -279,6 +284,7 @@ def _encode_pack(
             compression=compression if chunk.compression is None else chunk.compression,
             created_ms=created_ms,
             events=chunk.events if any(chunk.events) else None,
+            joins_times=not chunk.replaces_others,
         )
         assert encoded.uncompressed_length == chunk.length, (
             f"chunk lost bytes encoded={encoded.uncompressed_length} length={chunk.length}"

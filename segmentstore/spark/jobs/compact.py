@@ -455,6 +455,7 @@ def encoded_object(
             compression=Compression.ZSTD,
             created_ms=task.created_ms,
             events=chunk.events if any(chunk.events) else None,
+            joins_times=False,
         )
         image = b"".join(encoded.buffers)
         _require_same_bytes(chunk, encoded, image)

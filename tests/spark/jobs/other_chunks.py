@@ -33,7 +33,9 @@ def swap_all(store: GeneratedStore, name: str) -> None:
                 )
             )
         (key,) = owner.reserve_object_keys(1)
-        encoded = encode_chunk(start_offset=0, runs=runs, created_ms=5, events=events)
+        encoded = encode_chunk(
+            start_offset=0, runs=runs, created_ms=5, events=events, joins_times=False
+        )
         await owner.upload_reserved(key, b"".join(encoded.buffers))
         new = ProposedImage(0, encoded.end_offset, key, 0, encoded.size, encoded.file_crc32)
         await owner.propose_swap(SwapProposal(segment_id, old, [new]))

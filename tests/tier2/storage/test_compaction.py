@@ -12,6 +12,7 @@ from segmentstore.contracts.storage import (
     DataPiece,
     MergePiece,
     Publication,
+    RunEvents,
     SegmentPublication,
 )
 from tests.contracts.storage_publications import change, data, merge, read_all, round_of
@@ -20,6 +21,7 @@ from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
 from tier2.format.chunk_format import Compression
+from tier2.maintenance import compaction
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.offline.verify import verify_container
 from tier2.store_reader import ContainerReader
@@ -275,6 +277,10 @@ async def test_h76_joined_blocks_know_what_their_parts_knew(
     length = 0
     for number in range(4):
         runs = [b"e" * 30, b"f" * 70]
+        # Two publications of one time each: only these may share a block.
+        said = [
+            RunEvents(2 * number + row, 1000 + number // 2, 2000 + number + row) for row in range(2)
+        ]
         await owner.publish(
             rounds(
                 change(
@@ -282,7 +288,7 @@ async def test_h76_joined_blocks_know_what_their_parts_knew(
                     "a",
                     length=length + 100,
                     sequence_number=number + 1,
-                    pieces=[DataPiece(length, runs, [event(2 * number), event(2 * number + 1)])],
+                    pieces=[DataPiece(length, runs, said)],
                 )
             )
         )
@@ -313,10 +319,47 @@ async def test_h76_joined_blocks_know_what_their_parts_knew(
     before = await blocks_of(owner, 1, 0, 456)
     await settle(owner)
     after = await blocks_of(owner, 1, 0, 456)
-    assert known(after) == [(0, 400, 0, 0), (400, 6, None, -1), (406, 50, 406, 8)]
-    described = [block for block in before if block.events_known and block.offset < 400]
-    assert after[0].lowest_time_ms == min(block.lowest_time_ms for block in described)
-    assert after[0].highest_time_ms == max(block.highest_time_ms for block in described)
+    assert known(after) == [
+        (0, 200, 0, 0),
+        (200, 200, 200, 4),
+        (400, 6, None, -1),
+        (406, 50, 406, 8),
+    ]
+    assert [(block.lowest_time_ms, block.highest_time_ms) for block in after[:2]] == [
+        (1000, 2002),
+        (1001, 2004),
+    ]
+    assert [block.lowest_time_ms for block in before[:4]] == [1000, 1000, 1001, 1001]
+    await verified(store)
+
+
+async def test_a_chunk_with_a_block_for_each_of_many_times_is_bounded_and_not_joined_again(
+    store: FaultyStore, backing: ObjectStoreBacking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "JOINED_TIMES_MAX", 16)
+    monkeypatch.setattr(compaction, "_FULL_CHUNK_BLOCKS", 8)
+    owner = await ObjectStoreBacking(store, COLD).claimed(1)
+    content = b""
+    for number in range(100):
+        run = b"%04d" % number * 25
+        piece = DataPiece(len(content), [run], [RunEvents(number, 1000 + number, 1000 + number)])
+        content += run
+        await owner.publish(
+            rounds(
+                change(
+                    1,
+                    "a",
+                    length=len(content),
+                    sequence_number=number + 1,
+                    pieces=[piece],
+                )
+            )
+        )
+    await settle(owner)
+    assert 100 // 16 <= await chunks_of(owner, 1, len(content)) <= 100 // 8
+    blocks = await blocks_of(owner, 1, 0, len(content))
+    assert [block.lowest_time_ms for block in blocks] == list(range(1000, 1100))
+    assert await read_all(owner, 1, 0, len(content)) == content
     await verified(store)
 
 

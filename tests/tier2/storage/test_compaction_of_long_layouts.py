@@ -43,7 +43,7 @@ async def test_a_layout_of_many_pages_is_joined_in_one_life() -> None:
     assert await read_all(owner, 1, 0, len(content)) == content
 
 
-async def test_h76_joined_blocks_of_which_one_has_no_times_have_none() -> None:
+async def test_h76_a_block_without_times_is_not_joined_with_one_that_has_some() -> None:
     store = FaultyStore(MemoryObjectStore())
     owner = await ObjectStoreBacking(store, replace(SMALL, cold_seconds=0.0)).claimed(1)
     dated = DataPiece(0, [b"e" * 100], [RunEvents(0, 1_000, 2_000)])
@@ -59,6 +59,12 @@ async def test_h76_joined_blocks_of_which_one_has_no_times_have_none() -> None:
         )
     )
     await settle(owner)
-    (block,) = await blocks_of(owner, 1, 0, 200)
-    assert (block.length, block.event_number, block.events_known) == (200, 0, True)
-    assert (block.lowest_time_ms, block.highest_time_ms) == (0, 0)
+    blocks = await blocks_of(owner, 1, 0, 200)
+    assert [(block.length, block.event_number, block.events_known) for block in blocks] == [
+        (100, 0, True),
+        (100, 1, True),
+    ]
+    assert [(block.lowest_time_ms, block.highest_time_ms) for block in blocks] == [
+        (1_000, 2_000),
+        (0, 0),
+    ]

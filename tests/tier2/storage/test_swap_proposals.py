@@ -262,3 +262,21 @@ async def test_h9_keys_are_bounded_and_a_zombie_swaps_nothing(
     with pytest.raises(SwapRefusedError, match="no such object key"):
         await owner.propose_swap(proposal)
     assert await read_all(owner, 1, 0, len(content)) == content
+
+
+async def test_h9_a_block_may_not_join_blocks_of_different_times(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    for number in range(2):
+        piece = DataPiece(900 * number, [b"e" * 900], [event(number)])
+        length = 900 * (number + 1)
+        await owner.publish(
+            rounds(change(1, "a", length=length, sequence_number=number + 1, pieces=[piece]))
+        )
+    low, high = await blocks_of(owner, 1, 0, 1800)
+    joined = EventInformation(0, 0, low.lowest_time_ms, low.highest_time_ms)
+    assert high.lowest_time_ms > low.lowest_time_ms
+    new = await upload(owner, store, 0, [b"e" * 1800], [joined])
+    with pytest.raises(SwapRefusedError, match="joins events of different times"):
+        await owner.propose_swap(SwapProposal(SegmentId(1), await chunks(owner), [new]))
