@@ -8,8 +8,11 @@
 | segment_id | bigint | id of the segment in its stream; null for a segment that is no stream's | |
 | offset | bigint | of the event's first byte (its header) in the segment | |
 | event_number | bigint | from the segment's start over its whole life; null where nobody counted | |
-| timestamp | timestamp, UTC | lower bound of the append time: that of its block, or of the last with one | its own |
+| timestamp | timestamp, UTC | lower bound of the append time, see below | its own |
 | headers | array of (name, value) | null | headers of the record |
+
+The time of an event is that of the block in which it begins, or else of the last block before it that has one.
+For an event that only the service has, that is the last block in Tier 2. The time of a block in Tier 2 does not change.
 
 Content `bytes` (one segment without events) has blocks instead of events: see BYTES_COLUMNS.
 

@@ -186,8 +186,10 @@ def publication(sequence: SequenceNumber, *segments: SegmentPublication) -> Publ
     return Publication(segments, SegmentId(9), sequence)
 
 
-async def event_segment(settings: StorageSettings = SETTINGS, name: str = NAME) -> EventSegment:
-    store = CountingStore()
+async def event_segment(
+    settings: StorageSettings = SETTINGS, name: str = NAME, store: CountingStore | None = None
+) -> EventSegment:
+    store = store or CountingStore()
     owner = TieredStorage(
         object_store=store,
         store_id=b"\x01" * 16,

@@ -39,7 +39,7 @@ def found(blocks: int) -> Found:
         lowest_time_ms=0,
         highest_time_ms=0,
     )
-    return [block] * blocks, 100
+    return Found(blocks=[block] * blocks, published_end=100, start=0, end=100)
 
 
 def test_what_was_found_is_found_again_below_the_same_root() -> None:

@@ -1,6 +1,7 @@
 from datetime import UTC, datetime
 
 from pyspark.sql.datasource import (
+    EqualNullSafe,
     EqualTo,
     Filter,
     GreaterThan,
@@ -37,5 +38,7 @@ def test_other_filters_say_nothing() -> None:
         EqualTo(("headers", "name"), "x"),
         EqualTo(("offset",), None),
         In(("offset",), (None,)),
+        EqualNullSafe(("segment_id",), None),
+        EqualNullSafe(("timestamp",), None),
     ]
     assert bounds_of(filters) == NO_BOUNDS

@@ -4,8 +4,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
 from segmentstore.spark.options import Content, SourceOptions, parse_options
+from segmentstore.spark.scan import scan_planner
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import SegmentRange
 from segmentstore.spark.scan.scan_planner import (
@@ -16,6 +18,7 @@ from segmentstore.spark.scan.scan_planner import (
     planned_ranges,
     split_ranges,
 )
+from segmentstore.spark.streams.segment_graph import StreamMetadata
 from segmentstore.spark.streams.stream_source import StreamSource, tier2_segment_metadata
 from tests.spark.event_segment import (
     NAME,
@@ -23,11 +26,19 @@ from tests.spark.event_segment import (
     START_MS,
     EventSegment,
     event_segment,
+    frame,
     reading,
     rows_of,
 )
+from tests.spark.stream_history import Reads, begin_history
 
 MANY = 10_000
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that sees less than it is asked for waits for volumes that are late; here nothing is late."""
+    monkeypatch.setattr(scan_planner, "OPEN_PAUSE_SECONDS", 0.0)
 
 
 async def plan(
@@ -161,3 +172,70 @@ async def test_what_tier2_does_not_hold_yet_is_a_tail() -> None:
         ("BlockRange", 0, published.end_offset),
         ("TailRange", published.end_offset, published.end_offset + 50),
     ]
+
+
+@pytest.mark.parametrize("end", ["latest", '{"0": 100}'])
+async def test_a_start_behind_the_tail_is_loss_or_has_no_rows(end: str) -> None:
+    segment = await event_segment()
+    await segment.append([b"%d" % number for number in range(10)])
+    words = {"startingOffsets": '{"0": 120}', "endingOffsets": end}
+    with pytest.raises(DataLossError, match=r"asked=\[120, .* tail=90"):
+        await plan(segment, words)
+    assert await plan(segment, words | {"failOnDataLoss": "false"}) == []
+    assert await plan(segment, {"startingOffsets": '{"0": 90}'}) == []
+
+
+async def test_a_position_that_volumes_show_a_little_late_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segment = await event_segment()
+    await segment.append([b"first"])
+    options = parse_options({"tier2": "x", "segment": NAME, "startingOffsets": '{"0": 26}'})
+    source = await source_of(segment, options)
+    looks = 0
+
+    async def look(name: str) -> StreamMetadata:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await segment.append([b"later"] * 2)
+        assert source.view is not None
+        await source.view.refresh()
+        return await tier2_segment_metadata(source.view, name)
+
+    monkeypatch.setattr(source, "segment_metadata_of", look)
+    (part,) = await plan_scan(source, options, NO_BOUNDS)
+    assert (part.start, part.end) == (26, 39)
+
+
+async def test_bounds_on_offsets_leave_blocks_of_bytes_as_they_are() -> None:
+    segment = await event_segment()
+    await segment.append_bytes(b"0123456789" * 10)
+    for bounds in (NO_BOUNDS, PushedBounds(lowest_offset=0, highest_offset=0)):
+        parts = await plan(segment, {"content": "bytes"}, bounds)
+        assert [(part.start, part.end) for part in parts] == [(0, 100)]
+
+
+INNER = frame(b"FAKE")
+"""An event that nobody wrote, inside of one that somebody did."""
+EVENTS = [INNER, INNER, b"plain text", b"last"]
+
+
+@pytest.mark.parametrize("reader", ["python", "java"])
+@pytest.mark.parametrize("with_tier2", [True, False], ids=["before a flush", "without Tier 2"])
+@pytest.mark.parametrize("least", [28, 41])
+async def test_events_that_only_the_service_has_are_found_from_inside_of_an_event(
+    reader: str, with_tier2: bool, least: int
+) -> None:
+    history = await begin_history()
+    history.write(EVENTS)
+    words = {"content": "raw", "columns": "offset,value"}
+    expected = [(start, history.event_at(start)) for start in history.starts if start >= least]
+    ways: list[tuple[int | None, list[Filter]]] = [
+        (None, [GreaterThanOrEqual(("offset",), least)]),
+        (least, []),
+    ]
+    for start, filters in ways:
+        more = {} if start is None else {"startingOffsets": f'{{"0": {start}}}'}
+        rows = await Reads(history, words | more, with_tier2=with_tier2).rows(reader, filters)
+        assert [(row["offset"], row["value"]) for row in rows] == expected

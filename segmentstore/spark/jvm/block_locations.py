@@ -1,7 +1,7 @@
 """Ranges with the blocks that their reader needs, and where these lie: for the Java reader, which knows no layouts.
 
-- `RangeResolver` looks the blocks of a range up, and leaves out those outside of the bounds of time that
-  Spark's filters gave (`_is_before_times`, `_is_behind_times`).
+- `RangeResolver` looks the blocks of a range up, and leaves out those on both sides that lie outside of the bounds of
+  time that Spark's filters gave (`_blocks_of_range`).
 - `ResolvedBlockCache` keeps what it found, for a process that is asked about the same stream again and again. Reading
   indexes and making values of their entries is most of what a plan costs, and between two looks at a stream its
   manifest has often not changed.
@@ -14,7 +14,10 @@
 Invariants:
 
 - The first block is one in which an event is known to begin at or before the start of the range, or the first one
-  behind it if there is none; a reader that walks from there meets every event of the range.
+  behind it if there is none; a reader that walks from there meets every event of the range that has a wanted time.
+  Blocks follow each other without a gap.
+- A block without a time of its own has that of the last one before it with one, as in scan/block_reader.py.
+- A range of which something is gone is loss, also if all of it is.
 - The blocks go on behind the range until another event begins, so that the last event of the range ends in them.
 - What Tier 2 does not hold yet are blocks of no object; the reader asks the service for their bytes.
 - A version of a manifest says what its container holds for ever, so what was found below one is true of that one: a
@@ -29,7 +32,7 @@ import asyncio
 import base64
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -40,6 +43,7 @@ from segmentstore.contracts.errors import ObjectNotFoundError, SegmentTruncatedE
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.runtime.files import FileSystem
 from segmentstore.spark.options import Content
+from segmentstore.spark.scan.block_reader import BlockPruning, time_before
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockLocation, BlockRange, SegmentRange
 from segmentstore.spark.scan.range_reader import number_at_head
@@ -69,8 +73,19 @@ _UNKNOWN_NUMBER: Final = -1
 """Number of an event that nobody counted."""
 _NUMBER_TO_COUNT_BACK: Final = -2
 """Number of the first event of a segment, where it is still to be found out."""
-Found = tuple[Sequence[BlockLocation], int]
-"""The blocks of a range, and where Tier 2 ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What Tier 2 holds of a range."""
+
+    blocks: Sequence[BlockLocation] = ()
+    published_end: int = 0
+    """Where Tier 2 ends."""
+    start: int
+    """The range's, or the head of the segment if that lies behind it."""
+    end: int
+    """No event of the range is wanted that begins there or behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +115,13 @@ class ResolvedBlockCache:
     def keep(self, manifest: Manifest, part: SegmentRange, found: Found) -> None:
         """`found` is all that is below this manifest."""
         key = _cache_key(manifest, part)
-        if key in self._found or len(found[0]) > self._blocks_max:
+        if key in self._found or len(found.blocks) > self._blocks_max:
             return
         self._found[key] = found
-        self._count += len(found[0])
+        self._count += len(found.blocks)
         while self._count > self._blocks_max:
-            _, (blocks, _) = self._found.popitem(last=False)
-            self._count -= len(blocks)
+            _, gone = self._found.popitem(last=False)
+            self._count -= len(gone.blocks)
 
 
 def _cache_key(manifest: Manifest, part: SegmentRange) -> tuple[object, ...]:
@@ -134,13 +149,13 @@ class RangeResolver:
 
     async def place(self, part: SegmentRange) -> BlockRange | None:
         """The range with its blocks; None if nothing of it is left. Raises DataLossError, StorageError."""
-        found, end = await self._seen(part)
-        blocks = [*found, *self._served(part, found, end)] if self._asks_service else list(found)
-        start = max(part.start, blocks[0].offset) if blocks else part.start
-        if not blocks or start >= part.end:
-            return None
+        found = await self._seen(part)
+        blocks = [*found.blocks, *(self._served(part, found) if self._asks_service else ())]
+        start = max(found.start, blocks[0].offset) if blocks else found.start
         # What is not there was left out with a warning: a reader must not wait for it.
-        part_end = min(part.end, blocks[-1].offset + blocks[-1].length)
+        end = min(found.end, blocks[-1].offset + blocks[-1].length) if blocks else found.end
+        if not blocks or start >= end:
+            return None
         return BlockRange(
             scope=part.scope,
             stream=part.stream,
@@ -148,8 +163,9 @@ class RangeResolver:
             segment_name=part.segment_name,
             container_id=part.container_id,
             start=start,
-            end=part_end,
+            end=end,
             content=part.content,
+            walk_from=part.walk_from,
             blocks=tuple(blocks),
         )
 
@@ -157,39 +173,47 @@ class RangeResolver:
         """As _published, once this process sees as much as the plan did."""
         attempts = 1
         while True:
-            found, end = await self._published(part)
-            if end >= part.end or self._asks_service:
-                return found, end
+            found = await self._published(part)
+            if found.published_end >= part.end or self._asks_service:
+                return found
             if self._view is None or attempts == OPEN_ATTEMPTS:
-                self._lose(part, head=part.start, tail=end)
-                return found, end
+                self._lose(part, head=found.start, tail=found.published_end)
+                return found
             # Volumes are seen up to a second late.
             attempts += 1
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
             await self._view.refresh()
 
     async def _published(self, part: SegmentRange) -> Found:
-        """The blocks in Tier 2, and where Tier 2 ends."""
+        """What Tier 2 has. Raises DataLossError for what is gone."""
         view = self._view
+        nothing = Found(start=part.start, end=part.end)
         if view is None:
-            return [], 0
+            return nothing
         container = await view.container(view.container_id(part.segment_name))
         if container is None:
-            return [], 0
+            return nothing
         manifest = container.manifest
         kept = self._placed.get(manifest, part)
         if kept is not None:
             return kept
         record = await container.find(part.segment_name)
-        if record is None or record.length <= record.start_offset:
-            return [], 0 if record is None else record.length
+        if record is None:
+            return nothing
         start = part.start
+        # Compared before anything else: where all of the range is gone nothing is left to be compared.
         if start < record.start_offset:
             self._lose(part, head=record.start_offset, tail=record.length)
             start = record.start_offset
+        if record.length <= record.start_offset:
+            return replace(nothing, start=start, published_end=record.length)
         try:
-            async with aclosing(_blocks_of_range(container, record, part, start)) as blocks:
-                found = [block async for block in blocks]
+            end = part.end
+            if part.content == Content.BYTES:
+                found = list(await _blocks_of_bytes(container, record, part, start))
+            else:
+                blocks, end = await _blocks_of_range(container, record, part, start)
+                found = list(blocks)
             if found and found[0].event_number == _NUMBER_TO_COUNT_BACK:
                 number = await number_at_head(
                     view, container, record, part=part, executor=self._executor
@@ -197,20 +221,33 @@ class RangeResolver:
                 number = _UNKNOWN_NUMBER if number is None else number
                 found[0] = replace(found[0], event_number=number)
             # What was lost is told each time, and the manifest may have moved on meanwhile.
+            whole = Found(blocks=found, published_end=record.length, start=start, end=end)
             if start == part.start and container.manifest == manifest:
-                self._placed.keep(manifest, part, (found, record.length))
-            return found, record.length
+                self._placed.keep(manifest, part, whole)
+            return whole
         except SegmentTruncatedError as error:
-            self._lose(part, head=error.start_offset, tail=record.length)
-            return await self._published(replace(part, start=error.start_offset))
+            if start < error.start_offset:
+                self._lose(part, head=error.start_offset, tail=record.length)
+            # Where the walk was to begin may be gone though the range is not.
+            await container.refresh()
+            return await self._published(replace(part, start=max(start, error.start_offset)))
 
-    def _served(
-        self, part: SegmentRange, published: Sequence[BlockLocation], published_end: int
-    ) -> list[BlockLocation]:
-        first = max(part.start, published_end) if not published else published_end
+    def _served(self, part: SegmentRange, found: Found) -> list[BlockLocation]:
+        """What the service alone has, from where Tier 2 ends, or from where the plan knows that an event begins."""
+        is_bytes = part.content == Content.BYTES
+        published = found.blocks
+        if found.published_end >= part.end:
+            return []
+        if published:
+            first = found.published_end
+        else:
+            # A head that moved behind where the walk was to begin is where an event begins, too.
+            first = found.start if is_bytes or found.start > part.start else part.walk_start
+            first = max(first, found.published_end)
+        time_ms = published[-1].lowest_time_ms if published and not is_bytes else 0
         blocks: list[BlockLocation] = []
         for offset in range(first, part.end, _SERVED_BYTES):
-            is_first = not published and offset == first
+            is_first = not published and offset == first and not is_bytes
             blocks.append(
                 BlockLocation(
                     object_key="",
@@ -222,7 +259,7 @@ class RangeResolver:
                     first_event_offset=offset if is_first else None,
                     event_number=0 if is_first and offset == 0 else _UNKNOWN_NUMBER,
                     events_known=is_first,
-                    lowest_time_ms=0,
+                    lowest_time_ms=time_ms,
                     highest_time_ms=0,
                 )
             )
@@ -239,48 +276,66 @@ class RangeResolver:
 
 async def _blocks_of_range(
     container: ContainerReader, record: SegmentRecord, part: SegmentRange, start: int
-) -> AsyncGenerator[BlockLocation, None]:
-    """From where an event is known to begin, until all events of the range have ended."""
-    is_bytes = part.content == Content.BYTES
-    if start >= record.length and not is_bytes:
+) -> tuple[Sequence[BlockLocation], int]:
+    """From where an event is known to begin, until all wanted events have ended; and where no more wanted ones begin.
+
+    Blocks wholly outside of the bounds of time are left out on both sides. Between two others they stay: events of
+    different times lie in any order behind a merge, and a reader walks over neighbours alone.
+    """
+    if start >= record.length:
         start = record.length - 1
-    begin = start if is_bytes else await _beginning_of_events(container, record, start)
-    if begin >= record.length:
-        return
-    bounds = part if isinstance(part, BlockRange) else None
-    is_first = True
+    begin = await _beginning_of_events(container, record, start)
+    # The service has what follows: then no block is the last one.
+    bounds = part if isinstance(part, BlockRange) and part.end <= record.length else None
+    pruning = BlockPruning(
+        lowest_time_ms=bounds.lowest_time_ms if bounds is not None else None,
+        highest_time_ms=bounds.highest_time_ms if bounds is not None else None,
+        time_ms=await time_before(
+            container, record.segment_id, begin, head=record.start_offset, end=record.length
+        ),
+    )
+    found: list[BlockLocation] = []
+    kept, wanted_end = 0, part.end
     async with aclosing(
         container.list_blocks(record.segment_id, begin, record.length)
     ) as stored_blocks:
         async for stored in stored_blocks:
-            block = _location_of(stored)
-            if is_first and not is_bytes:
-                if bounds is not None and _is_before_times(stored, bounds):
-                    continue
-                if not stored.events_known and stored.offset <= record.start_offset:
-                    # Nobody said where events lie: one begins where the segment does.
-                    block = replace(
-                        block,
-                        first_event_offset=record.start_offset,
-                        event_number=_NUMBER_TO_COUNT_BACK,
-                    )
-                elif stored.first_event_offset is None:
-                    continue
-            is_last = is_bytes or stored.first_event_offset is not None
-            if (
-                not is_first
-                and is_last
-                and (
-                    stored.offset >= part.end
-                    or (bounds is not None and _is_behind_times(stored, bounds))
+            is_behind = stored.offset >= part.end and stored.first_event_offset is not None
+            if found and is_behind and stored.begins_on_event:
+                break
+            is_wanted = pruning.admits(stored, goes_on_at=begin)
+            if not found and not is_wanted:
+                continue
+            block = replace(_location_of(stored), lowest_time_ms=pruning.time_ms)
+            if not found and not stored.events_known and stored.offset <= record.start_offset:
+                # Nobody said where events lie: one begins where the segment does.
+                block = replace(
+                    block,
+                    first_event_offset=record.start_offset,
+                    event_number=_NUMBER_TO_COUNT_BACK,
                 )
-            ):
+            elif not found and stored.first_event_offset is None:
+                continue
+            found.append(block)
+            if is_wanted:
+                kept = len(found)
+                if pruning.is_within(stored):
+                    wanted_end = min(part.end, stored.offset + stored.length)
+            if is_behind:
                 # An event that began before may still end in this block.
-                if not is_bytes and not stored.begins_on_event:
-                    yield block
-                return
-            is_first = False
-            yield block
+                break
+    return found[:kept], wanted_end if bounds is not None else part.end
+
+
+async def _blocks_of_bytes(
+    container: ContainerReader, record: SegmentRecord, part: SegmentRange, start: int
+) -> Sequence[BlockLocation]:
+    """All that hold bytes of the range."""
+    end = min(part.end, record.length)
+    if start >= end:
+        return []
+    async with aclosing(container.list_blocks(record.segment_id, start, end)) as stored_blocks:
+        return [_location_of(stored) async for stored in stored_blocks]
 
 
 async def _beginning_of_events(
@@ -299,18 +354,6 @@ async def _beginning_of_events(
         if block.offset <= record.start_offset:
             return record.start_offset
         offset = block.offset - 1
-
-
-def _is_before_times(block: StoredBlock, part: BlockRange) -> bool:
-    """All of its events are older than what is asked for."""
-    lowest = part.lowest_time_ms
-    return lowest is not None and block.times_known and block.highest_time_ms < lowest
-
-
-def _is_behind_times(block: StoredBlock, part: BlockRange) -> bool:
-    """All of its events are newer than what is asked for."""
-    highest = part.highest_time_ms
-    return highest is not None and block.times_known and block.lowest_time_ms > highest
 
 
 def _location_of(block: StoredBlock) -> BlockLocation:

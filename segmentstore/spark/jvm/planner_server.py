@@ -21,6 +21,7 @@ timestamp in microseconds; =, <, <=, >, >= or in. A place is one of block_locati
     segment                      its qualified name
     content                      raw, record or bytes
     start, end                   the events that begin in [start, end) are asked for
+    walk_from                    where an event begins, at or before `start`
     blocks                       null: ask `resolve`; otherwise nine numbers for each block, one behind the other:
                                    number of its place, position there, stored length, compression, offset in the
                                    segment, uncompressed length, offset of the first event that begins in it (or null),
@@ -230,6 +231,7 @@ def _exported_range(
         "content": part.content,
         "start": part.start,
         "end": part.end,
+        "walk_from": part.walk_start,
         "container_id": part.container_id,
         "blocks": blocks,
     }

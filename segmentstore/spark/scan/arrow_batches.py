@@ -7,10 +7,11 @@ Invariants of events (`EventBatchBuilder`):
 - Walking begins only where an event is known to begin; where the bytes stop being events it raises, and never guesses.
 - A block says the number of its first event, and the others are counted from there on, through blocks that say nothing
   as well. A time is that of the block in which the event begins, or of the last one before that has one.
-- One buffer holds what is being parsed: what was added since the last incomplete event.
+- One buffer holds what is being parsed: what was added since the last incomplete event. It is parsed before anything
+  that does not follow it is looked at.
 
-Invariant of bytes (`ByteBatchBuilder`): the rows of a range are its bytes [start, end), each once and in order; small
-blocks share a row.
+Invariant of bytes (`ByteBatchBuilder`): a row is what a block has of [start, end), at its own offset, whatever blocks
+were left out before it.
 """
 
 from collections.abc import Sequence
@@ -83,13 +84,27 @@ class EventBatchBuilder:
 
     def add(self, blocks: Sequence[Block]) -> list[pa.RecordBatch]:
         """The events that became whole, usually as one batch. Raises CorruptedDataError."""
+        batches: list[pa.RecordBatch] = []
         for block in blocks:
+            expected = self._next_offset
+            if expected is not None and block.facts.offset > expected:
+                # Blocks were left out in between. What is here is forgotten next, so its events come out now.
+                batches += self._parse_if_whole()
+            if self.is_done:
+                return batches
             self._add(block)
+        return batches + self._parse_if_whole()
+
+    def _parse_if_whole(self) -> list[pa.RecordBatch]:
         if self.is_done or self._piece_bytes < max(self._needed, EVENT_HEADER_BYTES):
             return []
         return self._parse()
 
     def _add(self, block: Block) -> None:
+        if block.facts.lowest_time_ms:
+            self._time_ms = block.facts.lowest_time_ms
+        elif self._time_ms:
+            block = replace(block, facts=replace(block.facts, lowest_time_ms=self._time_ms))
         expected = self._next_offset
         if expected is not None and block.facts.offset < expected:
             # Chunks were joined while they were read: blocks begin elsewhere now.
@@ -135,21 +150,24 @@ class EventBatchBuilder:
             )
             for row in range(first, last, ROWS_MAX)
         ]
-        self._keep_rest(content, base, walked.rest)
+        self._keep_rest(pieces, content, base, walked.rest)
         self._needed = walked.rest_bytes
         self.is_done = base + walked.rest >= self._part.end
         return batches
 
-    def _keep_rest(self, content: BufferView, base: int, rest: int) -> None:
-        """Keep the incomplete event, as a block of its own."""
+    def _keep_rest(
+        self, pieces: Sequence[Block], content: BufferView, base: int, rest: int
+    ) -> None:
+        """Keep the incomplete event, as a block of its own with the time of the one in which it begins."""
         if rest == len(content):
             self._pieces, self._piece_bytes = [], 0
             return
+        begun = next(piece for piece in pieces if base + rest < piece.end_offset)
         facts = BlockInfo(
             offset=base + rest,
             first_event_offset=base + rest,
             event_number=self._number,
-            lowest_time_ms=self._time_ms,
+            lowest_time_ms=begun.facts.lowest_time_ms,
         )
         kept = memoryview(content)[rest:]
         self._pieces, self._piece_bytes = [Block(facts, kept)], len(kept)
@@ -164,7 +182,6 @@ class EventBatchBuilder:
         rows = [*np.searchsorted(starts, bounds).tolist(), len(starts)]
         for piece, row, row_end in zip(pieces, rows[:-1], rows[1:], strict=True):
             facts = piece.facts
-            self._time_ms = facts.lowest_time_ms or self._time_ms
             if facts.first_event_offset is not None:
                 if facts.event_number is not None:
                     self._number = facts.event_number
@@ -173,7 +190,7 @@ class EventBatchBuilder:
                         f"an event is expected elsewhere segment={self._part.segment_name!r}"
                         f" expected={facts.first_event_offset} found={base + int(starts[row])}"
                     )
-            times[row:row_end] = self._time_ms
+            times[row:row_end] = facts.lowest_time_ms
             if self._number is not None:
                 following = self._number + row_end - row
                 numbers[row:row_end] = np.arange(self._number, following)
@@ -289,25 +306,30 @@ class ByteBatchBuilder:
         self._next_offset = max(self._next_offset, offset)
 
     def add(self, blocks: Sequence[Block]) -> list[pa.RecordBatch]:
-        """The part of the blocks that belongs to the range, as one row."""
-        start = self._next_offset
-        pieces = [
-            memoryview(block.content)[
-                max(0, start - block.facts.offset) : max(0, self._part.end - block.facts.offset)
-            ]
-            for block in blocks
-        ]
-        content = b"".join(pieces)
-        if not content:
-            return []
-        self._next_offset = start + len(content)
+        """What the blocks have of the range that did not come out yet: a row for each block."""
+        offsets: list[int] = []
+        contents: list[bytes] = []
+        times: list[int | None] = []
+        for block in blocks:
+            start = max(self._next_offset, block.facts.offset)
+            end = min(self._part.end, block.end_offset)
+            if start >= end:
+                continue
+            self._next_offset = end
+            time_ms = block.facts.lowest_time_ms
+            offsets.append(start)
+            contents.append(
+                bytes(block.content[start - block.facts.offset : end - block.facts.offset])
+            )
+            times.append(time_ms * 1000 if time_ms else None)
         self.is_done = self._next_offset >= self._part.end
-        time_ms = blocks[0].facts.lowest_time_ms
+        if not offsets:
+            return []
         values = {
-            "segment": self._part.segment_name,
-            "offset": start,
-            "bytes": content,
-            "timestamp": time_ms * 1000 if time_ms else None,
+            "segment": [self._part.segment_name] * len(offsets),
+            "offset": offsets,
+            "bytes": contents,
+            "timestamp": times,
         }
-        arrays = [pa.array([values[name]], arrow_type(name)) for name in self._columns]
+        arrays = [pa.array(values[name], arrow_type(name)) for name in self._columns]
         return [pa.RecordBatch.from_arrays(arrays, schema=self._schema)]

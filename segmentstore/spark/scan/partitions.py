@@ -6,6 +6,8 @@ Invariants:
 - Offsets are the contract: which objects hold them is looked up when they are read, since compaction may have replaced
   whatever was there before (H8). `blocks` is a hint that is filled only for readers that cannot look it up.
 - Ranges of one plan do not overlap, and leave nothing out.
+- `start` is any offset: a filter or a user may have named it. Where Tier 2 does not say where the event around it
+  begins, whoever reads walks from `walk_from`, and leaves out what begins before `start`.
 """
 
 from dataclasses import dataclass
@@ -56,11 +58,18 @@ class SegmentRange(InputPartition):
     """Exclusive."""
     content: str = "raw"
     """raw, record or bytes: see Content in options.py, where `auto` was decided by the stream."""
+    walk_from: int | None = None
+    """An event begins there, at or before `start`; None: at `start` itself."""
 
     @property
     def length(self) -> int:
         """Bytes of the segment in the range."""
         return self.end - self.start
+
+    @property
+    def walk_start(self) -> int:
+        """Where an event is known to begin, at or before `start`."""
+        return self.start if self.walk_from is None else self.walk_from
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ not recorded where events lie. What follows it knows its number, or else the seg
 
 Invariants:
 
-- Parsing begins at the last offset at or before the start where an event is known to begin; where none is known, at the
-  beginning of the segment.
+- Parsing begins at the last offset at or before the start where an event is known to begin: by Tier 2, or else by the
+  plan (`walk_start`). Where Tier 2 has bytes and knows of none, it begins at the head of the segment.
 - What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the first event behind.
 - An event of which the end is nowhere is no event yet: it is left out, and a later plan has it.
 - The number of an event that was never counted is None, never a guess.
@@ -132,7 +132,7 @@ class RangeReader:
         else:
             self._batches = EventBatchBuilder(part, settings.columns)
         self._offset = part.start
-        """Where reading goes on."""
+        """Where reading goes on: every byte of the range before it was looked at."""
         self._head = self._tail = 0
         """Of the segment as it was seen last; 0 while nobody has seen it."""
 
@@ -146,6 +146,9 @@ class RangeReader:
                         yield batch
                     if self._batches.is_done:
                         return
+        if not self._batches.has_begun and self._offset == self._part.start:
+            # Tier 2 has nothing of it: only the plan says where an event begins.
+            self._offset = max(self._part.walk_start, self._head)
         is_read = self._offset >= self._part.end and not self._batches.has_rest
         if self._served is None or is_read:
             self._check_end()
@@ -199,6 +202,9 @@ class RangeReader:
             container=container,
             segment_id=record.segment_id,
             executor=self._executor,
+            carries_times_from=record.start_offset
+            if part.content != Content.BYTES and "timestamp" in self._settings.columns
+            else None,
         )
         times = (part.lowest_time_ms, part.highest_time_ms) if isinstance(part, BlockRange) else ()
         async with aclosing(blocks.read(offset, record.length, part.end, *times)) as groups:
@@ -231,10 +237,9 @@ class RangeReader:
         begins = not self._batches.has_begun
         while True:
             wanted = part.end - self._offset
+            size = min(wanted if wanted > 0 else _REST_READ_BYTES, _TAIL_READ_BYTES)
             try:
-                content = await segment.read(
-                    self._offset, min(wanted if wanted > 0 else _REST_READ_BYTES, _TAIL_READ_BYTES)
-                )
+                content = await self._read_served(segment, size)
             except SegmentTruncatedError as error:
                 self._skip_to(error.start_offset)
                 begins = True
@@ -256,9 +261,23 @@ class RangeReader:
             begins = False
             yield Block(facts, content)
 
+    async def _read_served(self, segment: "ByteSegment", size: int) -> bytes:
+        """Some bytes; of bytes without events as many as there are, so that the same rows come out each time."""
+        content = await segment.read(self._offset, size)
+        if self._part.content != Content.BYTES:
+            return content
+        pieces, length = [content], len(content)
+        while pieces[-1] and length < size:
+            pieces.append(await segment.read(self._offset + length, size - length))
+            length += len(pieces[-1])
+        return b"".join(pieces)
+
     def _skip_to(self, head: int) -> None:
-        self._lose(head=head, tail=max(head, self._tail))
-        self._offset = self._head = head
+        """The segment begins there now. Nothing is lost if that is not behind what is still to be read."""
+        if head > max(self._part.start, self._offset):
+            self._lose(head=head, tail=max(head, self._tail))
+        self._head = head
+        self._offset = max(self._offset, head)
         self._batches.skip_to(head)
 
     def _lose(self, *, head: int, tail: int) -> None:

@@ -10,6 +10,8 @@ Invariants:
 
 - A bound never leaves out a row that the filters would let through; everything is filtered again by Spark, so a bound
   that lets too much through is only slower.
+- Bounds on offsets hold for events alone: a row of bytes is a whole block, wherever it begins.
+- A range that a bound or a user begins inside of an event remembers where one is known to begin before it.
 - Filters on other columns, of other kinds or with other types of values say nothing here.
 - Nothing is listed and no block is read: a segment is cut where its chunks meet, by its layout alone. Only a chunk
   that is longer than a range may be is cut inside, where its index says that an event begins.
@@ -18,6 +20,7 @@ Invariants:
 - The ranges hold what was asked for, each byte once. What is not there is a DataLossError, or left out with a warning.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -42,7 +45,7 @@ from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange, TailRange
 from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 from segmentstore.spark.streams.stream_source import StreamSource, position_of
-from segmentstore.spark.tier2_access import Tier2Reader
+from segmentstore.spark.tier2_access import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS, Tier2Reader
 from tier2.store_reader import ContainerReader
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +61,8 @@ class PlannedRange:
     segment: StreamSegmentMetadata
     start: int
     end: int
+    walk_from: int | None = None
+    """An event begins there, at or before `start`; None: at `start` itself."""
 
     @property
     def length(self) -> int:
@@ -75,20 +80,28 @@ class PushedBounds:
     lowest_time_ms: int | None = None
     highest_time_ms: int | None = None
 
-    def apply(self, stretch: "PlannedRange") -> "PlannedRange | None":
+    def apply(self, stretch: "PlannedRange", *, content: Content) -> "PlannedRange | None":
         """The part of a stretch that may hold rows; None if none does."""
         if self.segment_ids is not None and stretch.segment.segment_id not in self.segment_ids:
             return None
+        if content is Content.BYTES:
+            return stretch
         start, end = stretch.start, stretch.end
         if self.lowest_offset is not None:
             start = max(start, self.lowest_offset)
         if self.highest_offset is not None:
             end = min(end, self.highest_offset + 1)
-        return replace(stretch, start=start, end=end) if start < end else None
+        walk_from = stretch.start if stretch.walk_from is None else stretch.walk_from
+        if start >= end:
+            return None
+        return replace(stretch, start=start, end=end, walk_from=walk_from)
 
     def narrowed(self, each: Filter) -> "PushedBounds":
         """These bounds and those of one more filter."""
         match each:
+            case EqualNullSafe(value=None):
+                # Rows without a value are asked for; no bound speaks of them.
+                return self
             case (
                 EqualTo(attribute=(column,), value=value)
                 | EqualNullSafe(attribute=(column,), value=value)
@@ -181,8 +194,9 @@ class RangeFactory:
     content: Content
     bounds: PushedBounds = field(default=NO_BOUNDS)
 
-    def published(self, segment: StreamSegmentMetadata, start: int, end: int) -> BlockRange:
-        """A range of what Tier 2 holds."""
+    def published(self, whole: PlannedRange, start: int, end: int) -> BlockRange:
+        """A part of a range that Tier 2 holds."""
+        segment = whole.segment
         # Records bring times of their own, which say nothing of when they were appended.
         timed = self.content is not Content.RECORD
         return BlockRange(
@@ -194,12 +208,14 @@ class RangeFactory:
             start=start,
             end=end,
             content=self.content.value,
+            walk_from=whole.walk_from if start == whole.start else None,
             lowest_time_ms=self.bounds.lowest_time_ms if timed else None,
             highest_time_ms=self.bounds.highest_time_ms if timed else None,
         )
 
-    def tail(self, segment: StreamSegmentMetadata, start: int, end: int) -> TailRange:
-        """A range that the service alone has."""
+    def tail(self, whole: PlannedRange, start: int, end: int) -> TailRange:
+        """A part of a range that the service alone has."""
+        segment = whole.segment
         return TailRange(
             scope=self.scope or None,
             stream=self.stream or None,
@@ -209,6 +225,8 @@ class RangeFactory:
             start=start,
             end=end,
             content=self.content.value,
+            # What Tier 2 holds may end inside of an event.
+            walk_from=whole.start if whole.walk_from is None else whole.walk_from,
         )
 
 
@@ -217,13 +235,14 @@ async def plan_scan(
 ) -> list[SegmentRange]:
     """The ranges of a batch read. Raises DataLossError, StreamMissingError, StorageError, ClientError."""
     work: list[tuple[RangeFactory, list[PlannedRange]]] = []
-    for stream in await source.selected_streams():
+    for stream in await _seen_streams(source, options):
         _check_named_segments(options, stream)
         stretches = planned_ranges(
             stream,
             starts=await source.starts(stream),
             ends=await source.ends(stream),
             fail_on_data_loss=options.fail_on_data_loss,
+            starts_are_boundaries=not _names_offsets(options.starting_offsets),
         )
         maker = RangeFactory(
             scope=stream.scope,
@@ -231,13 +250,42 @@ async def plan_scan(
             content=source.content_of(stream),
             bounds=bounds,
         )
-        work.append((maker, [each for each in map(bounds.apply, stretches) if each is not None]))
+        parts = [bounds.apply(each, content=maker.content) for each in stretches]
+        work.append((maker, [each for each in parts if each is not None]))
     total = sum(stretch.length for _, stretches in work for stretch in stretches)
     target_bytes = range_bytes(options, total)
     ranges: list[SegmentRange] = []
     for maker, stretches in work:
         ranges += await split_ranges(source.view, maker, stretches, target_bytes=target_bytes)
     return ranges
+
+
+async def _seen_streams(source: StreamSource, options: SourceOptions) -> list[StreamMetadata]:
+    """The streams, once this process sees as much of them as the options name.
+
+    Without the service what was flushed to volumes a moment ago is seen up to a second late.
+    """
+    is_late = not options.uses_service and (
+        _names_offsets(options.starting_offsets) or _names_offsets(options.ending_offsets)
+    )
+    for _ in range(OPEN_ATTEMPTS - 1 if is_late else 0):
+        streams = await source.selected_streams()
+        if all([await _is_all_seen(source, stream) for stream in streams]):
+            return streams
+        await asyncio.sleep(OPEN_PAUSE_SECONDS)
+    return await source.selected_streams()
+
+
+async def _is_all_seen(source: StreamSource, stream: StreamMetadata) -> bool:
+    starts, ends = await source.starts(stream), await source.ends(stream)
+    return all(
+        max(starts[each.segment_id], ends[each.segment_id]) <= each.end_offset
+        for each in stream.segments
+    )
+
+
+def _names_offsets(text: str) -> bool:
+    return bool(text) and position_of(text) is not None
 
 
 def _check_named_segments(options: SourceOptions, stream: StreamMetadata) -> None:
@@ -267,17 +315,21 @@ def planned_ranges(
     starts: Mapping[int, int],
     ends: Mapping[int, int],
     fail_on_data_loss: bool,
+    starts_are_boundaries: bool = True,
 ) -> list[PlannedRange]:
     """What there is of each segment between two positions, in the order of the stream, empty ones left out.
 
+    A start behind the tail is loss, too: what was read up to there is not there any more, and what is written next
+    would count as read. Without `starts_are_boundaries` a start may lie inside of an event.
     Raises DataLossError for what is not there any more, or not yet, unless that is to be left out.
     """
     stretches: list[PlannedRange] = []
     for segment in stream.segments:
         start, end = starts[segment.segment_id], ends[segment.segment_id]
-        if start >= end:
+        is_behind_tail = start > segment.end_offset
+        if start >= end and not is_behind_tail:
             continue
-        if start < segment.start_offset or end > segment.end_offset:
+        if is_behind_tail or start < segment.start_offset or end > segment.end_offset:
             loss = DataLossError(
                 segment.name,
                 start=start,
@@ -290,7 +342,8 @@ def planned_ranges(
             _LOG.warning("going on without what is lost: %s", loss)
         start, end = max(start, segment.start_offset), min(end, segment.end_offset)
         if start < end:
-            stretches.append(PlannedRange(segment, start, end))
+            walk_from = start if starts_are_boundaries else segment.start_offset
+            stretches.append(PlannedRange(segment, start, end, walk_from))
     return stretches
 
 
@@ -318,10 +371,10 @@ async def split_ranges(
             ) as cuts:
                 start = stretch.start
                 async for end in cuts:
-                    ranges.append(maker.published(segment, start, end))
+                    ranges.append(maker.published(stretch, start, end))
                     start = end
         if published_end < stretch.end:
-            ranges.append(maker.tail(segment, published_end, stretch.end))
+            ranges.append(maker.tail(stretch, published_end, stretch.end))
     return ranges
 
 

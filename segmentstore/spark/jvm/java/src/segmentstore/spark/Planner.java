@@ -42,14 +42,19 @@ final class Planner implements Serializable {
     return ranges(ask("plan", Map.of("filters", filters)).fields());
   }
 
-  /** Where what is left of a range lies by now, from an event on; empty if nothing is left that may be left out. */
-  Optional<SegmentRange> resolve(SegmentRange range, long offset) {
-    return ranges(ask("resolve", place(range, offset, range.end())).fields()).stream().findFirst();
+  /**
+   * Where what is left of a range lies by now: the events that begin at {@code start} or behind it, when one begins at
+   * {@code walkFrom}; empty if nothing is left that may be left out.
+   */
+  Optional<SegmentRange> resolve(SegmentRange range, long walkFrom, long start) {
+    Map<String, Object> rest = place(range, start, range.end());
+    rest.put("walk_from", walkFrom);
+    return ranges(ask("resolve", Map.of("range", rest)).fields()).stream().findFirst();
   }
 
   /** Bytes [start, end) of a segment that are not in Tier 2 yet. */
   byte[] tail(SegmentRange range, long start, long end) {
-    return ask("tail", place(range, start, end)).bytes();
+    return ask("tail", Map.of("range", place(range, start, end))).bytes();
   }
 
   /** As Python's SegmentRange has it. */
@@ -63,7 +68,7 @@ final class Planner implements Serializable {
     place.put("start", start);
     place.put("end", end);
     place.put("content", range.content().name().toLowerCase(Locale.ROOT));
-    return Map.of("range", place);
+    return place;
   }
 
   /** Whether every block's sum is to be compared, even if nothing of its contents is given out. */
@@ -93,6 +98,7 @@ final class Planner implements Serializable {
               SegmentRange.Content.valueOf(range.get("content").asText().toUpperCase(Locale.ROOT)),
               range.get("start").asLong(),
               range.get("end").asLong(),
+              range.get("walk_from").asLong(),
               range.get("blocks").isNull() ? null : blocks(range.get("blocks"), places)));
     }
     return ranges;

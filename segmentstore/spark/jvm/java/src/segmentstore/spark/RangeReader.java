@@ -65,7 +65,8 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     checksAll = planner.checksAll();
     batch = new EventBatch(range, columns);
     this.range = range;
-    nextOffset = range.start();
+    start = range.start();
+    nextOffset = range.content() == SegmentRange.Content.BYTES ? start : range.walkFrom();
     end = range.end();
     if (range.blocks() != null) {
       begin(range);
@@ -267,7 +268,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   /** Go on where the rest lies by now; false if nothing is left. */
   private boolean resolve() {
-    Optional<SegmentRange> rest = planner.resolve(range, Math.max(nextOffset, start));
+    Optional<SegmentRange> rest = planner.resolve(range, nextOffset, Math.max(nextOffset, start));
     rest.ifPresent(this::begin);
     return rest.isPresent();
   }

@@ -6,7 +6,8 @@ import org.apache.spark.sql.connector.read.InputPartition;
 /**
  * What one task reads: the events that begin in [start, end) of one segment. The blocks follow each other without a gap;
  * an event is known to begin in the first one at or before {@code start}, or there is none before it, and they go on
- * until the last event ends, if its end is anywhere. Scope, stream and segment id are null for a segment that is no
+ * until the last event ends, if its end is anywhere. An event begins at {@code walkFrom}, at or before {@code start},
+ * which is for the planner: it may know of none from elsewhere. Scope, stream and segment id are null for a segment that is no
  * stream's; blocks are null where their reader is to ask for them.
  */
 record SegmentRange(
@@ -18,6 +19,7 @@ record SegmentRange(
     Content content,
     long start,
     long end,
+    long walkFrom,
     List<Block> blocks)
     implements InputPartition {
 

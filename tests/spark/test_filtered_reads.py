@@ -1,0 +1,263 @@
+"""Goal: filters, starts and the way of reading change no row.
+
+Random histories of a segment are read with and without pushed filters, by the Python reader and by the algorithm of the
+Java reader, while chunks move, with and without Tier 2 and the service: what is left after Spark's own filtering is
+always what the plain read gives.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from segmentstore.spark.jvm import block_locations
+from segmentstore.spark.scan import block_reader, range_reader, scan_planner
+from segmentstore.spark.scan.data_loss import DataLossError
+from tests.spark.event_segment import frame
+from tests.spark.stream_history import START_MS, History, Reads, Row, begin_history
+from tier2.format.records import Record, encode_records
+
+READERS = ("python", "java")
+TIMES = st.integers(0, 6)
+"""Seconds; few, so that histories meet the same ones again and again."""
+
+
+@pytest.fixture(autouse=True)
+def small_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that histories of some hundred bytes meet; and nothing is late, so nothing is waited for."""
+    monkeypatch.setattr(range_reader, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(block_locations, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(scan_planner, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(scan_planner, "_RANGE_BYTES_MIN", 1)
+
+
+def event_of(shape: int, number: int, content: str) -> bytes:
+    if content == "record":
+        value = b"%d" % number * shape
+        return encode_records([Record(0, START_MS + 1000 * (number % 5), b"key", value)])
+    # Inside of some events lie others that nobody wrote: whoever begins in the wrong place finds them.
+    return frame(b"FAKE") * (shape // 3) + b"%d" % number
+
+
+@dataclass
+class Events:
+    """Makes the events of a history."""
+
+    content: str
+    made: int = 0
+
+    def some(self, shapes: Sequence[int]) -> list[bytes]:
+        events = [
+            event_of(shape, self.made + row, self.content) for row, shape in enumerate(shapes)
+        ]
+        self.made += len(events)
+        return events
+
+
+SHAPES = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+STEPS = st.one_of(
+    st.tuples(st.just("append"), SHAPES, TIMES),
+    st.tuples(st.just("append"), SHAPES, TIMES),
+    st.tuples(st.just("undescribed"), SHAPES, TIMES),
+    st.tuples(st.just("merge"), SHAPES, st.lists(TIMES, min_size=4, max_size=4)),
+    st.tuples(st.just("merge of bytes"), st.integers(0, 9), TIMES),
+    st.tuples(st.just("large"), st.integers(12, 40), st.lists(TIMES, min_size=2, max_size=4)),
+    st.tuples(st.just("compact"), st.none(), st.none()),
+    st.tuples(st.just("truncate"), st.integers(0, 5), st.none()),
+)
+
+
+def at_ms(second: int) -> int:
+    return START_MS + 1000 * second
+
+
+async def live(history: History, steps: Sequence[tuple[str, object, object]], made: Events) -> None:
+    """Let the history happen; while it does no published event may change its time."""
+    for kind, what, when in steps:
+        match kind, what, when:
+            case "append", list(shapes), int(second):
+                history.write(made.some(shapes))
+                await history.flush(at_ms(second))
+            case "undescribed", list(shapes), int(second):
+                history.write(made.some(shapes))
+                await history.flush(at_ms(second), described=False)
+            case "merge", list(shapes), list(seconds):
+                events = made.some(shapes)
+                await history.merge(events, [at_ms(each) for each in seconds[: len(events)]])
+            case "merge of bytes", int(shape), int(second):
+                await history.merge(made.some([shape]), [at_ms(second)], described=False)
+            case "large", int(shape), list(seconds):
+                (event,) = made.some([shape])
+                await history.append_large(event, [at_ms(each) for each in seconds])
+            case "compact", _, _:
+                before = await times_of(history)
+                await history.segment.compact()
+                assert await times_of(history) == before, "compaction changed a timestamp"
+            case "truncate", int(number), _:
+                boundaries = [each for each in history.starts if each > history.head][:number]
+                published = [each for each in boundaries if each <= history.published_end]
+                if published:
+                    await history.truncate(published[-1])
+
+
+async def times_of(history: History) -> list[tuple[object, object]]:
+    if history.head == history.published_end:
+        return []
+    reads = Reads(history, {"content": "raw", "columns": "offset,timestamp"}, with_service=False)
+    return [(row["offset"], row["timestamp"]) for row in await reads.rows("python")]
+
+
+def matches(row: Row, filters: Sequence[Filter]) -> bool:
+    """As Spark filters: null is never true."""
+    return all(_holds(row, each) for each in filters)
+
+
+def _holds(row: Row, each: Filter) -> bool:
+    match each:
+        case EqualTo(attribute=(column,), value=wanted):
+            return row[column] is not None and row[column] == wanted
+        case GreaterThan(attribute=(column,), value=wanted):
+            return row[column] is not None and row[column] > wanted
+        case GreaterThanOrEqual(attribute=(column,), value=wanted):
+            return row[column] is not None and row[column] >= wanted
+        case LessThan(attribute=(column,), value=wanted):
+            return row[column] is not None and row[column] < wanted
+        case LessThanOrEqual(attribute=(column,), value=wanted):
+            return row[column] is not None and row[column] <= wanted
+        case _:
+            raise AssertionError(f"a filter that is not made here {each}")
+
+
+COMPARISONS = st.sampled_from([EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual])
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> list[Filter]:
+    made: list[Filter] = []
+    for column in draw(st.lists(st.sampled_from(["timestamp", "offset"]), min_size=1, max_size=2)):
+        if column == "timestamp":
+            value: object = datetime.fromtimestamp(at_ms(draw(TIMES)) / 1000, UTC)
+        else:
+            value = draw(st.integers(0, 600))
+        made.append(draw(COMPARISONS)((column,), value))
+    return made
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a history is read."""
+
+    places: str
+    tail: Sequence[int]
+    words: dict[str, str]
+    joined_bytes: int
+    piece_bytes: int
+    move_at: int | None
+
+
+@st.composite
+def ways(draw: st.DrawFn) -> Way:
+    words = {"maxBytesPerPartition": str(draw(st.sampled_from([60, 200, 1 << 20])))}
+    return Way(
+        places=draw(st.sampled_from(["tier2", "both", "both", "service"])),
+        tail=draw(st.one_of(st.just([]), SHAPES)),
+        words=words,
+        joined_bytes=draw(st.sampled_from([1, 100, 1 << 20])),
+        piece_bytes=draw(st.sampled_from([5, 1 << 20])),
+        move_at=draw(st.one_of(st.none(), st.integers(0, 6))),
+    )
+
+
+def reads_of(history: History, way: Way, content: str, *, start: int | None = None) -> Reads:
+    words = way.words | {"content": content}
+    if start is not None:
+        words["startingOffsets"] = f'{{"0": {start}}}'
+    return Reads(
+        history,
+        words,
+        with_tier2=way.places != "service",
+        with_service=way.places != "tier2",
+        piece_bytes=way.piece_bytes,
+        move_at=way.move_at,
+    )
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["offset"])  # type: ignore[arg-type, return-value]  # numbers
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.sampled_from(["raw", "raw", "record", "bytes"]),
+    steps=st.lists(STEPS, min_size=1, max_size=8),
+    way=ways(),
+    asked=st.lists(filters(), min_size=3, max_size=3),
+    start=st.one_of(st.none(), st.integers(0, 500)),
+    joins=st.booleans(),
+)
+def test_every_filter_and_start_gives_the_rows_of_the_plain_read(
+    content: str,
+    steps: list[tuple[str, object, object]],
+    way: Way,
+    asked: list[list[Filter]],
+    start: int | None,
+    joins: bool,
+) -> None:
+    async def run() -> None:
+        history, made = await begin_history(joins=joins), Events(content)
+        await live(history, steps, made)
+        if way.places != "tier2":
+            history.write(made.some(way.tail))
+        if not history.published_end and way.places == "tier2":
+            return
+        await check_rows(history, way, content, asked, start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_reader, "JOINED_BYTES_MIN", way.joined_bytes)
+        asyncio.run(run())
+
+
+async def check_rows(
+    history: History, way: Way, content: str, asked: Sequence[Sequence[Filter]], start: int | None
+) -> None:
+    end = history.published_end if way.places == "tier2" else len(history.content)
+    if content == "bytes":
+        # A row is a block, and chunks that move are joined: other blocks, other rows.
+        way = replace(way, move_at=None)
+    still = Way(way.places, way.tail, {}, 1 << 20, 1 << 20, None)
+    plain = await reads_of(history, still, content).rows("python")
+    if content == "bytes":
+        assert b"".join(row["bytes"] for row in plain) == history.content[history.head : end]  # type: ignore[misc]
+        assert [row["offset"] for row in plain][:1] in ([], [history.head])
+    else:
+        starts = [each for each in history.starts if history.head <= each < end]
+        assert [row["offset"] for row in plain] == starts
+        if content == "raw":
+            assert [row["value"] for row in plain] == [history.event_at(each) for each in starts]
+    if start is not None and start > end:
+        with pytest.raises(DataLossError):
+            await reads_of(history, way, content, start=start).rows("python")
+        return
+    if start is not None and start >= history.head and content != "bytes":
+        plain = [row for row in plain if row["offset"] >= start]  # type: ignore[operator]
+    else:
+        start = None
+    for some in ([], *asked):
+        expected = [row for row in plain if matches(row, some)]
+        for reader in READERS:
+            for pushed in ([], some):
+                found = await reads_of(history, way, content, start=start).rows(reader, pushed)
+                left = in_order([row for row in found if matches(row, some)])
+                assert left == expected, f"{reader=} {pushed=} {some=}"
