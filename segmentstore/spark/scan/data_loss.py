@@ -52,6 +52,11 @@ class DataLossPolicy:
         self._told: dict[tuple[str, int, int], None] = {}
 
     @property
+    def fails(self) -> bool:
+        """Whether a loss is an error."""
+        return self._fail
+
+    @property
     def count(self) -> int:
         """Stretches that were passed over."""
         return len(self._told)

@@ -19,7 +19,8 @@ Invariants:
   others. The same input gives the same shares, whatever the order of the mapping.
 - A stream that appears while a scope is read is first entered in a position and read from the batch after it, so that
   its beginning is a part of the checkpoint.
-- What is lost is told to `DataLossPolicy` before it is passed over.
+- What is lost is told to `DataLossPolicy` before it is passed over. A position behind the tail is loss, too: what was
+  read up to there is not there any more, and what is written next would count as read. It goes back to the tail.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ from segmentstore.spark.streams.segment_graph import (
     StreamMetadata,
     StreamSegmentMetadata,
 )
+from segmentstore.spark.tier2_access import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS
 
 _TRUNCATIONS_MAX: Final = 3
 """Times that retention may overtake one look at the streams."""
@@ -124,6 +126,8 @@ class _Front:
     ends: Cut
     """How far each segment of the cut may be read."""
     stop: Cut | None
+    went_back: bool
+    """The position was behind the tail of a segment."""
 
 
 class MicroBatchPlanner:
@@ -143,6 +147,8 @@ class MicroBatchPlanner:
         self._losses = losses
         self._frozen: Mapping[str, StreamMetadata] | None = None
         self._seen: Mapping[str, StreamMetadata] = {}
+        self._live: Mapping[str, StreamMetadata] = {}
+        """As `_seen`, but with what came since the query was frozen."""
         self._given: dict[SegmentKey, Boundary] = {}
         self._stops: dict[str, Cut] = {}
 
@@ -169,7 +175,7 @@ class MicroBatchPlanner:
         return await self._next_end(start, limited=limited)
 
     async def _next_end(self, start: StreamsOffset, *, limited: bool) -> StreamsOffset:
-        streams = await self._streams()
+        streams = await self._seen_up_to(start)
         fronts: list[_Front] = []
         joined: dict[str, Cut] = {}
         for name in sorted({*start, *streams}):
@@ -180,7 +186,7 @@ class MicroBatchPlanner:
             else:
                 joined[name] = dict(streams[name].head)
         found = await self._admitted(fronts, limited=limited)
-        if not found and not joined:
+        if not found and not joined and not any(front.went_back for front in fronts):
             return start
         after: dict[str, Cut] = dict(joined)
         for front in fronts:
@@ -201,7 +207,10 @@ class MicroBatchPlanner:
             stream = streams[name]
             order = SegmentGraph.of(stream)
             await self._tell_gone(name, order, start[name], end[name])
-            for each in order.between(start[name], end[name]):
+            begin = start[name]
+            if not self._losses.fails:
+                begin = _not_behind(begin, end[name], stream)
+            for each in order.between(begin, end[name]):
                 segment = stream.by_id.get(each.segment_id)
                 if segment is None:
                     self._losses.segment_is_gone(name, each)
@@ -225,8 +234,30 @@ class MicroBatchPlanner:
             }
         return ends
 
+    async def _seen_up_to(self, start: StreamsOffset) -> Mapping[str, StreamMetadata]:
+        """The streams, once this process sees as much as the one that made the position: volumes are seen late."""
+        streams = await self._streams()
+        for _ in range(OPEN_ATTEMPTS - 1):
+            behind = [
+                name for name, cut in start.items() if name in streams and self._behind(name, cut)
+            ]
+            if not behind:
+                break
+            await asyncio.sleep(OPEN_PAUSE_SECONDS)
+            streams = await self._streams()
+        return streams
+
+    def _behind(self, name: str, cut: Cut) -> dict[int, int]:
+        """The segments of a cut that end before it, and where."""
+        segments = self._live[name].by_id
+        return {
+            each: segments[each].end_offset
+            for each, offset in cut.items()
+            if each in segments and offset > segments[each].end_offset
+        }
+
     async def _streams(self) -> Mapping[str, StreamMetadata]:
-        streams = await self._source.maps()
+        streams = self._live = await self._source.maps()
         if self._frozen is not None:
             streams = {
                 name: _clipped(streams[name], frozen)
@@ -253,7 +284,11 @@ class MicroBatchPlanner:
                 self._losses.segment_is_gone(name, lost)
             else:
                 self._losses.compare(segment, lost)
-        cut = order.opened(after, stop=stop)
+        behind = self._behind(name, after)
+        for each in behind:
+            segment = self._live[name].by_id[each]
+            self._losses.compare(segment, OffsetRange(each, after[each], after[each]))
+        cut = order.opened({**after, **behind}, stop=stop)
         # A child begins at 0, or at its head if what is before was lost.
         readable: dict[int, int] = {}
         for each, offset in cut.items():
@@ -261,7 +296,7 @@ class MicroBatchPlanner:
                 self._losses.compare(stream.by_id[each], OffsetRange(each, offset, head[each]))
             readable[each] = max(offset, head[each])
         ends = order.limited({each: stream.by_id[each].end_offset for each in readable}, stop)
-        return _Front(name, stream, order, readable, ends, stop)
+        return _Front(name, stream, order, readable, ends, stop, bool(behind))
 
     async def _tell_gone(self, name: str, order: SegmentGraph, start: Cut, end: Cut) -> None:
         """Of segments that retention removed, those that were not read to their end are loss."""
@@ -338,6 +373,16 @@ class MicroBatchPlanner:
             return start, await boundaries.after_events(start, count=shares[key], end=end)
 
         return await _for_each_segment(list(shares), end_of)
+
+
+def _not_behind(start: Cut, end: Cut, stream: StreamMetadata) -> dict[int, int]:
+    """The start of a batch, no further than its end where that went back to the tail."""
+    begin: dict[int, int] = {}
+    for each, offset in start.items():
+        segment = stream.by_id.get(each)
+        last = end.get(each, offset if segment is None else segment.end_offset)
+        begin[each] = min(offset, last)
+    return begin
 
 
 def _clipped(stream: StreamMetadata, frozen: StreamMetadata) -> StreamMetadata:

@@ -1,16 +1,30 @@
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.streaming import micro_batches
 from segmentstore.spark.streaming.event_boundaries import EventBoundaries
 from segmentstore.spark.streaming.micro_batches import TriggerSettings
 from segmentstore.spark.streams.offsets import StreamsOffset
-from segmentstore.spark.streams.segment_graph import StreamMissingError, StreamSegmentMetadata
+from segmentstore.spark.streams.segment_graph import (
+    StreamMetadata,
+    StreamMissingError,
+    StreamSegmentMetadata,
+)
 from tests.spark.streaming.memory_streams import NAME, MemoryStreams, batches_of, events_in
 from tests.spark.streaming.scale_histories import ScaleHistory, scale_histories
 from tests.spark.streaming.unhurried import UNHURRIED
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that sees less than a position says waits for volumes that are late; here nothing is late."""
+    monkeypatch.setattr(micro_batches, "OPEN_PAUSE_SECONDS", 0.0)
+
 
 EPOCH_1, EPOCH_2 = 1 << 32, 2 << 32
 
@@ -341,3 +355,52 @@ async def test_a_sealed_segment_that_ends_inside_an_event_is_damage_and_not_wait
     end = await batches.next_end(await batches.first())
     with pytest.raises(CorruptedDataError, match="offset=40"):
         await batches.next_end(end)
+
+
+async def test_a_position_behind_the_tail_is_loss_however_little_comes_after_it() -> None:
+    streams = MemoryStreams()
+    # It had read 10 events; 6 of them were recovered, and 2 were written since.
+    streams.put(0, [*numbered("old", 6), *numbered("new", 2)])
+    start = {NAME: {0: 200}}
+    with pytest.raises(DataLossError, match="asked=.200, 200. head=0 tail=160"):
+        await batches_of(streams).next_end(start)
+    batches = batches_of(streams, fail_on_data_loss=False)
+    end = await batches.next_end(start)
+    assert end == {NAME: {0: 160}}
+    assert await events_in(streams, batches, start, end) == []
+    streams.put(0, [*numbered("old", 6), *numbered("new", 5)])
+    # A batch that is read again after a restart is the same one, though the tail has passed its start by now.
+    again = batches_of(streams, fail_on_data_loss=False)
+    assert await events_in(streams, again, start, end) == []
+    after = await again.next_end(end)
+    assert await events_in(streams, again, end, after) == numbered("new", 5)[2:]
+
+
+async def test_a_sealed_segment_that_ends_before_the_position_is_loss() -> None:
+    streams = scaled()
+    start = {NAME: {0: 1000}}
+    with pytest.raises(DataLossError, match="tail=140"):
+        await batches_of(streams).next_end(start)
+    batches = batches_of(streams, fail_on_data_loss=False)
+    end = await batches.next_end(start)
+    assert await events_in(streams, batches, start, end) == [
+        *numbered("b", 5),
+        *numbered("c", 9),
+    ]
+
+
+async def test_a_position_that_is_seen_late_is_no_loss() -> None:
+    streams = MemoryStreams()
+    streams.put(0, numbered("early", 3))
+    looks = 0
+
+    class Late(MemoryStreams):
+        async def maps(self) -> Mapping[str, StreamMetadata]:
+            nonlocal looks
+            looks += 1
+            if looks == 3:
+                streams.put(0, numbered("early", 5))
+            return await streams.maps()
+
+    late = Late(streams.streams, streams.contents)
+    assert await batches_of(late).next_end({NAME: {0: 80}}) == {NAME: {0: 100}}
