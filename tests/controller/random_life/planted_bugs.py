@@ -1,7 +1,7 @@
 """Bugs to plant in the controller: each breaks one promise while the patch lasts."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -75,11 +75,19 @@ def _commit_a_part(patch: pytest.MonkeyPatch) -> None:
         sources: EpochRecord,
         targets: EpochRecord,
         transaction_ids: Sequence[int],
+        recorded: Mapping[int, Mapping[int, int]],
+        ended: Collection[int] = (),
     ) -> dict[int, Merged]:
         some = sources.segments[:1]
         first = EpochRecord(sources.epoch, sources.reference_epoch, sources.created_ms, some)
         return await original(
-            self, history, sources=first, targets=targets, transaction_ids=transaction_ids
+            self,
+            history,
+            sources=first,
+            targets=targets,
+            transaction_ids=transaction_ids,
+            recorded=recorded,
+            ended=ended,
         )
 
     patch.setattr(Merges, "merge", merge)
