@@ -72,6 +72,7 @@ class MemoryDurableDataLog:
         self._write_settings = WriteSettings(entry_bytes_max, outstanding_bytes_max)
         self._epoch_floor = epoch_floor
         self._epoch = Epoch(0)
+        self._is_new = False
         self._pending: list[tuple[asyncio.Future[LogAddress], bytes]] = []
         self._pending_bytes = 0
         self._appended = False
@@ -84,6 +85,10 @@ class MemoryDurableDataLog:
     @property
     def follows(self) -> bytes:
         return self._store.follows
+
+    @property
+    def is_new(self) -> bool:
+        return self._is_new
 
     @property
     def epoch(self) -> Epoch:
@@ -99,6 +104,7 @@ class MemoryDurableDataLog:
             raise LogDisabledError(
                 f"the log was disabled to keep the evidence of a fault: {self._store.disabled}"
             )
+        self._is_new = self._store.epoch == 0
         self._store.epoch = max(self._store.epoch, self._epoch_floor) + 1
         self._epoch = Epoch(self._store.epoch)
         return self._epoch

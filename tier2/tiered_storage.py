@@ -133,6 +133,7 @@ class TieredStorage(ManifestReading):
         )
         return ClaimedManifest(
             created=claim.created,
+            was_ours=claim.was_ours,
             epoch=manifest.epoch,
             version=manifest.version,
             changes=manifest.changes,

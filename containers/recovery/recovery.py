@@ -140,6 +140,8 @@ class Recovery:
         self._expect_in_storage = expect_in_storage
         self._flush = flush
         self._claimed: ClaimedManifest | None = None
+        self._found: ClaimedManifest | None = None
+        """As it was claimed; `_claimed` knows of flushes on the way."""
         self._claim_failure = ""
         self._root_changes = 0
         """Of the root as it was claimed: a flush on the way adds to them."""
@@ -150,7 +152,7 @@ class Recovery:
         InvalidRequestError (Tier 2 belongs to another log), SegmentStoreError."""
         metadata = self._metadata
         metadata.epoch = await self._log.initialize()
-        self._claimed = await self._claim()
+        self._claimed = self._found = await self._claim()
         self._root_changes = 0 if self._claimed is None else self._claimed.changes
         replay = Replay(
             metadata=metadata,
@@ -164,6 +166,7 @@ class Recovery:
             raise DataCorruptionError(
                 f"the log has {replay.operations} operations but no checkpoint"
             )
+        self._require_newest_log(replay)
         replay.finish()
         claimed = self._claimed
         floor_number, floor_id = 0, 0
@@ -281,6 +284,36 @@ class Recovery:
             replay.apply(record)
             if record.type is OperationType.METADATA_CHECKPOINT:
                 self._markers.add_truncation_point(record.sequence_number)
+
+    def _require_newest_log(self, replay: Replay) -> None:
+        """The log has what brought the manifest to where it was found, or some of it is lost.
+
+        It is truncated at checkpoints only, so once something was published it holds a checkpoint at least, and
+        operations up to the last published one. A log that follows a lost one has neither before its first checkpoint;
+        but once it has claimed the manifest, it holds the trace of the owner that did.
+        """
+        claimed = self._found
+        if claimed is None:
+            return
+        has, wanted = replay.highest_sequence_number, claimed.highest_sequence_number
+        if not replay.operations:
+            if claimed.was_ours and self._log.is_new:
+                what = "the log is empty, although it has had an owner: its journals are lost"
+            elif wanted and not self._log.follows:
+                what = "the log is empty, although something of it was published: its journals are lost"
+            else:
+                return
+        elif has < wanted:
+            what = (
+                "the log is older than Tier 2: its newest journals are lost, or it is an older copy"
+            )
+        else:
+            return
+        raise DataCorruptionError(
+            f"{what} container={self._metadata.container_id} highest_sequence_number={has} published={wanted}."
+            " Put the newest journals back, or take the log as lost: what was acknowledged and not yet in Tier 2 is"
+            " gone then, and `segmentstore recover --from-tier2` begins a new log above what Tier 2 holds"
+        )
 
     def _require_newest_root(self, logged: int) -> None:
         """Nothing left memory or the log but what that many changes of the root had brought to Tier 2 (H31)."""

@@ -74,6 +74,10 @@ class DurableDataLog(Protocol):
         """The id of a lost log whose Tier-2 root this one was made to take over; empty: none. Given at creation."""
 
     @property
+    def is_new(self) -> bool:
+        """initialize() found nothing of an earlier owner: not an entry, nor what every owner leaves at its start."""
+
+    @property
     def epoch(self) -> Epoch: ...
 
     @property

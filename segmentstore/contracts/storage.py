@@ -117,6 +117,8 @@ class ClaimedManifest:
 
     created: bool
     """The root did not exist before: this container starts from nothing."""
+    was_ours: bool
+    """An earlier owner of the same log had claimed it."""
     epoch: Epoch
     version: int
     changes: int

@@ -34,7 +34,9 @@ async def test_a_segment_that_becomes_active_during_a_listing_is_listed() -> Non
             await container.create(name)
         await container.flush()
     # A new log knows of no segment: each of them becomes active with its first append.
-    tiers.log_store = MemoryLogStore(log_id=tiers.log_store.log_id, epoch=10)
+    tiers.log_store = MemoryLogStore(
+        log_id=b"a log begun anew", follows=tiers.log_store.log_id, epoch=10
+    )
     store = PausingStore(tiers)
     async with running(tiers, object_store=store) as container:
         await append(container, names[-1], b"what this reads is cached from here on")

@@ -27,7 +27,9 @@ def event(writer: int, number: int) -> bytes:
 async def lose_tier1(tiers: MemoryTiers, store: FaultyStore) -> None:
     """A new log above everything that the root knows: what `recover --from-tier2` leaves behind."""
     root = decode_manifest((await store.store.get("containers/0000/root")).content)
-    tiers.log_store = MemoryLogStore(log_id=root.log_id, epoch=root.epoch)
+    tiers.log_store = MemoryLogStore(
+        log_id=b"a log begun anew", follows=root.log_id, epoch=root.epoch
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -17,7 +17,7 @@ from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore, abandoned
 from tests.containers.test_segment_container import append, read_all
-from tier1.memory_log import MemoryDurableDataLog
+from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
@@ -308,3 +308,75 @@ async def test_h32_a_stored_event_is_refused_after_a_crash_whatever_set_its_writ
             with pytest.raises(BadAttributeUpdateError):
                 await segment.append(b"event", attribute_updates=second)
         assert await read_all(container, "a") == b"event"
+
+
+async def flushed_and_more(tiers: MemoryTiers, content: bytes = b"flushed") -> None:
+    """Something is in Tier 2, and something acknowledged in the log alone."""
+    async with abandoned(tiers, PATIENT) as container:
+        await container.create("a")
+        await append(container, "a", content)
+        await container.flush()
+        await append(container, "a", b" and more")
+
+
+async def refused_until_disabled(tiers: MemoryTiers, why: str) -> None:
+    for _ in range(3):
+        with pytest.raises(DataCorruptionError, match=why) as refusal:
+            await make_container(tiers).start()
+        assert "segmentstore recover --from-tier2" in str(refusal.value)
+        assert tiers.log_store.disabled
+        await MemoryDurableDataLog(tiers.log_store).enable()
+
+
+async def test_h7_a_log_whose_journals_are_lost_is_not_taken_for_an_empty_one() -> None:
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    tiers.log_store = MemoryLogStore(log_id=tiers.log_store.log_id, epoch=tiers.log_store.epoch)
+    await refused_until_disabled(tiers, "the log is empty")
+
+
+async def test_h7_a_log_whose_journals_are_lost_before_anything_was_flushed_is_refused() -> None:
+    tiers = MemoryTiers()
+    async with abandoned(tiers, PATIENT) as container:
+        await container.create("a")
+        await append(container, "a", b"only in the log")
+    epoch = tiers.log_store.epoch
+    tiers.log_store = MemoryLogStore(log_id=tiers.log_store.log_id)
+    log = MemoryDurableDataLog(tiers.log_store, epoch_floor=epoch)
+    with pytest.raises(DataCorruptionError, match="the log is empty"):
+        await make_container(tiers, log=log).start()
+
+
+async def test_h16_a_log_that_is_older_than_tier_2_is_refused_however_often_it_is_tried() -> None:
+    """A data directory brought back from last week's copy, beside today's Tier 2: no segment of it has grown."""
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    older = deepcopy(tiers.log_store)
+    async with abandoned(tiers, PATIENT) as container:
+        await container.update_attributes("a", [AttributeUpdate(WRITER, 1)])
+        await container.flush()
+    newest, tiers.log_store = tiers.log_store, older
+    older.epoch = newest.epoch
+    await refused_until_disabled(tiers, "the log is older than Tier 2")
+    newest.epoch = older.epoch
+    tiers.log_store = newest
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"flushed and more"
+
+
+async def test_h7_a_log_that_follows_a_lost_one_may_crash_before_its_first_checkpoint() -> None:
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    lost = tiers.log_store
+    tiers.log_store = MemoryLogStore(log_id=b"another-log-id!!", follows=lost.log_id, epoch=0)
+    for _ in range(2):
+        log = MemoryDurableDataLog(tiers.log_store, epoch_floor=lost.epoch)
+        storage = make_container(tiers, log=log)._storage
+        epoch = await log.initialize()
+        await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"flushed"
+    tiers.log_store = MemoryLogStore(log_id=b"another-log-id!!", follows=lost.log_id)
+    log = MemoryDurableDataLog(tiers.log_store, epoch_floor=lost.epoch + 10)
+    with pytest.raises(DataCorruptionError, match="the log is empty"):
+        await make_container(tiers, log=log).start()

@@ -66,7 +66,12 @@ class DurableDataLogSuite:
         assert log.epoch == 1
         assert len(log.log_id) == 16
         assert await entries(log) == []
+        assert log.is_new
         await log.close()
+        again = world.log()
+        await again.initialize()
+        assert not again.is_new, "its first owner left a trace, although it appended nothing"
+        await again.close()
 
     async def test_l1_addresses_grow_in_call_order(self, world: LogWorld) -> None:
         log = await opened(world)

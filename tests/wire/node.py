@@ -42,6 +42,10 @@ class HoldingLog:
         self._failure: Exception | None = None
         self._queue: deque[tuple[bytes, bool, Future[LogAddress]]] = deque()
 
+    @property
+    def is_new(self) -> bool:
+        return self._log.is_new
+
     def hold(self) -> None:
         self._held = True
 

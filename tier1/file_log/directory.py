@@ -121,9 +121,18 @@ class LogDirectory:
             lock.close()
 
     def read_or_create_identity(self) -> LogIdentity:
-        """Made from the given randomness at the first start."""
+        """Made from the given randomness at the first start, before there is anything else.
+
+        With a new one the frames of the log would be those of a stranger.
+        """
         path = self.join("identity")
         if not self._files.exists(path):
+            if self.highest_epoch():
+                raise LogCorruptedError(
+                    "the identity of the log is missing, and its journals or epochs are there: put the file back, or"
+                    " take this log as lost: `segmentstore recover --from-tier2` begins a new one above what Tier 2"
+                    f" holds path={path!r}"
+                )
             self._create_identity(path)
         file = self._files.open(path)
         try:

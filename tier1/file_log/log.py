@@ -115,6 +115,10 @@ class FileDurableDataLog:
         return self._identity
 
     @property
+    def is_new(self) -> bool:
+        return self._opened is not None and self._opened.is_new
+
+    @property
     def epoch(self) -> Epoch:
         return self._epoch
 

@@ -11,7 +11,7 @@ of it is removed before the epoch frame that replaces it is durable.
 import logging
 from dataclasses import dataclass
 
-from segmentstore.contracts.errors import LogFullError
+from segmentstore.contracts.errors import LogCorruptedError, LogFullError
 from segmentstore.runtime.files import FileSystem
 from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory, LogIdentity
@@ -27,6 +27,7 @@ from tier1.file_log.frames import (
 )
 from tier1.file_log.journals import MARK_PAGES, Journal, JournalPool, NoJournalSpaceError
 from tier1.file_log.recovery import (
+    WAY_OUT,
     FoundFrame,
     RecoveredChain,
     RecoveryPlan,
@@ -54,6 +55,8 @@ class OpenedLog:
     """What read() goes through: frames in place, then the epoch frame."""
     truncated_up_to: int
     cut_frames: int
+    is_new: bool
+    """No file had a frame, not even of an owner that appended nothing."""
 
 
 class LogOpening:
@@ -96,6 +99,7 @@ class LogOpening:
             )
             for name in await self._steps.run(self._directory.earlier_journals)
         ]
+        self._require_own_journals(scanned)
         chain = await self._steps.run(self._link, scanned)
         plan = plan_recovery(chain, rules=self._rules, copy_bytes_max=self._settings.copy_bytes_max)
         await self._steps.run(
@@ -135,6 +139,7 @@ class LogOpening:
             frames=(*plan.in_place, FoundFrame(first, journal.path)),
             truncated_up_to=chain.truncated_up_to,
             cut_frames=chain.cut_frames,
+            is_new=not any(journal.frames for journal in scanned),
         )
 
     async def _make_first(self, pool: JournalPool, size_bytes_min: int) -> Journal:
@@ -153,6 +158,17 @@ class LogOpening:
             rules=self._rules,
             reads_back=lambda frame: read_frame(self._files, frame) is not None,
         )
+
+    def _require_own_journals(self, scanned: list[ScannedJournal]) -> None:
+        """What has no frame of ours is removed further down: not the journals of another log.
+
+        All files of a log have its id, so a foreign one means that the identity is not that of this log.
+        """
+        for journal in scanned:
+            if journal.is_foreign:
+                raise LogCorruptedError(
+                    f"a journal is of another log than the identity file says: {WAY_OUT} path={journal.path!r}"
+                )
 
     def _copies(self, plan: RecoveryPlan, chain: RecoveredChain) -> list[FrameEntry]:
         return [

@@ -39,6 +39,11 @@ from tier1.file_log.settings import DurabilityRules
 
 _SCAN_WINDOW_PAGES = 16
 
+WAY_OUT = (
+    "put the journals back as they were, or take this log as lost: `segmentstore recover --from-tier2` begins a new"
+    " one above what Tier 2 holds"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFrame:
@@ -57,6 +62,8 @@ class ScannedJournal:
     frames: tuple[FoundFrame, ...]
     damaged_pages: frozenset[int]
     """Pages that begin like a header of this log whose checksum fails."""
+    is_foreign: bool = False
+    """It begins with a frame of another log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +100,16 @@ def scan_journal(files: FileSystem, path: str, *, log_id: bytes | None) -> Scann
     try:
         damaged: list[int] = []
         frames = tuple(FoundFrame(header, path) for header in _headers_of(file, log_id, damaged))
-        return ScannedJournal(path, file.size(), frames, frozenset(damaged))
+        is_foreign = not frames and log_id is not None and _begins_with_a_frame(file)
+        return ScannedJournal(path, file.size(), frames, frozenset(damaged), is_foreign)
     finally:
         file.close()
+
+
+def _begins_with_a_frame(file: File) -> bool:
+    if file.size() < PAGE_BYTES:
+        return False
+    return decode_header(memoryview(file.read_at(0, PAGE_BYTES)), log_id=None, page=0) is not None
 
 
 def _headers_of(file: File, log_id: bytes | None, damaged: list[int]) -> Iterator[FrameHeader]:
@@ -212,7 +226,7 @@ def _anchor(
                 anchor = _first_needed(ordinary, reads_back)
             if anchor is None:
                 raise LogCorruptedError(
-                    f"a synced frame is missing epoch={epoch} number={synced_number}"
+                    f"a synced frame is missing: {WAY_OUT} epoch={epoch} number={synced_number}"
                 )
             return anchor, synced_number
         for frame in of_epoch:
@@ -239,7 +253,8 @@ def _trace_back(index: _FrameIndex, anchor: FoundFrame, *, oldest_number: int) -
         previous = index.by_number.get(key)
         if previous is None or not oldest_number <= previous.header.number < frame.header.number:
             raise LogCorruptedError(
-                f"a synced frame is missing epoch={key[0]} number={key[1]} oldest_number={oldest_number}"
+                f"a synced frame is missing: {WAY_OUT} epoch={key[0]} number={key[1]}"
+                f" oldest_number={oldest_number}"
             )
         frame = previous
         traced.append(frame)
@@ -312,7 +327,7 @@ def read_durable_frame(files: FileSystem, frame: FoundFrame) -> list[tuple[int, 
     entries = read_frame(files, frame)
     if entries is None:
         raise LogCorruptedError(
-            f"a synced frame does not read back epoch={frame.header.epoch} number={frame.header.number} "
+            f"a synced frame does not read back: {WAY_OUT} epoch={frame.header.epoch} number={frame.header.number} "
             f"offset={frame.header.offset} path={frame.path!r}"
         )
     return entries

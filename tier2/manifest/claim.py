@@ -55,6 +55,8 @@ class Claim:
     manifest: Manifest
     tag: str
     created: bool
+    was_ours: bool
+    """Before the claim, too."""
 
 
 class ManifestClaimer:
@@ -80,6 +82,7 @@ class ManifestClaimer:
         self._random = random
         self._nonces: deque[bytes] = deque(maxlen=_NONCES_MAX)
         self._creating: deque[bytes] = deque(maxlen=_NONCES_MAX)
+        self._was_ours = False
         self._race_cause: SegmentStoreError | None = None
 
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> Claim:
@@ -93,7 +96,10 @@ class ManifestClaimer:
             manifest = self._decode(found.content)
             self._check_ownership(manifest, log_id, follows)
             if manifest.epoch == epoch and manifest.nonce in self._nonces:
-                return Claim(manifest, found.tag, created=manifest.nonce in self._creating)
+                created = manifest.nonce in self._creating
+                was_ours = self._was_ours and not created
+                return Claim(manifest, found.tag, created=created, was_ours=was_ours)
+            self._was_ours = manifest.log_id == log_id
             if manifest.epoch >= epoch:
                 raise StorageNotPrimaryError(
                     f"root was claimed under this epoch or a higher one container={self._container_id}"

@@ -91,6 +91,7 @@ class MemoryStorage:
         self._busy = False  # whoever was in the middle of a call is gone
         return ClaimedManifest(
             created=created,
+            was_ours=not created,
             epoch=epoch,
             version=len(self.landed),
             changes=len(self.landed),

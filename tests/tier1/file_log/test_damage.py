@@ -182,6 +182,27 @@ def test_a_lost_identity_is_corruption_not_a_new_log() -> None:
     run_simulation(1, main)
 
 
+@pytest.mark.parametrize("of_another", [False, True])
+def test_h7_journals_without_their_identity_are_kept_and_refused(of_another: bool) -> None:
+    """Somebody tidied up, or put the identity of another store's log beside them."""
+
+    async def main(loop: SimLoop) -> None:
+        world, _ = await filled_world(1)
+        identity = f"{world.path}/identity"
+        if of_another:
+            other, _ = await filled_world(2)
+            world.disk.names[identity] = other.disk.names[identity]
+        else:
+            del world.disk.names[identity]
+        journals = {frame.path for frame in live_frames(world.disk)}
+        for _ in range(2):
+            with pytest.raises(LogCorruptedError, match="segmentstore recover --from-tier2"):
+                await world.log().initialize()
+        assert journals <= world.disk.names.keys()
+
+    run_simulation(1, main)
+
+
 def test_a_missing_file_in_the_middle_is_corruption() -> None:
     async def main(loop: SimLoop) -> None:
         world, _ = await filled_world(4)
@@ -190,7 +211,7 @@ def test_a_missing_file_in_the_middle_is_corruption() -> None:
             damaged = power_cut_image(world.disk, Persistence.EVERYTHING, Random(1))
             del damaged.names[path]
             log = SimulatedLogWorld(TINY, disk=damaged).log()
-            with pytest.raises(LogCorruptedError):
+            with pytest.raises(LogCorruptedError, match="segmentstore recover --from-tier2"):
                 await log.initialize()
         assert len(paths) > 1
 
