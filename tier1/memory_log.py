@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
     LogNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class MemoryDurableDataLog:
             payload = bytes(payload)
         refusal = self._refusal(len(payload), internal=internal)
         if refusal is not None:
-            _fail_future(future, refusal)
+            fail_unless_done(future, refusal)
             return future
         self._appended = True
         if not self._pending:
@@ -163,13 +164,12 @@ class MemoryDurableDataLog:
             )
         for future, payload in pending:
             if self._failure is not None:
-                _fail_future(future, self._failure)
+                fail_unless_done(future, self._failure)
                 continue
             address = self._store.next_address
             self._store.next_address = address + 1
             self._store.add(address, payload)
-            if not future.done():
-                future.set_result(LogAddress(address))
+            complete_unless_done(future, LogAddress(address))
 
     async def truncate(self, up_to: LogAddress) -> None:
         if self._failure is not None:
@@ -201,10 +201,3 @@ class MemoryDurableDataLog:
     async def close(self) -> None:
         if self._failure is None:
             self._failure = DurableDataLogError("the log is closed")
-
-
-def _fail_future(future: "asyncio.Future[LogAddress]", error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-        # Whoever gave up on the future learns of the failure from the next append.
-        future.exception()

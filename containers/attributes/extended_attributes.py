@@ -13,6 +13,7 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
 from segmentstore.contracts.identifiers import NO_SEGMENT, AttributeKey, AttributeValue, SegmentId
 from segmentstore.contracts.storage import ReadOnlyStorage
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 
 AttributeValues: TypeAlias = Mapping[AttributeKey, AttributeValue | None]
 Answer = TypeVar("Answer")
@@ -170,13 +171,10 @@ class AttributeFetches:
 def _settle_fetch(
     done: "Future[AttributeValues]", outcome: AttributeValues | SegmentStoreError
 ) -> None:
-    if done.done():
-        return
-    if not isinstance(outcome, SegmentStoreError):
-        done.set_result(outcome)
-        return
-    done.set_exception(outcome)
-    done.exception()  # taken here: perhaps nobody waits any more
+    if isinstance(outcome, SegmentStoreError):
+        fail_unless_done(done, outcome)
+    else:
+        complete_unless_done(done, outcome)
 
 
 class AttributeMemory:

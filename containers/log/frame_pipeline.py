@@ -31,7 +31,7 @@ from containers.operations.operation import Barrier, MetadataCheckpointOperation
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import ContainerStoppedError, LogFullError
 from segmentstore.contracts.identifiers import LogAddress
-from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.cancellation import fail_unless_done, retrieve_exception
 from segmentstore.runtime.guarded_callback import guarded
 
 
@@ -262,9 +262,7 @@ class FramePipeline:
         self.queue.clear()
         for operation in stopped:
             if operation.future is not None and not operation.future.done():
-                operation.future.set_exception(self.stop_error())
-                # Whoever waited for it may have left.
-                retrieve_exception(operation.future)
+                fail_unless_done(operation.future, self.stop_error())
         self._on_failure(stopped)
 
     def stop_error(self) -> ContainerStoppedError:

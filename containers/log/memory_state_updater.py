@@ -24,7 +24,7 @@ from containers.operations.operation import (
 )
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.identifiers import SequenceNumber
-from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 
 
 class MemoryStateUpdater:
@@ -155,9 +155,7 @@ def _complete_barrier(operation: Operation) -> None:
     assert isinstance(operation, Barrier), f"not a barrier: {operation!r}"
     assert operation.future is not None, "a barrier without a future"
     if operation.error is not None:
-        operation.future.set_exception(operation.error)
-        # Whoever waited for it may have left.
-        retrieve_exception(operation.future)
+        fail_unless_done(operation.future, operation.error)
     else:
         segment = operation.segment
-        operation.future.set_result(segment.length if segment is not None else 0)
+        complete_unless_done(operation.future, segment.length if segment is not None else 0)

@@ -42,13 +42,12 @@ from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
     CacheFullError,
-    ContainerStoppedError,
     LogFullError,
     SegmentStoreError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, BufferView
 from segmentstore.contracts.segments import AttributeUpdate
-from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.cancellation import fail_unless_done, retrieve_exception
 from segmentstore.runtime.clock import WallClock
 
 _GAUGES_FRESH_SECONDS = 0.005
@@ -145,7 +144,8 @@ class AppendIntake:
             if callable(attribute_updates):
                 length_max = max(length_max, self._settings.table_batch_bytes_max)
             if len(data) > length_max:
-                future.set_exception(AppendTooLargeError(length=len(data), length_max=length_max))
+                too_large = AppendTooLargeError(length=len(data), length_max=length_max)
+                fail_unless_done(future, too_large)
                 return future
         if (
             segment.line
@@ -175,7 +175,7 @@ class AppendIntake:
             self._stopped(future)
             return
         if self._log_full:
-            future.set_exception(log_full_error())
+            fail_unless_done(future, log_full_error())
             return
         try:
             operation = self._updater.accept_append(
@@ -215,15 +215,14 @@ class AppendIntake:
             self._stopped(future)
             return
         if self._log_full:
-            future.set_exception(log_full_error())
+            fail_unless_done(future, log_full_error())
             return
         if not self._admission_queue.has_room:
-            future.set_exception(
-                SegmentStoreError(
-                    "too many appends wait to be accepted "
-                    f"reason={self._throttle.reason or 'cache_full'}"
-                )
+            error = SegmentStoreError(
+                "too many appends wait to be accepted "
+                f"reason={self._throttle.reason or 'cache_full'}"
             )
+            fail_unless_done(future, error)
             return
         self._admission_queue.add(
             WaitingRequest(
@@ -391,7 +390,7 @@ class OperationProcessor(AppendIntake):
         """Throttled like an append: it costs memory until it is in Tier 2 (H34)."""
         if self._log_full:
             future: Future[int] = self._loop.create_future()
-            future.set_exception(log_full_error())
+            fail_unless_done(future, log_full_error())
             return future
         return self._process(
             segment,
@@ -555,15 +554,6 @@ def _pin_until(done: "Future[int]", segments: Sequence[SegmentMetadata]) -> None
             segment.pins -= 1
 
     done.add_done_callback(unpin)
-
-
-def fail_unless_done(future: "Future[int]", error: Exception) -> None:
-    """End a submission that may have been cancelled."""
-    if not future.done():
-        future.set_exception(error)
-        if isinstance(error, ContainerStoppedError):
-            # Whoever waited for it may have left.
-            retrieve_exception(future)
 
 
 def log_full_error() -> LogFullError:

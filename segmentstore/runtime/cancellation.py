@@ -6,6 +6,8 @@
 - ChangeTasks: the same for the changes of one owner, which can wait for all that are under way before it closes.
 - await_shielded(): waiting for what was submitted, so that a waiter who stops waiting does not cancel it.
 - retrieve_exception(): for futures whose failure is reported elsewhere, or that nothing awaits any more.
+- complete_unless_done(), fail_unless_done(): for every future that was handed out. Who waits for it may have cancelled
+  it, and a future that is done takes nothing: InvalidStateError would hit the one who has an answer for others too.
 """
 
 import asyncio
@@ -87,4 +89,22 @@ async def await_shielded(submitted: "Future[int]") -> int:
 def retrieve_exception(future: "Future[_Result]") -> None:
     """A done callback that takes the exception, so that the loop does not report it again."""
     if not future.cancelled():
+        future.exception()
+
+
+def complete_unless_done(future: "Future[_Result]", result: _Result) -> None:
+    """Give the result to whoever still waits."""
+    if not future.done():
+        future.set_result(result)
+
+
+def fail_unless_done(future: "Future[_Result]", error: BaseException) -> None:
+    """Give the error to whoever still waits; if no one does, the loop does not report it."""
+    if not future.done():
+        if isinstance(error, StopIteration):
+            # A future takes none of these: it would end the coroutine that waits as if it had returned.
+            wrapped = RuntimeError(f"a call ended with StopIteration: {error.value!r}")
+            wrapped.__cause__ = error
+            error = wrapped
+        future.set_exception(error)
         future.exception()

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -88,12 +90,10 @@ class FairThreadPool:
     def _finished(self, job: _Job, result: object, error: BaseException | None) -> None:
         self._running -= 1
         self.start_jobs()
-        if job.future.cancelled():
-            return
         if error is not None:
-            job.future.set_exception(error)
+            fail_unless_done(job.future, error)
         else:
-            job.future.set_result(result)
+            complete_unless_done(job.future, result)
 
 
 class Lane(Executor):

@@ -24,6 +24,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from segmentstore.contracts.identifiers import BufferView, LogAddress
+from segmentstore.runtime.cancellation import fail_unless_done
 from tier1.file_log.frames import (
     PAGE_BYTES,
     SINGLE_PAGE_ENTRY_BYTES_MAX,
@@ -169,7 +170,7 @@ class PendingEntries:
     def _fail(self, pending_entries: Iterable[PendingEntry], error: Exception) -> None:
         for pending in pending_entries:
             self._outstanding_bytes -= pending.length
-            fail_future(pending.future, error)
+            fail_unless_done(pending.future, error)
 
 
 class FramePlanner:
@@ -400,12 +401,3 @@ class FramePlanner:
         )
         numbers = [journal.first_number for journal in self._journals]
         assert numbers == sorted(numbers), f"journals out of order: {numbers}"
-
-
-def fail_future(
-    future: "asyncio.Future[LogAddress] | asyncio.Future[None]", error: Exception
-) -> None:
-    """Fail a future that perhaps nobody awaits any more: that is no unnoticed error, the next append reports it."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()

@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 
 from segmentstore.contracts.errors import DurableDataLogError, LogFullError
 from segmentstore.contracts.identifiers import BufferView, LogAddress
+from segmentstore.runtime.cancellation import fail_unless_done
 from segmentstore.runtime.guarded_callback import guarded
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frame_flush import FrameFlush, InlineSyncPolicy
@@ -27,7 +28,6 @@ from tier1.file_log.frame_planner import (
     PendingEntries,
     PendingEntry,
     PlannedFrame,
-    fail_future,
 )
 from tier1.file_log.frames import FrameHeader, frame_bytes
 from tier1.file_log.journals import Journal, JournalPool
@@ -118,11 +118,11 @@ class FrameWriter:
         """Accept an entry, or refuse it with LogFullError in the future."""
         future: asyncio.Future[LogAddress] = self._loop.create_future()
         if self._failure is not None or self._stopping:
-            fail_future(future, self._closed_error())
+            fail_unless_done(future, self._closed_error())
             return future
         if self._pool.full and not self._planner.has_room(length, internal=internal):
             reserve = 0 if internal else self._settings.reserve_bytes
-            fail_future(future, self._full_error(length, reserve))
+            fail_unless_done(future, self._full_error(length, reserve))
             return future
         if self._is_lone(length) and self._append_lone(pieces, length, future):
             return future
@@ -164,7 +164,7 @@ class FrameWriter:
                 self._arm_mark_timer()
             future.set_result(LogAddress(address))
         else:
-            fail_future(future, self._closed_error())
+            fail_unless_done(future, self._closed_error())
         return True
 
     def _note_sync(self, seconds: float) -> None:
@@ -227,7 +227,7 @@ class FrameWriter:
             self._mark_timer = None
         self._pending.fail_all(self._failure)
         while self._truncation_waiters:
-            fail_future(self._truncation_waiters.popleft()[1], self._failure)
+            fail_unless_done(self._truncation_waiters.popleft()[1], self._failure)
         self._work.set()
 
     def check(self) -> None:

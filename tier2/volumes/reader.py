@@ -25,6 +25,7 @@ from functools import partial
 from typing import TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.files import File
 from segmentstore.runtime.native import native_module
 from tier2.volumes.index import (
@@ -388,7 +389,7 @@ class ReadQueue:
     def call(self, call: Callable[[], _Result]) -> "Future[_Result]":
         """A call of its own, for whatever else is read. Raises what it raises."""
         future: Future[_Result] = asyncio.get_running_loop().create_future()
-        self._start(call, partial(_complete_future, future), partial(_fail_future, future))
+        self._start(call, partial(complete_unless_done, future), partial(_fail_future, future))
         return future
 
     async def close(self) -> None:
@@ -482,7 +483,7 @@ class ReadQueue:
         wanted, future = waiting
         self._start(
             partial(self._lookups.read, wanted, row),
-            partial(_complete_future, future),
+            partial(complete_unless_done, future),
             partial(_fail_future, future),
         )
 
@@ -516,7 +517,7 @@ class ReadQueue:
 
     def _rest(self) -> None:
         if self._idle is not None and not self._calls and not self._asked:
-            self._idle.set_result(None)
+            complete_unless_done(self._idle, None)
             self._idle = None
 
 
@@ -533,17 +534,9 @@ def _pages_read() -> int:
     return 0 if _THIS_THREAD is None else resource.getrusage(_THIS_THREAD).ru_majflt
 
 
-def _complete_future(future: "Future[_Result]", found: _Result) -> None:
-    if not future.done():
-        future.set_result(found)
-
-
 def _fail_future(future: "Future[_Result]", error: BaseException) -> None:
-    if future.done():
-        return
     if isinstance(error, OSError):
         failure = StorageError(f"the volumes cannot be read: {error}")
         failure.__cause__ = error
         error = failure
-    future.set_exception(error)
-    future.exception()  # its caller may be gone
+    fail_unless_done(future, error)

@@ -40,6 +40,7 @@ from segmentstore.contracts.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.clock import WallClock
 from tier2.volumes.deduplication import DuplicateCheckQueue
 from tier2.volumes.group_commit import GroupCommit
@@ -323,13 +324,10 @@ def _mutations_of(batch: list[QueuedMutation]) -> list[Mutation]:
 def _complete_future(
     future: "Future[IndexRecord | None]", outcome: IndexRecord | SegmentStoreError | None
 ) -> None:
-    if future.done():
-        return
     if isinstance(outcome, SegmentStoreError):
-        future.set_exception(outcome)
-        future.exception()  # its caller may be gone
+        fail_unless_done(future, outcome)
     else:
-        future.set_result(outcome)
+        complete_unless_done(future, outcome)
 
 
 def _store_error_of(error: BaseException) -> SegmentStoreError:
