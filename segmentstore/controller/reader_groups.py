@@ -119,6 +119,7 @@ class ReaderGroups:
                 return UpdateResponse(status=status.RG_NOT_FOUND)
             if (record.group_id, record.generation) != (wanted.group_id, wanted.generation):
                 return UpdateResponse(status=status.INVALID_CONFIG, generation=record.generation)
+            await self._subscribers.check_cuts(wanted, known=record)
             after = dataclasses.replace(wanted, generation=record.generation + 1)
             await self._subscribe(scope, group, after)
             batch = Batch()
@@ -187,6 +188,7 @@ class ReaderGroups:
             known = await table.read(group_key(group))
             if known.record is not None:
                 return known.record
+            await self._subscribers.check_cuts(wanted)
             batch = Batch()
             batch.put(group_key(group), wanted, known)
             batch.list_name(GROUPS_INDEX, group)

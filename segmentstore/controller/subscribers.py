@@ -9,9 +9,13 @@ Invariants:
 - The group's own record says whether it subscribes; the index may hold more names (of a group that was changed or
   deleted a moment ago). It holds fewer only where the stream is younger than what the group said: a stream that is
   deleted forgets its subscribers, and one that is created again has none until they say so again.
-- What a group has consumed never goes back, and counts only for the group of that id: one that was deleted and created
-  again starts where its configuration says.
+- What a group has consumed counts only for the group of that id and in that generation, and never goes back there. One
+  that was deleted and created again, or reset, starts where its configuration says: all behind that is yet to be read.
+- A cut that names segments which its stream never had is refused. A group that has one all the same (its stream was
+  deleted and created again, or an earlier version took it) holds back everything.
 """
+
+import logging
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.reader_group_records import (
@@ -38,6 +42,8 @@ from segmentstore.controller.streams.stream_cuts import (
 )
 from segmentstore.controller.streams.stream_history import StreamHistory, cut_with_ranges
 from segmentstore.controller.streams.stream_operations import StreamOperations
+
+_LOG = logging.getLogger(__name__)
 
 UpdateStatus = api.UpdateSubscriberStatus
 
@@ -102,11 +108,15 @@ class Subscribers:
             consumed = (
                 await history.table.read(_consumed_key(history.stream, scope, group))
             ).record
-            if consumed is not None and consumed.group_id == record.group_id:
+            if consumed is not None and _counts_for(consumed, record):
                 offsets = dict(consumed.offsets)
             else:
                 offsets = normalised(_starting_cut(record, history)) or await history.head()
-            cuts.append(await cut_with_ranges(history, offsets))
+            try:
+                cuts.append(await cut_with_ranges(history, offsets))
+            except StreamSegmentNotFoundError:
+                _LOG.warning("stream=%s group=%s starts in foreign segments", history.name, name)
+                cuts.append(await cut_with_ranges(history, await history.head()))
         return lowest_of(cuts) if cuts else None
 
     async def subscribe(self, stream_scope: str, stream: str, *, scope: str, group: str) -> None:
@@ -129,6 +139,31 @@ class Subscribers:
         batch.remove(key, await table.read(key))
         batch.unlist_name(_index(stream), f"{scope}/{group}")
         await table.commit(batch)
+
+    async def check_cuts(
+        self, record: ReaderGroupRecord, *, known: ReaderGroupRecord | None = None
+    ) -> None:
+        """Raises InvalidRequestError for a cut that is none of its stream, unless the group has it already.
+
+        A stream that does not exist may get the segments.
+        """
+        before = (*known.starting_cuts, *known.ending_cuts) if known is not None else ()
+        for cut in (*record.starting_cuts, *record.ending_cuts):
+            if cut in before:
+                continue
+            try:
+                history = await self._operations.history(cut.scope, cut.stream)
+                await history.state()
+            except (ScopeNotFoundError, StreamNotFoundError):
+                continue
+            if not cut.offsets:
+                continue
+            try:
+                check_cover(await history.segments_of(cut.offsets))
+            except (PreconditionError, StreamSegmentNotFoundError) as error:
+                raise InvalidRequestError(
+                    f"the group's cut is none of its stream: {error}"
+                ) from error
 
     async def clean(self, history: StreamHistory) -> None:
         """The stream is being deleted: nobody subscribes to it any more."""
@@ -181,11 +216,15 @@ class Subscribers:
         offsets = normalised(cut)
         segments = await history.segments_of(offsets)
         check_cover(segments)
-        if before is not None and before.group_id == record.group_id:
+        if before is not None and _counts_for(before, record):
             earlier = await history.segments_of(before.offsets)
             if not reaches(offsets, segments, before.offsets, earlier):
                 raise PreconditionError("a subscriber does not go back")
         return offsets
+
+
+def _counts_for(consumed: ConsumedCutRecord, record: ReaderGroupRecord) -> bool:
+    return (consumed.group_id, consumed.generation) == (record.group_id, record.generation)
 
 
 def group_key(group: str) -> RecordKey[ReaderGroupRecord]:

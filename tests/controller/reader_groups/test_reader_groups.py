@@ -289,3 +289,37 @@ async def test_h63_of_several_creates_at_once_all_get_the_configuration_of_the_f
     assert {each.config.readerGroupId for each in created} == {"id-0"}
     assert await cluster.current("_RGg") == [0]
     await cluster.check()
+
+
+@pytest.mark.parametrize("cut", [{7: 0}, {1 << 32: 0}, {0: 5}], ids=["number", "epoch", "half"])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_cut_that_is_none_of_its_stream_is_refused_before_anything_is_written(
+    cut: dict[int, int], *, ends: bool
+) -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.components.reader_groups
+    bad = config(retention=1)
+    cuts = bad.endingStreamCuts if ends else bad.startingStreamCuts
+    cuts[0].cut.clear()
+    cuts[0].cut.update(cut)
+    with pytest.raises(InvalidRequestError):
+        await groups.create(bad)
+    assert (await groups.configuration(info())).status == Get.RG_NOT_FOUND
+    assert (await groups.create(config(retention=1))).status == Create.SUCCESS
+    with pytest.raises(InvalidRequestError):
+        await groups.update(bad)
+    assert (await groups.configuration(info())).config.generation == 0
+
+
+async def test_a_group_with_the_cut_of_a_former_stream_holds_back_everything() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.components.reader_groups
+    await groups.create(config(retention=2))
+    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.deletion.delete("s", "a")
+    await cluster.create("a", segments=2)
+    await groups.update(config(retention=2))
+    history = await cluster.streams.operations.history("s", "a")
+    lowest = await cluster.components.subscribers.lowest_cut(history)
+    assert lowest is not None
+    assert {each.segment_id: at for each, at in lowest.items()} == {2: 0, 3: 0}

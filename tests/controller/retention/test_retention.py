@@ -1,6 +1,7 @@
 """Streams lose their oldest bytes by age, by size, and not before subscribers have read them."""
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -206,6 +207,94 @@ def test_what_a_subscriber_has_not_read_stays_up_to_the_policys_maximum() -> Non
             task.cancel()
 
     run_simulation(1, main)
+
+
+class Group:
+    """A group as its readers know it: where it stands, in which generation."""
+
+    def __init__(self, cluster: RetentionCluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.generation = 0
+        self.position = 0
+        """In bytes; everything from here on it has yet to read."""
+
+    def config(self, position: int) -> api.ReaderGroupConfiguration:
+        stream = self.cluster.info("a")
+        return api.ReaderGroupConfiguration(
+            scope="s",
+            readerGroupName=self.name,
+            readerGroupId="id",
+            retentionType=1,
+            generation=self.generation,
+            startingStreamCuts=[api.StreamCut(streamInfo=stream, cut={0: position})],
+        )
+
+    async def reset(self, position: int) -> None:
+        """What resetReaderGroup of the clients does."""
+        groups = self.cluster.components.reader_groups
+        answer = await groups.update(self.config(position))
+        assert answer.status == api.UpdateReaderGroupResponse.Status.SUCCESS
+        assert answer.generation == self.generation + 1
+        self.generation, self.position = answer.generation, position
+
+    async def consume(self, position: int, *, generation: int) -> api.UpdateSubscriberStatus.Status:
+        answer = await self.cluster.components.subscribers.update_cut(
+            api.SubscriberStreamCut(
+                subscriber=f"s/{self.name}",
+                readerGroupId="id",
+                generation=generation,
+                streamCut=api.StreamCut(streamInfo=self.cluster.info("a"), cut={0: position}),
+            )
+        )
+        return answer.status
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_group_that_was_reset_reads_all_that_it_has_yet_to_read(seed: int) -> None:
+    """Random lives of two groups: no byte goes that one of them has yet to read, and what nobody needs goes."""
+
+    async def main(loop: SimLoop) -> None:
+        random = Random(seed)
+        status = api.UpdateSubscriberStatus.Status
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_size(5 * EVENT_BYTES))
+        groups = [Group(cluster, name) for name in ("g", "h")]
+        for group in groups:
+            await cluster.components.reader_groups.create(group.config(0))
+        for _ in range(40):
+            await cluster.fill(seconds=random.randrange(1, 15))
+            (head,) = (await cluster.head()).values()
+            end = head + await cluster.stored()
+            group = random.choice(groups)
+            place = EVENT_BYTES * random.randrange(head // EVENT_BYTES, end // EVENT_BYTES + 1)
+            match random.randrange(3):
+                case 0:
+                    await group.reset(place)
+                case 1 if group.generation:
+                    old = await group.consume(end, generation=group.generation - 1)
+                    assert old == status.GENERATION_MISMATCH
+                case _:
+                    answer = await group.consume(place, generation=group.generation)
+                    # Retention may have passed a reset group's start, but nothing that it has consumed since.
+                    if answer == status.SUCCESS:
+                        group.position = place
+                    else:
+                        assert answer == status.STREAM_CUT_NOT_VALID
+                        assert place < group.position
+            await cluster.components.retention.look_at_all()
+            (head,) = (await cluster.head()).values()
+            assert head <= min(each.position for each in groups), "somebody has yet to read it"
+        for group in groups:
+            (head,) = (await cluster.head()).values()
+            await group.reset(head + await cluster.stored())
+        await cluster.fill(seconds=30)
+        for _ in range(2):
+            await cluster.components.retention.look_at_all()
+            await cluster.fill(seconds=6)
+        assert (await cluster.head())[0] >= min(each.position for each in groups)
+
+    run_simulation(seed, main)
 
 
 def test_cuts_are_bounded_and_get_coarser_with_age() -> None:
