@@ -8,11 +8,13 @@
 - Between start() and close() of LateVolumes this process holds the directory; start() that failed may be called again.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
 from segmentstore.contracts.errors import (
     ObjectChangedError,
@@ -30,6 +32,8 @@ from tier2.volumes.index_database import IndexDatabase, LmdbIndex
 from tier2.volumes.objects import Condition
 from tier2.volumes.opening import OpenEngine, open_engine, open_engine_for_reading
 from tier2.volumes.settings import VolumeSettings
+
+_Result = TypeVar("_Result")
 
 _NEVER_SECONDS = 1e9
 _LISTING_PAGE_OBJECTS = 1000
@@ -113,6 +117,10 @@ class VolumeObjectStore:
                 return
             after = page[-1].key
 
+    async def look(self) -> None:
+        """Raises StorageError if nothing can be read now."""
+        await self._engine.list(self._key(""), limit=1)
+
     async def close(self) -> None:
         """Nothing of its own."""
 
@@ -151,6 +159,7 @@ class LateVolumes:
         self._open_index = open_index
         self._open: OpenEngine | None = None
         self._store: VolumeObjectStore | None = None
+        self._reopening = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -160,12 +169,15 @@ class LateVolumes:
     async def start(self) -> int:
         """Raises StorageError; may be called again then."""
         assert self._open is None, "the volumes are open already"
+        await self._start()
+        return 0
+
+    async def _start(self) -> None:
         try:
             self._open = await self._open_engine()
         except OSError as error:
             raise StorageError(f"the volumes cannot be opened: {error}") from error
         self._store = VolumeObjectStore(engine=self._open.engine, prefix=OBJECT_PREFIX)
-        return 0
 
     async def _open_engine(self) -> OpenEngine:
         settings = only_reading(self._settings) if self._read_only else self._settings
@@ -210,21 +222,41 @@ class LateVolumes:
         return await self._started().put_if_match(key, content, tag)
 
     async def get(self, key: str) -> VersionedObject:
-        return await self._started().get(key)
+        return await self._read(lambda store: store.get(key))
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        return await self._started().get_range(key, start, length)
+        return await self._read(lambda store: store.get_range(key, start, length))
 
     async def size(self, key: str) -> int:
-        return await self._started().size(key)
+        return await self._read(lambda store: store.size(key))
 
     async def delete(self, key: str) -> None:
         await self._started().delete(key)
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+        await self._read(lambda store: store.look())
         async with aclosing(self._started().list(prefix)) as objects:
             async for info in objects:
                 yield info
+
+    async def _read(self, read: Callable[[VolumeObjectStore], Awaitable[_Result]]) -> _Result:
+        """What is read beside another process is opened again, once, if that has made its index anew."""
+        if self._reopening.locked():
+            async with self._reopening:
+                pass
+        store = self._started()
+        try:
+            return await read(store)
+        except StorageUnavailableError:
+            opened = self._open
+            if opened is None or opened.uploads is not None:
+                raise
+        async with self._reopening:
+            if self._store is store:
+                # One after the other: LMDB does not open a path twice in a process.
+                await opened.close()
+                await self._start()
+        return await read(self._started())
 
     def _started(self) -> VolumeObjectStore:
         if self._store is None:

@@ -29,7 +29,7 @@ import hashlib
 import heapq
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -39,7 +39,7 @@ from typing import Protocol, TypeAlias
 import lmdb
 from sortedcontainers import SortedDict
 
-from segmentstore.contracts.errors import CorruptedDataError, StorageError
+from segmentstore.contracts.errors import CorruptedDataError, StorageError, StorageUnavailableError
 from segmentstore.contracts.identifiers import BufferView
 
 _SHORT_KEY_BYTES_MAX = 400
@@ -107,6 +107,11 @@ class LmdbIndex:
         """Opens or creates it; `read_only` beside the process that writes it. Raises CorruptedDataError, OSError."""
         self._directory = directory
         self._read_only = read_only
+        self._inode = 0
+        if read_only:
+            # Before it is mapped: a file that takes its place meanwhile is noticed at the first look.
+            with suppress(FileNotFoundError):
+                self._inode = Path(directory, "data.mdb").stat().st_ino
         with _lmdb_errors_translated():
             self._environment = self._opened()
             self._require_whole_file()
@@ -140,13 +145,32 @@ class LmdbIndex:
                 f"the index of the volumes is cut off bytes={found} needed={pages * page_bytes}"
             )
 
+    def _require_same_file(self) -> None:
+        """For a reader beside the process that writes: raises StorageUnavailableError once that has made it anew.
+
+        What is mapped is the old file then, and says for ever what was true when it was left.
+        """
+        if not self._read_only:
+            return
+        try:
+            found = Path(self._directory, "data.mdb").stat().st_ino
+        except FileNotFoundError:
+            found = 0
+        if found != self._inode:
+            raise StorageUnavailableError(
+                f"the index of the volumes was made anew: open it again directory={self._directory}",
+                state="indexing",
+            )
+
     def get(self, key: bytes) -> bytes | None:
+        self._require_same_file()
         with _lmdb_errors_translated(), self._environment.begin(buffers=False) as transaction:
             return _value_of_stored(transaction.get(_stored_key(key)), key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
             return []
+        self._require_same_file()
         with _lmdb_errors_translated(), self._environment.begin(buffers=False) as transaction:
             if max(map(len, keys)) <= _SHORT_KEY_BYTES_MAX:
                 return [transaction.get(key) for key in keys]
@@ -157,6 +181,7 @@ class LmdbIndex:
     ) -> Sequence[Row]:
         if first >= before or limit <= 0:
             return []
+        self._require_same_file()
         with _lmdb_errors_translated(), self._environment.begin(buffers=False) as transaction:
             rows = self._rows(transaction, first, before, limit, reverse=reverse)
         return rows[:limit]

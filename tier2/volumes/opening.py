@@ -27,6 +27,7 @@ from random import Random
 from typing import TypeAlias
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageUnavailableError
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File, FileSystem
 from tier2.volumes.compaction import CompactionTrigger, Compactor
@@ -224,12 +225,19 @@ async def open_engine(
         random=random,
         settings=settings,
     )
-    try:
+
+    async def begin() -> None:
         await uploads.start()
         await loop.run_in_executor(executor, commit.hold_reserves)
+
+    try:
+        # To its end: a look-up in a thread may not find its database closed, nor a thread go on without the lock.
+        await finish_despite_cancellation(begin())
     except BaseException:
-        database.close()
-        lock.close()
+        try:
+            await finish_despite_cancellation(engine.close())
+        finally:
+            lock.close()
         raise
     settling = RebuiltIndexSync(
         database, mark=IncompleteIndexMark(f"{directory}/index", files=files), executor=executor

@@ -1,7 +1,12 @@
 """The conformance suite over volumes, with the real index and the one in memory."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -10,7 +15,7 @@ import pytest
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import ObjectStoreSuite
-from tier2.object_stores.volumes import VolumeObjectStore
+from tier2.object_stores.volumes import LateVolumes, VolumeObjectStore
 from tier2.volumes.index_database import IndexDatabase, LmdbIndex, MemoryIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
@@ -49,6 +54,76 @@ class VolumeSuite(ObjectStoreSuite):
     @pytest.fixture
     def second_store(self, engine: OpenEngine) -> VolumeObjectStore:
         return VolumeObjectStore(engine=engine.engine, prefix="tier2/")
+
+
+def volumes(directory: Path, executor: ThreadPoolExecutor, *, read_only: bool) -> LateVolumes:
+    return LateVolumes(
+        str(directory),
+        files=SystemFileSystem(),
+        executor=executor,
+        wall_clock=SystemWallClock(),
+        random=Random(),
+        settings=VolumeSettings(index_delay_seconds=0.0),
+        read_only=read_only,
+    )
+
+
+_SERVICE = """
+import asyncio, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tests.tier2.volumes.test_volume_object_store import volumes
+
+async def main():
+    with ThreadPoolExecutor(4) as executor:
+        service = volumes(Path(sys.argv[1]), executor, read_only=False)
+        await service.start()
+        if sys.argv[2] == "two":
+            await service.delete("root")
+        await service.put_if_absent("root", sys.argv[2].encode())
+        await service.put("chunk/" + sys.argv[2], [b"c"])
+        await asyncio.sleep(0.3)
+        print("acknowledged", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def service(directory: Path, content: str) -> Iterator[None]:
+    """Serves, and is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVICE, str(directory), content],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "acknowledged\n"
+        yield
+        process.kill()
+
+
+async def test_a_reader_beside_the_service_goes_on_with_an_index_that_was_made_anew(
+    tmp_path: Path,
+) -> None:
+    with ThreadPoolExecutor(4) as executor:
+        reader = volumes(tmp_path, executor, read_only=True)
+        with service(tmp_path, "one"):
+            await reader.start()
+            assert (await reader.get("root")).content == b"one"
+        shutil.rmtree(tmp_path / "index")
+        with service(tmp_path, "two"):
+            found, size = await asyncio.gather(reader.get("root"), reader.size("chunk/two"))
+            assert (found.content, size) == (b"two", 1)
+        shutil.rmtree(tmp_path / "index")
+        with service(tmp_path, "two"):
+            keys = [info.key async for info in reader.list("")]
+            assert keys == ["chunk/one", "chunk/two", "root"]
+        await reader.close()
 
 
 class TestVolumesWithLmdb(VolumeSuite):
