@@ -1,18 +1,22 @@
 """Holds the volumes against the index: what is damaged, what is missing, and whether the sums are right.
 
     each volume:     header; with `deep` every record's checksum
+                     record there, with `deep`: the index has its version or a newer one, unless a tombstone took it
     each object row: its record stands where the row says, with its key and number; its blob has a row
     each blob row:   its bytes are inside an existing volume; with `deep` (the volumes were read whole) checked there
     sums:            references, live bytes of each volume
 
-Memory: a row for each volume. That every blob is named as often as it says is proved by sums over all rows of the
-hashes times the names, on both sides.
+Memory: a row for each volume, and with `deep` a hash for each version that volumes have and the index has not, up to a
+million: those are deleted, and not compacted yet. That every blob is named as often as it says is proved by sums over
+all rows of the hashes times the names, on both sides.
 
 Beside a writer: what looks wrong is looked at again, and forgotten if its row has changed; sums are compared only if
 nothing was committed meanwhile. Blocking; runs in an executor.
 """
 
+import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from segmentstore.contracts.errors import CorruptedDataError
@@ -24,6 +28,7 @@ from tier2.volumes.index import (
     VERSION_ID,
     VOLUME,
     BlobRow,
+    IndexChanges,
     ObjectRow,
     blob_key,
     decode_blob_row,
@@ -34,7 +39,7 @@ from tier2.volumes.index import (
     version_key,
 )
 from tier2.volumes.index_database import IndexDatabase, Row
-from tier2.volumes.volume_files import DamagedStretch, VolumeFiles, VolumeScan
+from tier2.volumes.volume_files import DamagedStretch, ScannedRecord, VolumeFiles, VolumeScan
 from tier2.volumes.volume_format import (
     RECORD_HEADER_BYTES,
     VOLUME_HEADER_BYTES,
@@ -45,6 +50,7 @@ from tier2.volumes.volume_format import (
 
 _PAGE_ROWS = 2000
 _PROBLEMS_MAX = 1000
+_ABSENT_VERSIONS_MAX = 1_000_000
 
 
 @dataclass(slots=True)
@@ -61,6 +67,8 @@ class VerificationReport:
     live_bytes: int = 0
     unreferenced_volumes: list[int] = field(default_factory=list)
     """Nothing of them is live: the next compaction removes them, tombstones apart."""
+    records_compared: bool = False
+    """Whether every version in the volumes was looked for in the index: only if deep, and not too many are deleted."""
     sums_compared: bool = False
     """False if something was committed meanwhile."""
     problems: list[str] = field(default_factory=list)
@@ -69,6 +77,14 @@ class VerificationReport:
     @property
     def healthy(self) -> bool:
         return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class _AbsentVersion:
+    volume: int
+    sequence: int
+    key: bytes
+    version_id: str
 
 
 class Verification:
@@ -81,6 +97,12 @@ class Verification:
         self._secrets: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self._live: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        """How far each volume was read."""
+        self._absent: dict[bytes, _AbsentVersion] = {}
+        """What volumes have and the index has not."""
+        self._removed: dict[bytes, int] = {}
+        """The number of the newest tombstone of versions that the index has not."""
         self._named = 0
         self._references = 0
 
@@ -89,6 +111,8 @@ class Verification:
         before = self._index.get(NEXT_SEQUENCE), self._volume_rows()
         for number in self._volumes.numbers():
             self._look_at_volume(number, deep=deep)
+        if deep:
+            self._look_for_absent_versions()
         for kind in (CURRENT, VERSION):
             for row_key, content in _rows_of(self._index, kind):
                 self._look_at_object(row_key, content)
@@ -137,8 +161,84 @@ class Verification:
                     )
                 else:
                     report.records += 1
+                record = one.record if isinstance(one, DamagedStretch) else one
+                if record is not None:
+                    self._look_for_version(number, record)
         finally:
             file.close()
+        self._ends[number] = end
+
+    def _look_for_version(self, number: int, one: ScannedRecord) -> None:
+        """Whether the index knows of a record in a volume."""
+        if one.header.kind is RecordKind.BLOB:
+            return
+        version_id, sequence = one.record.version_id, one.header.sequence
+        found = IndexChanges(self._index).version(one.key, version_id)
+        if found is None:
+            if len(self._absent) + len(self._removed) < _ABSENT_VERSIONS_MAX:
+                self._note_absent(number, one)
+            return
+        has = found[1].record.sequence
+        if one.header.is_deleted and has < sequence:
+            what = "it is deleted, and the index has it"
+        elif one.header.kind is RecordKind.PUT and has < sequence:
+            what = "the index has an older one"
+        else:
+            return
+        again = IndexChanges(self._index).version(one.key, version_id)
+        if again is not None and again[1].record.sequence == has:
+            self._problem(f"version {version_id!r} of {one.key!r} in volume {number}: {what}")
+
+    def _note_absent(self, number: int, one: ScannedRecord) -> None:
+        name = _digest_of_version(one)
+        sequence = one.header.sequence
+        if one.header.is_deleted:
+            self._removed[name] = max(sequence, self._removed.get(name, 0))
+            return
+        known = self._absent.get(name)
+        if known is None or known.sequence <= sequence:
+            self._absent[name] = _AbsentVersion(number, sequence, one.key, one.record.version_id)
+
+    def _look_for_absent_versions(self) -> None:
+        """Those that no tombstone took: the index has lost them. Tombstones of a moment ago are looked for as well."""
+        lost = {name: one for name, one in self._absent.items() if not self._is_removed(name)}
+        lost = {name: one for name, one in lost.items() if self._is_absent(one)}
+        if lost:
+            # A tombstone is in its volume before its row goes, so what is there now has it.
+            for number in self._volumes.numbers():
+                with suppress(FileNotFoundError, CorruptedDataError):
+                    self._read_tombstones(number, self._ends.get(number, 0))
+        present = set(self._volumes.numbers())
+        for name, one in lost.items():
+            if one.volume in present and not self._is_removed(name) and self._is_absent(one):
+                self._problem(
+                    f"version {one.version_id!r} of {one.key!r} is in volume {one.volume}, and not in the index"
+                )
+        self._report.records_compared = (
+            len(self._absent) + len(self._removed) < _ABSENT_VERSIONS_MAX
+        )
+
+    def _read_tombstones(self, number: int, start: int) -> None:
+        header = self._volumes.header(number)
+        if header is None:
+            return
+        size = self._volumes.size(number)
+        if size <= start:
+            return
+        file = self._volumes.open(number)
+        try:
+            for one in VolumeScan(file, secret=header.secret, size=size, offset=start):
+                if isinstance(one, ScannedRecord) and one.header.is_deleted:
+                    name = _digest_of_version(one)
+                    self._removed[name] = max(one.header.sequence, self._removed.get(name, 0))
+        finally:
+            file.close()
+
+    def _is_removed(self, name: bytes) -> bool:
+        return self._removed.get(name, -1) > self._absent[name].sequence
+
+    def _is_absent(self, one: "_AbsentVersion") -> bool:
+        return IndexChanges(self._index).version(one.key, one.version_id) is None
 
     def _volume_rows(self) -> dict[int, tuple[int, int]]:
         """How far each is indexed, and its live bytes."""
@@ -235,6 +335,11 @@ class Verification:
     def _problem(self, what: str) -> None:
         if len(self._report.problems) < _PROBLEMS_MAX:
             self._report.problems.append(what)
+
+
+def _digest_of_version(one: ScannedRecord) -> bytes:
+    name = one.key + b"\0" + one.record.version_id.encode()
+    return hashlib.blake2b(name, digest_size=16).digest()
 
 
 def _rows_of(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:

@@ -75,6 +75,34 @@ async def test_verification_finds_what_the_index_has_wrong(tmp_path: Path) -> No
     await opened.close()
 
 
+async def test_verification_finds_what_the_index_has_lost(tmp_path: Path) -> None:
+    """A row that is gone, one that is back, and one of an older object: nothing in the index itself is wrong."""
+    opened = await open_small(str(tmp_path))
+    engine, index = opened.engine, opened.engine._index
+    key, other = CURRENT + b"key", CURRENT + b"other"
+    await engine.put(b"key", [b"one"], metadata={"a": "b"})
+    first = index.get(key)
+    await engine.put(b"key", [b"two"])
+    second = index.get(key)
+    await engine.put(b"other", [b"x"])
+    removed = index.get(other)
+    await engine.delete(b"other")
+    report = await engine.verify(deep=True)
+    assert report.healthy
+    assert report.records_compared
+    for row_key, row, right, what in (
+        (key, None, second, "not in the index"),
+        (key, first, second, "older"),
+        (other, removed, None, "deleted"),
+    ):
+        index.apply([(row_key, row)])
+        problems = (await engine.verify(deep=True)).problems
+        assert any(what in problem for problem in problems), problems
+        index.apply([(row_key, right)])
+    assert (await engine.verify(deep=True)).healthy
+    await opened.close()
+
+
 @pytest.mark.parametrize("walk", [native_walk(), walk_in_python])
 async def test_a_damaged_index_is_moved_aside_and_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: Walk | None
