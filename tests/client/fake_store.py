@@ -292,7 +292,9 @@ class FakeStore:
                 segment.start_offset = max(segment.start_offset, offset)
                 return segments.SegmentTruncated(request_id, str(name))
             case segments.MergeSegments(target=target):
-                into = self.segments[target]
+                into = self.segments.get(target)
+                if into is None:
+                    return refusals.NoSuchSegment(request_id, target)
                 if into.is_sealed:
                     return refusals.SegmentIsSealed(request_id, target)
                 into.content += segment.content
