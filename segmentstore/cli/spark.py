@@ -368,6 +368,7 @@ def export(
 @click.option("--batch-files", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option("--segments", type=click.IntRange(min=1), help="Create the stream, if it is missing.")
 @click.option("--records", is_flag=True, help="Write records: with key, headers and time.")
+@click.option("--skip-missing", is_flag=True, help="Pass over planned files that are gone.")
 @click.option("--read-option", multiple=True, metavar="KEY=VALUE", help="Of Spark's reader.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @output_option
@@ -384,6 +385,7 @@ def import_files(
     batch_files: int,
     segments: int | None,
     records: bool,
+    skip_missing: bool,
     read_option: tuple[str, ...],
     quiet: bool,
     output: str,
@@ -411,6 +413,7 @@ def import_files(
                     key_column=key_column,
                     value_column=value_column,
                     batch_files=batch_files,
+                    skip_missing=skip_missing,
                 ),
                 progress=progress,
             ).run()

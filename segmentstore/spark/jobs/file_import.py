@@ -1,7 +1,7 @@
 """The `import` job: rows of Parquet, JSON, CSV or text files as events of a stream, each row once.
 
     plan    the input files that were not planned yet -> batches of files, with their schema (job_execution.py)
-    batch   spark.read of its files -> key and value -> the exactly-once sink, as one version of this import
+    batch   spark.read of its files (input_files.py) -> key and value -> the exactly-once sink, as one version
 
 - A batch is one write with txnAppId and txnVersion: the store itself remembers it, so a run that was killed between
   the commit and its own note of it writes the batch again, and nothing is added.
@@ -9,6 +9,10 @@
   put beside them. Files that are new then are planned behind them. So the directory of the state belongs to the
   import; with another one everything is imported again.
 - One run at a time has that directory: two that plan side by side would give one file two versions, or none.
+- The stream has to know of every version that the directory calls imported: else it is the stream of another store, or
+  one that was made again under its name, and the rows are not in it. The address of the controller may change.
+- A file that was planned and is gone ends the run, unless the caller passes over it; then it is written down as not
+  imported, and planned anew when it is back.
 """
 
 import json
@@ -16,24 +20,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import random_id, system_random
+from segmentstore.runtime.files import FileSystem
+from segmentstore.spark.jobs.input_files import FORMATS, InputFiles
 from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint
+from segmentstore.spark.sink.sink_options import parse_sink_options
+from segmentstore.spark.sink.writer import last_version_of
 
 Progress = Callable[[int, int], None]
 """Called with files imported so far and files to import in all."""
 
-FORMATS: Final = ("parquet", "json", "csv", "text")
-_READ_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "csv": {"header": "true", "inferSchema": "true"}
-}
 _PASSED: Final = ("timestamp", "headers")
+_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,8 @@ class ImportSettings:
     value_column: str = ""
     """What is written; empty: the column `value` if there is one, else the whole row as JSON."""
     batch_files: int = 16
+    skip_missing: bool = False
+    """Go on without files that were planned and are gone."""
 
 
 @dataclass(slots=True)
@@ -83,23 +90,97 @@ class ImportPlan:
     schema: str
     """JSON of Spark."""
     batches: tuple[tuple[str, ...], ...]
+    base: str | None = None
+    """Below which directories name partitions; None in plans of older versions, which did not know it."""
 
     def as_entry(self) -> Entry:
-        return {
+        entry: dict[str, object] = {
             "plan": [list(batch) for batch in self.batches],
             "application": self.application,
             "schema": self.schema,
         }
+        return entry if self.base is None else {**entry, "base": self.base}
 
     @classmethod
     def of_entry(cls, entry: Entry) -> "ImportPlan":
         batches = entry["plan"]
         assert isinstance(batches, list), f"a plan is a list of batches found={batches!r}"
+        base = entry.get("base")
         return cls(
             str(entry["application"]),
             str(entry["schema"]),
             tuple(tuple(str(file) for file in batch) for batch in batches),
+            None if base is None else str(base),
         )
+
+
+class ImportSteps(Protocol):
+    """What an import does besides writing down what it does."""
+
+    def found(self) -> Sequence[str]:
+        """All input files that there are, in order."""
+
+    def planned(self, files: Sequence[str], application: str) -> Sequence[ImportPlan]:
+        """Batches of these files."""
+
+    def missing(self, files: Sequence[str]) -> Sequence[str]:
+        """Those that are gone."""
+
+    def last_version(self, application: str) -> int | None:
+        """What the stream knows to be committed."""
+
+    def write(self, version: int, plan: ImportPlan, files: Sequence[str]) -> int:
+        """Commit the rows of the files as a version, unless the stream has it; how many rows they have."""
+
+
+class SparkImport:
+    """The steps on Spark, into a stream."""
+
+    def __init__(
+        self, spark: SparkSession, sink_options: Mapping[str, str], settings: ImportSettings
+    ) -> None:
+        self._sink_options = sink_options
+        self._settings = settings
+        self._files = InputFiles(
+            spark,
+            inputs=settings.inputs,
+            file_format=settings.format,
+            read_options=settings.read_options,
+        )
+
+    def found(self) -> Sequence[str]:
+        return self._files.found()
+
+    def planned(self, files: Sequence[str], application: str) -> Sequence[ImportPlan]:
+        step = self._settings.batch_files
+        plans: list[ImportPlan] = []
+        for base, some in self._files.alike(files):
+            schema = self._files.schema_of(some, base=base).json()
+            batches = tuple(tuple(some[at : at + step]) for at in range(0, len(some), step))
+            plans.append(ImportPlan(application, schema, batches, base))
+        return plans
+
+    def missing(self, files: Sequence[str]) -> Sequence[str]:
+        return self._files.missing(files)
+
+    def last_version(self, application: str) -> int | None:
+        return last_version_of(self._sink_options, application)
+
+    def write(self, version: int, plan: ImportPlan, files: Sequence[str]) -> int:
+        schema = StructType.fromJson(json.loads(plan.schema))
+        settings = self._settings
+        events = events_of(
+            self._files.read(files, schema, base=plan.base),
+            key_column=settings.key_column,
+            value_column=settings.value_column,
+        )
+        observed = Observation("import") if files else None
+        if observed is not None:
+            events = events.observe(observed, sql.count(sql.lit(1)).alias("rows"))
+        events.write.format("segmentstore").mode("append").options(
+            **self._sink_options, txnAppId=plan.application, txnVersion=str(version)
+        ).save()
+        return 0 if observed is None else int(observed.get["rows"])
 
 
 class ImportJob:
@@ -118,24 +199,50 @@ class ImportJob:
             raise InvalidRequestError(
                 f"a format is one of {', '.join(FORMATS)} given={settings.format}"
             )
-        self._spark = spark
-        self._sink_options = dict(sink_options)
-        self._settings = settings
-        self._progress = progress
-        stream = self._sink_options.get("stream", "")
-        self._ledger = JobCheckpoint(
-            settings.state_directory,
-            identity={
-                "job": "import",
-                "stream": stream,
-                "format": settings.format,
-                "key": settings.key_column,
-                "value": settings.value_column,
-            },
+        self._run = ImportRun(
+            steps=SparkImport(spark, dict(sink_options), settings),
+            sink_options=sink_options,
+            settings=settings,
+            progress=progress,
         )
 
     def run(self) -> ImportSummary:
         """Raises InvalidRequestError, JobInUseError, and what Spark and the sink raise."""
+        return self._run.run()
+
+
+class ImportRun:
+    """What is planned, written and written down, in which order. Knows no Spark."""
+
+    def __init__(
+        self,
+        *,
+        steps: ImportSteps,
+        sink_options: Mapping[str, str],
+        settings: ImportSettings,
+        progress: Progress = lambda _done, _total: None,
+        files: FileSystem | None = None,
+    ) -> None:
+        """`files`: those of the state directory."""
+        self._steps = steps
+        self._settings = settings
+        self._progress = progress
+        self._stream = parse_sink_options(sink_options).stream_name
+        self._ledger = JobCheckpoint(
+            settings.state_directory,
+            identity={
+                "job": "import",
+                "stream": sink_options.get("stream", ""),
+                "scope": self._stream.partition("/")[0],
+                "format": settings.format,
+                "key": settings.key_column,
+                "value": settings.value_column,
+            },
+            files=files,
+        )
+
+    def run(self) -> ImportSummary:
+        """Raises as ImportJob.run()."""
         entries = self._ledger.open()
         try:
             return self._run(entries)
@@ -144,54 +251,80 @@ class ImportJob:
 
     def _run(self, entries: Sequence[Entry]) -> ImportSummary:
         plans = [ImportPlan.of_entry(entry) for entry in entries if "plan" in entry]
-        done = {entry["version"] for entry in entries if "version" in entry}
-        new = self._plan(plans)
-        if new is not None:
+        notes = {_version_of(entry): entry for entry in entries if "version" in entry}
+        known = self._steps.last_version(plans[0].application) if plans else None
+        self._require_known(max(notes, default=0), known)
+        for new in self._new_plans(plans, notes):
             self._ledger.add(new.as_entry())
             plans.append(new)
-        summary = ImportSummary(earlier_batches=len(done))
-        waiting = [each for each in versions_of(plans) if each[0] not in done]
+        summary = ImportSummary(earlier_batches=len(notes))
+        waiting = [each for each in versions_of(plans) if each[0] not in notes]
         total = sum(len(files) for _, _, files in waiting)
         files_done = 0
         self._progress(0, total)
         for version, plan, files in waiting:
-            summary.batches.append(self._import(version, plan, files))
+            is_known = known is not None and version <= known
+            summary.batches.append(self._import(version, plan, files, is_known=is_known))
             files_done += len(files)
             self._progress(files_done, total)
         return summary
 
-    def _plan(self, plans: Sequence[ImportPlan]) -> ImportPlan | None:
-        """Of the files that no plan has; None if there are none."""
-        frame = self._reader().load(list(self._settings.inputs))
-        planned = {file for plan in plans for batch in plan.batches for file in batch}
-        files = sorted(file for file in frame.inputFiles() if file not in planned)
-        if not files:
-            return None
+    def _require_known(self, noted: int, known: int | None) -> None:
+        if noted > (known or 0):
+            raise InvalidRequestError(
+                "the stream does not know of rows that were imported into it: it is that of another store, was made"
+                " again, or came back from an older copy; with another state directory everything is imported anew"
+                f" stream={self._stream} imported={noted} known={known or 0} state={self._settings.state_directory}"
+            )
+
+    def _new_plans(
+        self, plans: Sequence[ImportPlan], notes: Mapping[int, Entry]
+    ) -> Sequence[ImportPlan]:
+        """Of the files that no plan has. One that was passed over, and is back, no plan has either, from then on."""
+        planned: set[str] = set()
+        for version, _, files in versions_of(plans):
+            passed_over = notes.get(version, {}).get("missing", ())
+            assert isinstance(passed_over, list | tuple), f"a list of files {passed_over!r}"
+            planned.difference_update(str(each) for each in passed_over)
+            planned.update(each for each in files if each not in passed_over)
+        new = [each for each in self._steps.found() if each not in planned]
+        if not new:
+            return ()
         application = (
             plans[0].application if plans else f"import-{random_id(system_random()).hex()}"
         )
-        step = self._settings.batch_files
-        batches = [tuple(files[first : first + step]) for first in range(0, len(files), step)]
-        return ImportPlan(application, frame.schema.json(), tuple(batches))
+        return self._steps.planned(new, application)
 
-    def _reader(self) -> DataFrameReader:
-        options = {**_READ_OPTIONS.get(self._settings.format, {}), **self._settings.read_options}
-        return self._spark.read.format(self._settings.format).options(**options)
-
-    def _import(self, version: int, plan: ImportPlan, files: Sequence[str]) -> ImportedBatch:
+    def _import(
+        self, version: int, plan: ImportPlan, files: Sequence[str], *, is_known: bool
+    ) -> ImportedBatch:
         started = time.perf_counter()
-        schema = StructType.fromJson(json.loads(plan.schema))
-        frame = self._reader().schema(schema).load(list(files))
-        observed = Observation("import")
-        events = events_of(
-            frame, key_column=self._settings.key_column, value_column=self._settings.value_column
-        ).observe(observed, sql.count(sql.lit(1)).alias("rows"))
-        events.write.format("segmentstore").mode("append").options(
-            **self._sink_options, txnAppId=plan.application, txnVersion=str(version)
-        ).save()
-        rows = int(observed.get["rows"])
-        self._ledger.add({"version": version, "rows": rows, "files": len(files)})
+        missing = list(self._steps.missing(files))
+        note: dict[str, object] = {"version": version, "rows": 0, "files": len(files)}
+        rows = 0
+        # A run that was killed behind the commit had all of the files: what is gone since is not missed.
+        if not (missing and is_known):
+            if missing:
+                self._require_skipping(missing)
+                note |= {"files": len(files) - len(missing), "missing": missing}
+            rows = self._steps.write(version, plan, [each for each in files if each not in missing])
+        self._ledger.add(note | {"rows": rows})
         return ImportedBatch(version, len(files), rows, time.perf_counter() - started)
+
+    def _require_skipping(self, missing: Sequence[str]) -> None:
+        if not self._settings.skip_missing:
+            named = ", ".join(missing[:_NAMED_MAX])
+            more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+            raise InvalidRequestError(
+                "files that were planned for the import are gone; bring them back, or pass over them with"
+                f" --skip-missing files={named}{more}"
+            )
+
+
+def _version_of(entry: Entry) -> int:
+    version = entry["version"]
+    assert isinstance(version, int), f"a version is a number {entry!r}"
+    return version
 
 
 def versions_of(plans: Sequence[ImportPlan]) -> Iterator[tuple[int, ImportPlan, tuple[str, ...]]]:

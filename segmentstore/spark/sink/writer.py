@@ -54,6 +54,7 @@ _SLICE_BYTES = 64 << 20
 _ABORTS_AT_ONCE = 16
 _COMMIT_SECONDS = 3600.0
 """A commit takes seconds, and longer while its store is recovering; giving up earlier would only repeat it."""
+_APPLICATION_PREFIX = "app:"
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
@@ -121,7 +122,7 @@ class SegmentStoreBatchWriter(DataSourceArrowWriter):
         self._plan = plan
         self._is_versioned = bool(options.transaction_app_id)
         self._application_id = (
-            f"app:{options.transaction_app_id}"
+            f"{_APPLICATION_PREFIX}{options.transaction_app_id}"
             if self._is_versioned
             else f"write:{random.randbytes(16).hex()}"
         )
@@ -323,6 +324,22 @@ async def _commit_stages(
             )
         )
     return not committed.is_duplicate
+
+
+def last_version_of(options: Mapping[str, str], transaction_app_id: str) -> int | None:
+    """The newest txnVersion that the stream knows of an application: None if it knows none, or is not there.
+
+    Raises InvalidRequestError, SegmentStoreError.
+    """
+    parsed = parse_sink_options(options)
+    with LoopRunner() as runner:
+        return runner.run(_last_version(parsed, transaction_app_id))
+
+
+async def _last_version(options: SinkOptions, transaction_app_id: str) -> int | None:
+    async with connect(options.controller) as store:
+        staged = store.stream(options.stream_name).staged()
+        return await staged.last_version(f"{_APPLICATION_PREFIX}{transaction_app_id}")
 
 
 def abort_stages(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -7,9 +7,10 @@ goes on, and who dies there. So a seed is one order of all calls, and always the
 import threading
 from collections.abc import Callable
 from random import Random
+from typing import cast
 
 from segmentstore.contracts.errors import StorageError
-from segmentstore.runtime.files import FileSystem
+from segmentstore.runtime.files import File, FileSystem
 from segmentstore.spark.jobs.run_lock import JobInUseError
 from tests.sim.disk import DeadProcessError, Mount, SimulatedDisk
 
@@ -32,6 +33,34 @@ class _SteppingMount(Mount):
         if self.alive:
             self._step()
         super().enter(kind, path)
+
+
+class _UnlockedFile:
+    """Everybody gets its lock."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def lock_exclusive(self) -> bool:
+        return True
+
+
+class FilesWithoutLocks:
+    """Files of a machine that lets every process have a lock."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._files, name)
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
+        return cast(
+            "File", _UnlockedFile(self._files.open(path, create=create, exclusive=exclusive))
+        )
 
 
 class Process:

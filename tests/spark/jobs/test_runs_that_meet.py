@@ -6,20 +6,25 @@ are compared. Locks hold in half of the seeds; in the others nothing keeps the r
 as on file systems of Hadoop.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
 from segmentstore.runtime.files import FileSystem
 from segmentstore.spark.jobs.export import ExportCommitLog, ExportedRange
+from segmentstore.spark.jobs.file_import import ImportPlan, ImportRun, ImportSettings
 from segmentstore.spark.jobs.output_directory import LocalDirectory
 from tests.sim.disk import SimulatedDisk
-from tests.spark.jobs.side_by_side import Work, run_side_by_side
+from tests.spark.jobs.side_by_side import FilesWithoutLocks, Work, run_side_by_side
 
 SEEDS = 120
 ROUNDS = 4
 KILL_CHANCE = 0.004
+IMPORT_ROUNDS = 8
+IMPORT_KILL_CHANCE = 0.015
 BATCH_EVENTS = 3
 
 
@@ -123,3 +128,104 @@ def test_exports_that_meet_and_are_killed_have_every_event_once(seed: int) -> No
     for _ in range(2):
         assert run_side_by_side(stream.disk, [stream.export()], random, kill_chance=0) == ["ended"]
         assert stream.rows() == [*range(stream.events)]
+
+
+class ImportedStream:
+    """Input files, each with rows of its own, a stream that they are imported to, and the state of the import."""
+
+    def __init__(self, random: Random) -> None:
+        self.disk = SimulatedDisk()
+        self.is_locked = random.random() < 0.5
+        self.inputs: dict[str, list[str]] = {}
+        self.gone: dict[str, list[str]] = {}
+        self.imported: list[str] = []
+        self.versions: dict[str, int] = {}
+        """What the stream knows of each application."""
+        self._random = random
+        self._made = 0
+
+    def add_files(self) -> None:
+        """Somewhere in the order of names."""
+        for _ in range(self._random.randrange(4)):
+            name = f"{self._random.randrange(100):02d}-{self._made:04d}"
+            self.inputs[name] = [f"{name} {row}" for row in range(2)]
+            self._made += 1
+
+    def lose_and_find_files(self) -> None:
+        """Some that were there are gone, or back again."""
+        for here, there in ((self.inputs, self.gone), (self.gone, self.inputs)):
+            for name in sorted(here):
+                if self._random.random() < 0.2:
+                    there[name] = here.pop(name)
+
+    def run_import(self) -> Work:
+        def work(files: FileSystem, step: Callable[[], None]) -> None:
+            if not self.is_locked:
+                files = cast("FileSystem", FilesWithoutLocks(files))
+            ImportRun(
+                steps=StepsOfImport(self, step),
+                sink_options={"stream": "s/t", "controller": "tcp://here:1"},
+                settings=ImportSettings(
+                    state_directory=Path("/state"), inputs=("/in",), skip_missing=True
+                ),
+                files=files,
+            ).run()
+
+        return work
+
+
+class StepsOfImport:
+    """What Spark and the store do; others may come between."""
+
+    def __init__(self, stream: ImportedStream, step: Callable[[], None]) -> None:
+        self._stream = stream
+        self._step = step
+
+    def found(self) -> Sequence[str]:
+        self._step()
+        return sorted(self._stream.inputs)
+
+    def planned(self, files: Sequence[str], application: str) -> Sequence[ImportPlan]:
+        self._step()
+        half = len(files) // 2
+        groups = [files[:half], files[half:]]
+        return [ImportPlan(application, "", tuple((each,) for each in group)) for group in groups]
+
+    def missing(self, files: Sequence[str]) -> Sequence[str]:
+        self._step()
+        return [each for each in files if each not in self._stream.inputs]
+
+    def last_version(self, application: str) -> int | None:
+        self._step()
+        return self._stream.versions.get(application)
+
+    def write(self, version: int, plan: ImportPlan, files: Sequence[str]) -> int:
+        self._step()
+        rows = [row for each in files for row in self._stream.inputs[each]]
+        if version > self._stream.versions.get(plan.application, 0):
+            self._stream.versions[plan.application] = version
+            self._stream.imported += rows
+        self._step()
+        return len(rows)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_imports_that_meet_and_are_killed_have_every_row_once(seed: int) -> None:
+    random = Random(seed)
+    stream = ImportedStream(random)
+    for _ in range(IMPORT_ROUNDS):
+        stream.add_files()
+        stream.lose_and_find_files()
+        works = [stream.run_import() for _ in range(random.randrange(1, 4))]
+        outcomes = run_side_by_side(stream.disk, works, random, kill_chance=IMPORT_KILL_CHANCE)
+        assert "failed" not in outcomes or not stream.is_locked
+        if random.random() < 0.3:
+            stream.disk.lose_power(random)
+    for _ in range(2):
+        assert run_side_by_side(stream.disk, [stream.run_import()], random, kill_chance=0) == [
+            "ended"
+        ]
+        there = sorted(row for rows in stream.inputs.values() for row in rows)
+        gone = {row for rows in stream.gone.values() for row in rows}
+        assert sorted(row for row in stream.imported if row not in gone) == there
+        assert len(set(stream.imported)) == len(stream.imported)
