@@ -9,7 +9,9 @@
     OUT/_lock                                             held by the run that works there; local directories only
 
 - A range goes from where the last manifest ends to the tail at planning; ends lie where events begin.
-- What retention took away before it was exported is an error, unless it may be lost.
+- What retention took away before it was exported is an error, unless it may be lost; what went before the export began,
+  or was exported, is none. So a manifest says of every segment of the stream where it begins or goes on, and a segment
+  counts as finished only when it is sealed: bytes of one that has successors may not be published yet.
 - A batch is committed by its manifest. Killed before it, what is staged is thrown away and the batch is made again;
   killed behind it, the next run moves the rest of the files, whose names are in the manifest, and removes staging.
 - Manifests are numbered without a gap. Each says where every segment stood behind it, so the last one alone tells
@@ -29,6 +31,8 @@ from pathlib import PurePosixPath
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
+from segmentstore.codec.stream_names import creation_epoch_of
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError, StorageError
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.spark.jobs.output_directory import OutputDirectory
@@ -38,8 +42,9 @@ from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.scan_planner import RangeFactory, planned_ranges, split_ranges
 from segmentstore.spark.streams.offsets import Position
-from segmentstore.spark.streams.segment_graph import StreamMetadata
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamMissingError
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source
+from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
 
 _BATCHES, _STAGING = "_batches", "_staging"
 _MANIFEST_VERSION = 1
@@ -104,6 +109,17 @@ class ExportSummary:
         return sum(each.rows for each in self.batches)
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one run exports, under the stream as it was at its beginning."""
+
+    stream: StreamMetadata
+    starts: Mapping[int, int]
+    """Where every segment of the stream goes on."""
+    finished: frozenset[int]
+    batches: tuple[PlannedBatch, ...]
+
+
 class ExportJob:
     """One run."""
 
@@ -139,37 +155,58 @@ class ExportJob:
 
     def _run(self) -> ExportSummary:
         summary = ExportSummary(earlier_rows=sum(batch.rows for batch in self._ledger.batches))
-        stream, batches = self._plan()
-        total = sum(batch.length for batch in batches)
+        plan = self._plan()
+        total = sum(batch.length for batch in plan.batches)
         done = 0
         self._progress(0, total)
-        for batch in batches:
-            summary.batches.append(self._export(stream, batch))
+        for batch in plan.batches:
+            summary.batches.append(self._export(plan, batch))
             done += batch.length
             self._progress(done, total)
         return summary
 
-    def _plan(self) -> tuple[StreamMetadata, list[PlannedBatch]]:
+    def _plan(self) -> "_Plan":
         with LoopRunner() as runner:
 
-            async def plan() -> tuple[StreamMetadata, list[PlannedBatch]]:
+            async def plan() -> _Plan:
                 async with open_stream_source(self._options, executor=runner.executor) as source:
                     (stream,) = await source.selected_streams()
-                    ranges = await self._new_ranges(source, stream)
-                    return stream, list(batches_of(ranges, self._settings.batch_bytes))
+                    finished = await self._finished(source, stream)
+                    starts = starts_of(
+                        stream,
+                        ends=self._ledger.ends,
+                        finished=finished,
+                        fail_on_data_loss=self._settings.fail_on_data_loss,
+                    )
+                    ranges = await self._new_ranges(source, stream, starts)
+                    batches = tuple(batches_of(ranges, self._settings.batch_bytes))
+                    return _Plan(stream, starts, finished, batches)
 
             return runner.run(plan())
 
+    async def _finished(self, source: StreamSource, stream: StreamMetadata) -> frozenset[int]:
+        """Segments that were exported to their end, also those that were sealed there after the last batch."""
+        known, view = self._ledger.finished, source.view
+        gone = [each for each in self._ledger.ends if each not in stream.by_id]
+        strangers = [each for each in stream.head if each not in self._ledger.ends]
+        if view is None or not gone or not (strangers or any(each not in known for each in gone)):
+            return known
+        catalog = Tier2StreamCatalog(view)
+        try:
+            records = await catalog.ends_of_gone(stream.scope, stream.stream, gone)
+        except StreamMissingError:
+            return known  # The records of the scope are not flushed yet.
+        ends = {each: record for each, record in zip(gone, records, strict=True) if record}
+        unseen = never_seen(ends, head=strangers)
+        if unseen and self._settings.fail_on_data_loss:
+            raise _gone_error(stream, unseen[0], 0)
+        whole = [each for each in ends if ends[each].length == self._ledger.ends[each]]
+        return known.union(whole)
+
     async def _new_ranges(
-        self, source: StreamSource, stream: StreamMetadata
+        self, source: StreamSource, stream: StreamMetadata, starts: Mapping[int, int]
     ) -> list[ExportedRange]:
         """What is new, cut so that a batch can end behind every range."""
-        starts = starts_of(
-            stream,
-            ends=self._ledger.ends,
-            finished=self._ledger.finished,
-            fail_on_data_loss=self._settings.fail_on_data_loss,
-        )
         stretches = planned_ranges(
             stream,
             starts=starts,
@@ -188,26 +225,22 @@ class ExportJob:
             ranges.append(ExportedRange(each.segment_id, each.segment_name, each.start, each.end))
         return ranges
 
-    def _export(self, stream: StreamMetadata, batch: PlannedBatch) -> BatchSummary:
+    def _export(self, plan: "_Plan", batch: PlannedBatch) -> BatchSummary:
         started = time.perf_counter()
         observed = Observation("export")
-        frame = self._read(stream, batch).observe(observed, sql.count(sql.lit(1)).alias("rows"))
+        frame = self._read(plan.stream, batch).observe(
+            observed, sql.count(sql.lit(1)).alias("rows")
+        )
         dated = frame.withColumn("date", sql.to_date("timestamp"))
         dated.write.mode("overwrite").partitionBy("date").option(
             "compression", self._settings.compression
         ).parquet(self._ledger.staging_url())
-        ends = {**self._ledger.ends, **{each.segment_id: each.end for each in batch.ranges}}
-        finished = [
-            segment.segment_id
-            for segment in stream.segments
-            if (segment.is_sealed or segment.successors)
-            and ends.get(segment.segment_id, 0) >= segment.end_offset
-        ]
+        ends = ends_behind(batch, ends=self._ledger.ends, starts=plan.starts)
         written = self._ledger.commit(
             ranges=batch.ranges,
             rows=int(observed.get["rows"]),
             ends=ends,
-            finished=[*self._ledger.finished, *finished],
+            finished=sorted(plan.finished | finished_at(ends, plan.stream)),
         )
         return BatchSummary(
             batch=written.number,
@@ -254,14 +287,7 @@ def starts_of(
         if segment_id not in stream.by_id and segment_id not in finished
     ]
     if gone and fail_on_data_loss:
-        offset = ends[gone[0]]
-        raise DataLossError(
-            f"{stream.scope}/{stream.stream} segment_id={gone[0]}",
-            start=offset,
-            end=offset,
-            head=0,
-            tail=0,
-        )
+        raise _gone_error(stream, gone[0], ends[gone[0]])
     starts: dict[int, int] = {}
     for segment in stream.segments:
         known = ends.get(segment.segment_id)
@@ -271,6 +297,42 @@ def starts_of(
             start if fail_on_data_loss else max(start, segment.start_offset)
         )
     return starts
+
+
+def ends_behind(
+    batch: PlannedBatch, *, ends: Mapping[int, int], starts: Mapping[int, int]
+) -> dict[int, int]:
+    """Where every segment of the stream stands behind a batch. Those that it has nothing of stand where they begin or
+    stood before: a later run must not look for what was gone before the first one."""
+    return {**starts, **ends, **{each.segment_id: each.end for each in batch.ranges}}
+
+
+def finished_at(ends: Mapping[int, int], stream: StreamMetadata) -> frozenset[int]:
+    """The segments that are exported up to an end that stays their end."""
+    return frozenset(
+        each.segment_id
+        for each in stream.segments
+        if each.is_sealed and ends.get(each.segment_id, 0) >= each.end_offset
+    )
+
+
+def never_seen(gone: Mapping[int, SealedSegmentRecord], *, head: Sequence[int]) -> list[int]:
+    """The segments of the head that follow none of the gone ones directly: what was between came and went unseen.
+
+    `head`: segments at the stream's head that no run has seen before.
+    """
+    last_epoch = max((record.replacing_epoch for record in gone.values()), default=0)
+    return [each for each in head if last_epoch and creation_epoch_of(each) > last_epoch]
+
+
+def _gone_error(stream: StreamMetadata, segment_id: int, offset: int) -> DataLossError:
+    return DataLossError(
+        f"{stream.scope}/{stream.stream} segment_id={segment_id}",
+        start=offset,
+        end=offset,
+        head=0,
+        tail=0,
+    )
 
 
 def batches_of(ranges: Sequence[ExportedRange], batch_bytes: int) -> Iterator[PlannedBatch]:

@@ -37,7 +37,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
 from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
@@ -303,9 +302,7 @@ class StreamingQuerySource:
         if view is None or self._source.options.segment:
             return None
         scope, _, name = stream.partition("/")
-        table = await Tier2StreamCatalog(view).scope_table(scope)
-        value = (await table.get([record_keys.sealed(name, segment_id)]))[0]
-        return SealedSegmentRecord.decode(value) if value else None
+        return (await Tier2StreamCatalog(view).ends_of_gone(scope, name, [segment_id]))[0]
 
     async def _at_boundaries(self, stream: StreamMetadata, cut: Cut) -> dict[int, int]:
         found: dict[int, int] = {}

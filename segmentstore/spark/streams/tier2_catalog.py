@@ -28,6 +28,7 @@ from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
+    SealedSegmentRecord,
     StreamConfigurationRecord,
     StreamSegment,
     StreamState,
@@ -201,6 +202,14 @@ class Tier2StreamCatalog:
             is_sealed=state.state is StreamState.SEALED,
             created_ms=state.created_ms,
         )
+
+    async def ends_of_gone(
+        self, scope: str, stream: str, segment_ids: Sequence[int]
+    ) -> list[SealedSegmentRecord | None]:
+        """How segments that retention removed have ended; None where nothing is recorded of it here (yet)."""
+        table = await self.scope_table(scope)
+        values = await table.get([record_keys.sealed(stream, each) for each in segment_ids])
+        return [SealedSegmentRecord.decode(value) if value else None for value in values]
 
     async def scope_table(self, scope: str) -> Tier2Table:
         """The table with a scope's records. Raises StreamMissingError if there is no such scope."""

@@ -2,16 +2,23 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
+from segmentstore.codec.stream_names import segment_id_of
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError, StorageError
 from segmentstore.spark.jobs.export import (
     ExportBatch,
     ExportCommitLog,
     ExportedRange,
+    PlannedBatch,
     batches_of,
+    ends_behind,
+    finished_at,
+    never_seen,
     starts_of,
 )
 from segmentstore.spark.jobs.output_directory import LocalDirectory
@@ -244,6 +251,36 @@ def test_what_went_before_it_was_exported_is_a_loss() -> None:
         assert starts_of(
             stream, ends=ends, finished=frozenset(finished), fail_on_data_loss=False
         ) == {5: 10}
+
+
+def test_a_segment_without_new_events_keeps_its_place_in_the_manifest() -> None:
+    stream = stream_of(mapped(0, 0, 50), mapped(1, 9, 9), mapped(2, 4, 8))
+    starts = starts_of(stream, ends={}, finished=frozenset(), fail_on_data_loss=True)
+    batch = PlannedBatch((ExportedRange(0, "s/t/0", 0, 50),))
+    ends = ends_behind(batch, ends={}, starts=starts)
+    # The second one was truncated to its end before the first run, and the third one waits for the next batch.
+    assert ends == {0: 50, 1: 9, 2: 4}
+    grown = stream_of(mapped(0, 0, 50), mapped(1, 9, 20), mapped(2, 4, 8), mapped(3, 0, 5))
+    again = starts_of(grown, ends=ends, finished=frozenset(), fail_on_data_loss=True)
+    assert again == {0: 50, 1: 9, 2: 4, 3: 0}
+    assert ends_behind(PlannedBatch(()), ends=ends, starts=again) == {**ends, 3: 0}
+
+
+def test_a_segment_is_finished_when_it_is_sealed_and_not_when_others_follow_it() -> None:
+    followed = replace(mapped(0, 0, 50), successors=(1 << 32,))
+    child = replace(mapped(1 << 32, 0, 0), predecessors=(0,))
+    assert finished_at({0: 50}, stream_of(followed, child)) == frozenset()
+    sealed = replace(followed, is_sealed=True)
+    assert finished_at({0: 50}, stream_of(sealed, child)) == {0}
+    assert finished_at({0: 49}, stream_of(sealed, child)) == frozenset()
+
+
+def test_segments_that_came_and_went_between_two_runs_are_seen_to_be_missing() -> None:
+    gone = {0: SealedSegmentRecord(replacing_epoch=1, length=50)}
+    assert never_seen(gone, head=[segment_id_of(number=1, creation_epoch=1)]) == []
+    late = segment_id_of(number=2, creation_epoch=2)
+    assert never_seen(gone, head=[late]) == [late]
+    assert never_seen({}, head=[late]) == []
 
 
 def test_batches_are_bounded_and_ranges_that_meet_are_one() -> None:
