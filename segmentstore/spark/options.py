@@ -176,7 +176,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         metadata=words.get("metadata", ""),
         max_bytes_per_trigger=bytes_value(words, "maxBytesPerTrigger"),
         max_rows_per_trigger=count_value(words, "maxRowsPerTrigger"),
-        min_bytes_per_trigger=bytes_value(words, "minBytesPerTrigger") or 0,
+        min_bytes_per_trigger=bytes_value(words, "minBytesPerTrigger", least=0) or 0,
         max_trigger_delay_seconds=_trigger_delay(words),
         checkpoint_group=words.get("checkpointgroup", ""),
     )
@@ -205,7 +205,12 @@ def _check(options: SourceOptions) -> None:
     ):
         if offsets and timestamp is not None:
             raise InvalidRequestError(f"{what}Offsets and {what}Timestamp exclude each other")
-        if offsets not in ("", EARLIEST, LATEST) and options.scope and not options.stream:
+        if timestamp is not None and not options.tier2:
+            raise InvalidRequestError(
+                f"{what}Timestamp is looked up in Tier 2, and the service does not know times: give tier2 as well"
+            )
+        is_word = offsets.lower() in ("", EARLIEST, LATEST)
+        if not is_word and options.scope and not options.stream:
             raise InvalidRequestError(
                 f"{what}Offsets of a whole scope are earliest or latest given={offsets!r}"
             )
@@ -272,16 +277,16 @@ def count_value(words: Mapping[str, str], name: str, *, least: int = 1) -> int |
     return int(text)
 
 
-def bytes_value(words: Mapping[str, str], name: str) -> int | None:
-    """A size in bytes."""
+def bytes_value(words: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
+    """A size in bytes, of at least `least`."""
     text = words.get(name.lower(), "")
     if not text:
         return None
     try:
         size = parse_bytes(text, SPARK_BYTES)
     except ValueError:
-        size = 0
-    if not size:
+        size = -1
+    if size < least:
         raise InvalidRequestError(
             f"{name} is a size such as 1048576 or 64m, where k, m, g and t are powers of 1024 given={text!r}"
         )

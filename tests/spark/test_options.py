@@ -3,6 +3,7 @@ import pytest
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import Content, ReadMode, parse_options
 from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS
+from segmentstore.spark.streams.stream_source import position_of
 
 
 def test_keys_come_in_any_case_and_values_with_units() -> None:
@@ -94,8 +95,31 @@ def test_the_service_is_asked_only_with_a_controller_and_not_offline() -> None:
             "exclude each other",
         ),
         ({"tier2": "/d", "scope": "a", "startingOffsets": '{"0": 1}'}, "earliest or latest"),
+        (
+            {"controller": "tcp://h:1", "stream": "a/t", "startingTimestamp": "5"},
+            "startingTimestamp is looked up in Tier 2",
+        ),
+        (
+            {"controller": "tcp://h:1", "stream": "a/t", "endingTimestamp": "5"},
+            "endingTimestamp is looked up in Tier 2",
+        ),
+        ({"tier2": "/d", "stream": "a/t", "minBytesPerTrigger": "-1"}, "is a size"),
     ],
 )
 def test_contradictions_are_refused_with_a_sentence(words: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         parse_options(words)
+
+
+@pytest.mark.parametrize("words", [{"stream": "s/t"}, {"scope": "s"}])
+def test_earliest_and_latest_are_words_in_any_case(words: dict[str, str]) -> None:
+    options = parse_options(
+        words | {"tier2": "/d", "startingOffsets": "Latest", "endingOffsets": "LATEST"}
+    )
+    assert position_of(options.starting_offsets) is None
+    assert position_of(options.ending_offsets) is None
+
+
+def test_the_default_of_the_least_bytes_of_a_trigger_can_be_said() -> None:
+    words = {"tier2": "/d", "stream": "s/t", "minBytesPerTrigger": "0"}
+    assert parse_options(words).min_bytes_per_trigger == 0

@@ -1,5 +1,6 @@
 import base64
 import gzip
+import tracemalloc
 
 import pytest
 
@@ -95,3 +96,31 @@ def test_a_cut_that_the_java_client_printed_is_understood() -> None:
 def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="a position is earliest, latest, JSON"):
         Position.parse(text)
+
+
+def test_a_stream_cut_is_a_position_of_its_own_stream_alone() -> None:
+    stream = split_and_merged()
+    for text in ("s/t:0=50,1=20", cut_text("s/t", {0: 50, 1: 20})):
+        assert Position.parse(text).starts_in(stream)[0] == 50
+    for text in ("s/other:0=50,1=20", cut_text("other/t", {0: 50, 1: 20})):
+        for resolve in (Position.parse(text).starts_in, Position.parse(text).ends_in):
+            with pytest.raises(InvalidRequestError, match="one of another stream given="):
+                resolve(stream)
+
+
+def test_a_stream_cut_has_no_negative_offsets() -> None:
+    for text in ("s/t:0=-7", cut_text("s/t", {0: -7})):
+        with pytest.raises(InvalidRequestError, match="not negative"):
+            Position.parse(text)
+
+
+def test_a_long_text_is_not_decompressed_as_a_whole() -> None:
+    text = base64.b64encode(gzip.compress(b"0" * (64 << 20), 9)).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequestError, match="longer than"):
+            Position.parse(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20

@@ -278,6 +278,9 @@ class StreamingQuerySource:
             position = position_of(text)
             if position is not None:
                 named = _named_offsets(position, position.starts_in(stream))
+                named = {
+                    each: await self._behind_event(stream, each, named[each]) for each in named
+                }
                 return SegmentGraph.of(stream).later_of(stream.head, named)
         starts = await self._source.starts(stream, default=LATEST)
         return await self._at_boundaries(stream, frontier_of(stream, starts))
@@ -303,6 +306,19 @@ class StreamingQuerySource:
             return None
         scope, _, name = stream.partition("/")
         return (await Tier2StreamCatalog(view).ends_of_gone(scope, name, [segment_id]))[0]
+
+    async def _behind_event(self, stream: StreamMetadata, segment_id: int, offset: int) -> int:
+        """The offset, or the end of the event that it lies inside of: a user may name any byte."""
+        segment = stream.by_id.get(segment_id)
+        if segment is None or not segment.start_offset < offset < segment.end_offset:
+            return offset
+        boundaries = self.boundaries(segment)
+        head = Boundary(segment.start_offset, None)
+        begun = await boundaries.at_most(head, target=offset, end=offset)
+        if begun.offset == offset:
+            return offset
+        end = Boundary(segment.end_offset, None)
+        return (await boundaries.after_events(begun, count=1, end=end)).offset
 
     async def _at_boundaries(self, stream: StreamMetadata, cut: Cut) -> dict[int, int]:
         found: dict[int, int] = {}

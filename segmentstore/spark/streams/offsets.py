@@ -21,6 +21,7 @@ Spark keeps the position of a query in its checkpoint, as a JSON object with tex
 
 Invariants:
 
+- A stream cut says which stream it is of, and is a position of no other one.
 - Offsets are not negative once a position is resolved against a StreamMetadata. They are never checked against lengths
   here: that is a question of data loss, which the planner answers.
 - Decoding what was encoded for the checkpoint gives the same position; equal positions are equal objects, in the order
@@ -29,9 +30,9 @@ Invariants:
   an object, or one of a query of the other kind.
 """
 
-import gzip
 import json
 import re
+import zlib
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 _CUT_NUMBER = re.compile(r"[0-9]+")
 _CUT_BYTES_MAX = 4 << 20
-"""Of the text of a stream cut: what decompressing one may allocate."""
+"""Of the text of a stream cut, decompressed."""
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 StreamsOffset: TypeAlias = Mapping[str, Cut]
 """Where a query stands: a cut for every stream that it reads, by name."""
 
@@ -55,6 +57,8 @@ class Position:
     """Offsets in bytes by segment id."""
 
     offsets: Mapping[int, int]
+    stream: str = ""
+    """scope/stream, if the position says of which it is."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -64,13 +68,23 @@ class Position:
             if text.startswith("{"):
                 return cls(_offsets_of_json(text))
             if "=" in text and ":" in text:
-                return cls(_offsets_of_pairs(text.rpartition(":")[2]))
-            return cls(_offsets_of_base64(text))
-        except (ValueError, TypeError, OSError, EOFError) as error:
+                stream, _, pairs = text.rpartition(":")
+                return cls(_offsets_of_pairs(pairs), stream)
+            stream, offsets = _cut_of_base64(text)
+            return cls(offsets, stream)
+        except (ValueError, TypeError, AttributeError, EOFError, zlib.error) as error:
             raise InvalidRequestError(
                 'a position is earliest, latest, JSON such as {"0": 1024}, or a stream cut '
-                f"given={text[:200]!r}"
+                f"given={text[:200]!r}: {error}"
             ) from error
+
+    def require_of(self, stream: StreamMetadata) -> None:
+        """Raises InvalidRequestError if the position is one of another stream."""
+        name = f"{stream.scope}/{stream.stream}"
+        if self.stream and self.stream != name:
+            raise InvalidRequestError(
+                f"the stream cut is one of another stream given={self.stream} read={name}"
+            )
 
     def to_json(self) -> str:
         """The JSON form, by ascending segment id: equal positions have equal text."""
@@ -79,8 +93,10 @@ class Position:
     def starts_in(self, stream: StreamMetadata) -> dict[int, int]:
         """Where reading begins in every segment of the stream, by segment id in the stream's order.
 
-        A segment wholly before the position has its end there. O(segments + edges).
+        A segment wholly before the position has its end there. O(segments + edges). Raises InvalidRequestError for
+        a position of another stream.
         """
+        self.require_of(stream)
         before = self._before(stream)
         starts: dict[int, int] = {}
         for segment in stream.segments:
@@ -96,7 +112,11 @@ class Position:
         return starts
 
     def ends_in(self, stream: StreamMetadata) -> dict[int, int]:
-        """Where reading ends in every segment: its start where the segment lies wholly behind the position."""
+        """Where reading ends in every segment: its start where the segment lies wholly behind the position.
+
+        Raises as starts_in().
+        """
+        self.require_of(stream)
         before, behind = self._before(stream), self._behind(stream)
         ends: dict[int, int] = {}
         for segment in stream.segments:
@@ -145,19 +165,28 @@ def _offsets_of_json(text: str) -> dict[int, int]:
 
 def _offsets_of_pairs(text: str) -> dict[int, int]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    return {int(segment): int(offset) for segment, _, offset in pairs}
+    offsets = {int(segment): int(offset) for segment, _, offset in pairs}
+    if any(offset < 0 for offset in offsets.values()):
+        raise ValueError("an offset of a stream cut is not negative")
+    return offsets
 
 
-def _offsets_of_base64(text: str) -> dict[int, int]:
-    content = gzip.decompress(b64decode(text, validate=True))[:_CUT_BYTES_MAX].decode()
-    version, _, rest = content.partition(":")
-    _, _, lists = rest.partition(":")
+def _cut_of_base64(text: str) -> tuple[str, dict[int, int]]:
+    # No more is decompressed than a cut may have: some hundred KB of text could be as many MB.
+    expander = zlib.decompressobj(wbits=_GZIP_WINDOW)
+    expanded = expander.decompress(b64decode(text, validate=True), _CUT_BYTES_MAX)
+    if not expander.eof:
+        raise ValueError(f"the stream cut is cut off, or longer than {_CUT_BYTES_MAX} bytes")
+    version, _, rest = expanded.decode().partition(":")
+    stream, _, lists = rest.partition(":")
+    if "-" in lists:
+        raise ValueError("an offset of a stream cut is not negative")
     numbers, epochs, offsets = (
         [int(each) for each in _CUT_NUMBER.findall(part)] for part in lists.split(":")
     )
     if version != "0" or not len(numbers) == len(epochs) == len(offsets):
         raise ValueError(f"bad stream cut version={version!r}")
-    return {
+    return stream, {
         segment_id_of(number=number, creation_epoch=epoch): offset
         for number, epoch, offset in zip(numbers, epochs, offsets, strict=True)
     }
