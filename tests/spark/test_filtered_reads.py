@@ -261,3 +261,65 @@ async def check_rows(
                 found = await reads_of(history, way, content, start=start).rows(reader, pushed)
                 left = in_order([row for row in found if matches(row, some)])
                 assert left == expected, f"{reader=} {pushed=} {some=}"
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.sampled_from(["raw", "record", "bytes"]),
+    steps=st.lists(STEPS, min_size=1, max_size=6),
+    way=ways(),
+    asked=filters(),
+    kept=st.integers(0, 4),
+    reader=st.sampled_from(READERS),
+)
+def test_what_is_truncated_between_plan_and_read_is_loss_by_either_reader(
+    content: str,
+    steps: list[tuple[str, object, object]],
+    way: Way,
+    asked: list[Filter],
+    kept: int,
+    reader: str,
+) -> None:
+    async def run() -> None:
+        history, made = await begin_history(), Events(content)
+        await live(history, steps, made)
+        if way.places == "service" or history.head == history.published_end:
+            return
+        if way.places == "both":
+            history.write(made.some(way.tail))
+        boundaries = [each for each in history.starts if each < history.published_end]
+        boundaries.append(history.published_end)
+        head = max(history.head, boundaries[max(0, len(boundaries) - 1 - kept)])
+        await check_truncated(history, replace(way, move_at=None), content, asked, head, reader)
+
+    asyncio.run(run())
+
+
+async def check_truncated(
+    history: History, way: Way, content: str, asked: list[Filter], head: int, reader: str
+) -> None:
+    still = Way(way.places, way.tail, {}, 1 << 20, 1 << 20, None)
+    plans = {}
+    for fails in ("true", "false"):
+        reads = reads_of(
+            history, replace(way, words=way.words | {"failOnDataLoss": fails}), content
+        )
+        view = await history.segment.view() if reads.with_tier2 else None
+        plans[fails] = (reads, view, await reads.plan(view, asked))
+    await history.truncate(head)
+    plain = await reads_of(history, still, content).rows("python")
+    expected = [row for row in plain if matches(row, asked)]
+    reads, view, parts = plans["true"]
+    assert view is not None
+    await view.refresh()
+    if any(part.start < head for part in parts):
+        with pytest.raises(DataLossError):
+            await reads.rows_of_plan(reader, view, parts)
+    else:
+        found = in_order(await reads.rows_of_plan(reader, view, parts))
+        assert [row for row in found if matches(row, asked)] == expected
+    reads, view, parts = plans["false"]
+    assert view is not None
+    await view.refresh()
+    found = in_order(await reads.rows_of_plan(reader, view, parts))
+    assert [row for row in found if matches(row, asked)] == expected

@@ -188,10 +188,13 @@ class RangeReader:
         container = await view.container(view.container_id(part.segment_name))
         record = None if container is None else await container.find(part.segment_name)
         self._head, self._tail = (record.start_offset, record.length) if record else (0, 0)
-        if container is None or record is None or record.length <= record.start_offset:
+        if container is None or record is None:
             return
+        # Compared before anything else: where all of the range is gone nothing is left to be compared.
         if self._offset < record.start_offset:
             self._skip_to(record.start_offset)
+        if record.length <= record.start_offset:
+            return
         offset, known = self._offset, True
         if not self._batches.has_begun:
             offset, known = await self._begin(container, record)
