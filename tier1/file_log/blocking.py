@@ -1,4 +1,5 @@
-"""Blocking steps in an executor, such that a cancelled caller still waits for the step it began.
+"""Blocking steps in an executor: a cancelled caller still waits for the step it began, also if it is cancelled
+again.
 
 Otherwise a file could be closed, or a lock given back, under a thread that is still writing.
 """
@@ -31,7 +32,18 @@ class BlockingSteps:
         job = loop.run_in_executor(self._executor, partial(step, *args, **kwargs))
         try:
             return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            with suppress(Exception):
-                await job
-            raise
+        except asyncio.CancelledError as cancelled:
+            await wait_until_done(job)
+            raise cancelled from None
+
+
+async def wait_until_done(job: "asyncio.Future[_Result]") -> None:
+    """Returns when it is done, however it ends, and however often the caller is cancelled meanwhile.
+
+    For a caller that was cancelled and raises that when this returns: a second cancellation says nothing new.
+    """
+    while not job.done():
+        with suppress(asyncio.CancelledError, Exception):
+            await asyncio.shield(job)
+    if not job.cancelled():
+        job.exception()

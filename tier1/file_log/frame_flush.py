@@ -19,13 +19,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Final
 
 from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.guarded_callback import guarded
+from tier1.file_log.blocking import wait_until_done
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frame_planner import PlannedFrame, SinglePageFrame
 from tier1.file_log.frames import encode_frame
@@ -187,10 +187,9 @@ class FrameFlush:
                 continue
             try:
                 await asyncio.shield(job)
-            except asyncio.CancelledError:
-                with suppress(Exception):
-                    await job
-                raise
+            except asyncio.CancelledError as cancelled:
+                await wait_until_done(job)
+                raise cancelled from None
             except Exception:  # noqa: BLE001 - on_failure has it
                 return
 

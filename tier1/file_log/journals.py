@@ -109,6 +109,7 @@ class JournalFiller:
         self._step_bytes = step_bytes
         self._files = files
         self._file: File | None = None
+        self._made: Journal | None = None
         self._filled = 0
 
     def step(self) -> Journal | None:
@@ -129,12 +130,15 @@ class JournalFiller:
         file = self._files.open(self._path)
         self._file.close()
         self._file = None
-        return Journal(path=self._path, size_bytes=self._size_bytes, file=file)
+        self._made = Journal(path=self._path, size_bytes=self._size_bytes, file=file)
+        return self._made
 
     def close(self) -> None:
-        """Leave the unfinished file where it is: the next owner removes it."""
+        """Leave the file where it is, also one that nobody took: the next owner removes it."""
         if self._file is not None:
             self._file.close()
+        if self._made is not None:
+            self._made.close()
 
     def abandon(self) -> None:
         """Give back what a failed step took. Idempotent."""
@@ -226,10 +230,10 @@ class JournalPool:
                 if not shrink or size_bytes == size_bytes_min:
                     raise
                 size_bytes = max(size_bytes_min, size_bytes // 2 & -PAGE_BYTES)
+        self._written = journal  # closed with the pool, should the opening end here
         self._next_bytes = 2 * max(size_bytes, self._settings.journal_bytes_first)
         self._next_bytes = min(self._next_bytes, self._settings.journal_bytes_max)
         self._full = not await self._has_room(self._next_bytes)
-        self._written = journal
         return journal
 
     async def run(self) -> None:
@@ -309,7 +313,9 @@ class JournalPool:
         self._wake.set()
 
     def close(self) -> None:
-        """Close the spares' files; after run() has ended. Blocks."""
+        """Close the files that it made; after run() has ended, and the writer. Blocks."""
+        if self._written is not None:
+            self._written.close()
         while self._spares:
             self._spares.popleft().close()
 
