@@ -20,11 +20,16 @@ One extended attribute of the target per merge, changed in the merge's own opera
 `SegmentApi.forget_merged`. Listings of attributes leave these out.
 
     key     0x00, b"merged", 0x00, then the 20-byte BLAKE2b hash of the source's name in UTF-8
-    value   the target's length behind that merge
+    value   u64 the target's length behind that merge, u64 the source's id; big endian. Before ids were part of it: the
+            length alone, as a number.
+
+What is remembered is a segment, not a name. A name that is given to another segment is forgotten first: should that
+one be lost, its merge is an error.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from struct import Struct
 from typing import TypeAlias
 
 from containers.metadata.attribute_table import AttributeTable
@@ -43,6 +48,7 @@ from segmentstore.contracts.identifiers import (
     TABLE_LIVE_BYTES,
     AttributeKey,
     AttributeValue,
+    SegmentId,
     is_core_attribute,
 )
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
@@ -53,6 +59,7 @@ ATTRIBUTE_UPDATES_MAX = 1000
 
 _MERGED_KEY_PREFIX = b"\x00merged\x00"
 _MERGED_NAME_HASH_BYTES = 20
+_MERGE = Struct(">QQ")
 
 # An attribute of an Enum costs as much as a call.
 _NONE = AttributeUpdateType.NONE
@@ -247,6 +254,19 @@ def merged_source_key(source_name: str) -> AttributeKey:
         _MERGED_KEY_PREFIX
         + blake2b(source_name.encode(), digest_size=_MERGED_NAME_HASH_BYTES).digest()
     )
+
+
+def encode_merge(length: int, source_id: SegmentId) -> bytes:
+    """What is remembered of a merge."""
+    return _MERGE.pack(length, source_id)
+
+
+def decode_merge(value: AttributeValue) -> tuple[int, SegmentId | None]:
+    """The target's length behind the merge, and the source; None for what older versions remembered."""
+    if isinstance(value, int):
+        return value, None
+    length, source_id = _MERGE.unpack(value)
+    return length, SegmentId(source_id)
 
 
 def merged_source_keys(source_names: Iterable[str]) -> list[AttributeKey]:

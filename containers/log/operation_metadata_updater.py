@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from containers.attributes.attribute_updates import (
     AttributeDecision,
     add_events,
+    encode_merge,
     evaluate_updates,
     merged_source_key,
 )
@@ -147,7 +148,9 @@ class OperationMetadataUpdater:
         operation.last_modified_ms = _modify(target, now_ms)
         target.pending_length += source.pending_length
         operation.result = target.pending_length
-        operation.attributes = [*changes, (merged_source_key(source.name), operation.result)]
+        memory = encode_merge(operation.result, source.segment_id)
+        operation.attributes = [*changes, (merged_source_key(source.name), memory)]
+        self.metadata.merged(source, target)
         target.attributes.accept(operation.attributes, operation.sequence_number)
         source.pending_sealed = source.pending_merged = True
         source.pending_operations += 1

@@ -19,6 +19,8 @@ from segmentstore.contracts.identifiers import (
     SequenceNumber,
 )
 
+MERGED_NAMES_MAX = 100_000
+
 
 class ContainerMetadata:
     """The active segments of one container and the numbers it hands out."""
@@ -36,6 +38,9 @@ class ContainerMetadata:
         self.root_changes = 0
         """How many changes of Tier 2's root are known to be durable; an older root is not this container's (H31)."""
         self.attribute_ledger = AttributeLedger()
+        self.merged_into: dict[str, tuple[str, SegmentId]] = {}
+        """Name and id of the target of each source that was merged since the log begins: before its name is given to
+        another segment, the target has to forget the merge. Bounded; the oldest is dropped first."""
         self.removals = 0
         """How many segments that were gone have left memory: what Tier 2 was asked before may be old news since."""
 
@@ -85,6 +90,13 @@ class ContainerMetadata:
             self.removals += 1
         if self._by_name.get(segment.name) is segment:
             del self._by_name[segment.name]
+
+    def merged(self, source: SegmentMetadata, target: SegmentMetadata) -> None:
+        """The target remembers the source from now on."""
+        self.merged_into.pop(source.name, None)
+        self.merged_into[source.name] = (target.name, target.segment_id)
+        if len(self.merged_into) > MERGED_NAMES_MAX:
+            del self.merged_into[next(iter(self.merged_into))]
 
     def names(self) -> Iterator[str]:
         return iter(self._by_name)

@@ -486,6 +486,7 @@ class Replay(ReplayedAppends):
         operation.last_modified_ms = record.last_modified_ms
         operation.attributes = record.attributes
         target.attributes.commit(record.attributes, number)
+        self._metadata.merged(source, target)
         source.sealed = source.pending_sealed = source.merged = source.pending_merged = True
         source.last_sequence_number = number
         if published:

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from containers.attributes.attribute_updates import (
     ATTRIBUTE_UPDATES_MAX,
+    decode_merge,
     merged_source_key,
     merged_source_keys,
     validate_updates,
@@ -174,8 +175,8 @@ class SegmentHandle:
     async def merged_length(self, source_name: str) -> int | None:
         """This segment's length behind its merge of that source, None if it remembers none (H74)."""
         key = merged_source_key(source_name)
-        length = (await self.load_attributes([key])).get(key)
-        return length if isinstance(length, int) else None
+        value = (await self.load_attributes([key])).get(key)
+        return None if value is None else decode_merge(value)[0]
 
     async def forget_merged(self, source_names: Sequence[str]) -> None:
         """See contracts.segments.SegmentApi.forget_merged."""
@@ -187,6 +188,7 @@ class SegmentHandle:
                 self.require_no_table()
                 # Not by the verb of users: they cannot touch what a segment remembers of merges.
                 await asyncio.shield(self._processor.update_attributes(self._metadata, forgotten))
+        self._mapper.forget_merged(source_names)
 
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         return self._metadata.read_index.read_nowait(offset, length_max)

@@ -12,9 +12,13 @@ Invariants:
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from containers.attributes.attribute_updates import evaluate_updates, validate_updates
+from containers.attributes.attribute_updates import (
+    evaluate_updates,
+    merged_source_key,
+    validate_updates,
+)
 from containers.attributes.extended_attributes import AttributeFetches
 from containers.container_settings import SegmentMapperSettings
 from containers.log.operation_processor import OperationProcessor
@@ -181,6 +185,7 @@ class SegmentMapper:
     ) -> "tuple[SegmentMetadata, Future[int]]":
         if self._metadata.last_of_name(name) is None and await self.find_inactive(name) is not None:
             raise SegmentExistsError(name)
+        await self._forget_merge(name)
         await self._make_place()
         if self._metadata.get(name) is not None:
             raise SegmentExistsError(name)
@@ -200,6 +205,34 @@ class SegmentMapper:
             guarded(lambda done: self._mapped(name, done), self._processor.fail)
         )
         return segment, mapping
+
+    async def _forget_merge(self, name: str) -> None:
+        """Before the name is another segment's: a merge of that one must not be taken for the one that was done.
+
+        Durable before the segment is created: no crash leaves both. Of merges before the log begins nothing is known.
+        """
+        found = self._metadata.merged_into.get(name)
+        if found is None:
+            return
+        target_name, target_id = found
+        try:
+            target = await self.resolve(target_name)
+        except SegmentNotFoundError:
+            return  # gone, and its memory with it
+        try:
+            if target.segment_id == target_id:
+                forget = [AttributeUpdate(merged_source_key(name), None)]
+                await asyncio.shield(self._processor.update_attributes(target, forget))
+        except SegmentNotFoundError:
+            pass  # the same, meanwhile
+        finally:
+            target.pins -= 1
+        self.forget_merged([name])
+
+    def forget_merged(self, source_names: Iterable[str]) -> None:
+        """The targets remember these no more."""
+        for name in source_names:
+            self._metadata.merged_into.pop(name, None)
 
     def _mapped(self, name: str, done: "Future[int]") -> None:
         retrieve_exception(done)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from containers.attributes.attribute_updates import merged_source_key
+from containers.attributes.attribute_updates import decode_merge, merged_source_key
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     SegmentNotFoundError,
@@ -14,6 +14,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import MemoryTiers, running
+from tests.containers.test_container_faults import abandoned
 from tests.containers.test_segment_container import append, read_all
 
 COMMITS = AttributeKey(b"commits")
@@ -159,3 +160,49 @@ async def test_a_merge_adds_the_events_of_its_source() -> None:
         await append(container, "c", b"one event in pieces", b" and another")
         await container.merge("a", "c", seal_source=True, attribute_updates=[set_count])
         assert (await container.info("a")).core_attributes == {EVENT_COUNT: 6}
+
+
+async def test_h74_a_name_that_came_again_and_was_lost_is_not_taken_for_its_predecessor() -> None:
+    tiers = MemoryTiers()
+    async with running(tiers) as container:
+        await container.create("a")
+        for content in (b"first", b"second"):
+            await container.create("b")
+            await append(container, "b", content)
+            if content == b"first":
+                await container.merge("a", "b", seal_source=True)
+        await container.delete("b")
+        for _ in range(2):
+            with pytest.raises(SegmentNotFoundError):
+                await container.merge("a", "b", seal_source=True)
+            await container.flush()
+    async with running(tiers) as container:
+        with pytest.raises(SegmentNotFoundError):
+            await container.merge("a", "b", seal_source=True)
+        assert await read_all(container, "a") == b"first"
+
+
+async def test_h74_a_name_comes_again_behind_a_crash_and_its_merge_is_forgotten() -> None:
+    tiers = MemoryTiers()
+    async with abandoned(tiers) as container:
+        await container.create("a")
+        await container.create("b")
+        await container.merge("a", "b", seal_source=True)
+    async with running(tiers) as container:
+        await container.create("b")
+        await container.delete("b")
+        with pytest.raises(SegmentNotFoundError):
+            await container.merge("a", "b", seal_source=True)
+
+
+async def test_a_memory_of_a_merge_names_the_source_and_older_ones_are_read() -> None:
+    async with running(MemoryTiers()) as container:
+        await container.create("a")
+        source = await container.create("b")
+        await append(container, "b", b"moved")
+        await container.merge("a", "b", seal_source=True)
+        key = merged_source_key("b")
+        (value,) = (await container.attributes("a", [key])).values()
+        assert decode_merge(value) == (5, source.segment_id)
+        await container.update_attributes("a", [AttributeUpdate(key, 4711)])
+        assert await container.merge("a", "b") == 4711

@@ -149,6 +149,8 @@ class RandomLives(ContainerLives):
                 else:
                     assert segment is None
                     self.model[name] = ModelSegment()
+                    for each in self.model.values():
+                        each.merged.pop(name, None)
             case "append" if segment is not None and not segment.sealed:
                 await self.append(container, name, segment)
             case "seal" if segment is not None:

@@ -148,7 +148,7 @@ def test_h7_a_lost_root_blocks_nobody_else_and_nothing_of_its_container_is_touch
                 read = online.segment("read", name)
                 if name in OF_LOST:
                     assert read.exit_code == ExitCode.UNAVAILABLE
-                    assert any(why in read.errors for why in whys)
+                    assert any(why in read.errors for why in whys), read.errors
                 else:
                     assert read.content == content
             assert online.segment("create", "r/0").exit_code == ExitCode.UNAVAILABLE
