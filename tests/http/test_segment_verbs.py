@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from segmentstore.cli.http_client import HttpClient
+from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
@@ -187,6 +188,8 @@ async def test_a_sealed_source_goes_to_the_end_of_its_target(
     assert await call(client, "POST", url, {"source": "b"}) == (200, {"length": 2})
     assert segments.content("a") == b"ab"
     assert (await call(client, "POST", url, {"source": "b"}))[0] == 404
+    with pytest.raises(SegmentNotFoundError):
+        await segments.merge("a", "b")
 
 
 async def test_messages_of_a_json_stream_stay_whole_whatever_the_verb(
