@@ -20,7 +20,7 @@ and goes on by type:
     UPDATE_ATTRIBUTES     u64 segment_id, attributes
     MAP_SEGMENT           u64 segment_id, u32 snapshot_length, snapshot, attributes
                           flags: 1 = created (otherwise reactivated)
-    MAP_TRANSACTION       as MAP_SEGMENT, then u16 length and UTF-8 of the parent's name, which nothing reads: logs have it
+    MAP_TRANSACTION       as MAP_SEGMENT, then u16 length and UTF-8 of the parent's name, which nothing reads
     METADATA_CHECKPOINT   a checkpoint (containers.operations.snapshot_codec); [u64 root_changes]
                           flags: 1 = `root_changes` is there: some were known
     STORAGE_CHECKPOINT    u32 count, then per segment: u64 segment_id, u64 storage_length; [u64 root_changes]
