@@ -61,6 +61,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
+from segmentstore.runtime.guarded_callback import guarded
 
 _LARGE_EVENT_PIECE_BYTES: Final = 4 << 20
 _LARGE_EVENT_ATTEMPTS_MAX: Final = 5
@@ -155,7 +156,7 @@ class SegmentAppender:
             self._send()
         elif not self._is_send_scheduled:
             self._is_send_scheduled = True
-            asyncio.get_running_loop().call_soon(self._send_scheduled)
+            asyncio.get_running_loop().call_soon(guarded(self._send_scheduled, self._crashed))
 
     async def stored(self, number: int) -> bool:
         """Wait until the events up to a number are acknowledged; False if that will not happen here."""
@@ -336,6 +337,12 @@ class SegmentAppender:
     def _send_scheduled(self) -> None:
         self._is_send_scheduled = False
         self._send()
+
+    def _crashed(self, bug: Exception) -> None:
+        """What was to be sent in a turn of the loop was not, or not all of it."""
+        error = OutcomeUnknownError(f"appending failed segment={self.segment!r}: {bug!r}")
+        error.__cause__ = bug
+        self._owner.failed(error)
 
     def _send(self) -> None:
         session = self._session

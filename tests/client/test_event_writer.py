@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from segmentstore.client import segment_appender
 from segmentstore.client.connection import ConnectionPool
 from segmentstore.client.errors import (
     ClientError,
@@ -503,3 +504,23 @@ async def test_flush_and_large_events_wait_for_nobody_who_writes_on_and_on(
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
     assert b"large" * 2_000_000 in stream.events()
+
+
+async def test_a_block_that_cannot_be_sent_fails_the_writer_instead_of_waiting_for_ever(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    writer = Stream(store, 1).writer()
+    await writer.open()
+    await writer.write(b"first")
+    await writer.flush()
+    monkeypatch.setattr(segment_appender._AppendSession, "send", send)
+    acknowledged = writer.write_nowait(b"second")
+    async with asyncio.timeout(10):
+        with pytest.raises(OutcomeUnknownError):
+            await writer.flush()
+        with pytest.raises(OutcomeUnknownError):
+            await acknowledged
+        await writer.close()
