@@ -70,9 +70,8 @@ _REPLACE_IF_EQUALS = AttributeUpdateType.REPLACE_IF_EQUALS
 
 _NUMBER_MIN, _NUMBER_MAX = -(1 << 63), (1 << 63) - 1
 
-# The first byte tells most keys of users from those that are looked at more closely.
-_CORE_FIRST_BYTE = CORE_ATTRIBUTE_PREFIX[0]
-_MERGED_FIRST_BYTE = _MERGED_KEY_PREFIX[0]
+_OWN_FIRST_BYTES = frozenset((CORE_ATTRIBUTE_PREFIX[0], _MERGED_KEY_PREFIX[0]))
+"""They tell most keys of users from those that are looked at more closely."""
 
 EvaluatedAppend: TypeAlias = tuple[bytes, AttributeChanges]
 """What is appended, and the values after it."""
@@ -105,7 +104,7 @@ def validate_updates(updates: Sequence[AttributeUpdate], *, at_creation: bool = 
             raise InvalidRequestError(
                 f"attribute key must have 1 to {ATTRIBUTE_KEY_BYTES_MAX} bytes length={len(key)}"
             )
-        if key[0] in (_CORE_FIRST_BYTE, _MERGED_FIRST_BYTE):
+        if key[0] in _OWN_FIRST_BYTES:
             _validate_own_key(update, at_creation=at_creation)
         for value in (update.value, update.comparison):
             if isinstance(value, int):
@@ -154,7 +153,7 @@ def evaluate_updates(
             raise UnknownAttributesError([key])
         current = table.pending_value(key)
         value = _value_after(name, update, current)
-        if current is None or isinstance(value, bytes):
+        if current is None or value.__class__ is bytes:
             _require_core_room(table, name, [(key, value)])
         return [(key, value)]
     unknown = [update.key for update in updates if not table.is_known(update.key)]

@@ -41,6 +41,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.contracts.segments import AttributeUpdate
 
+_COUNT_NEAR_ITS_END = 1 << 62
+"""From here on a count of events is looked at more closely; what is added at once is far below."""
+
 
 class OperationMetadataUpdater:
     """Accepts operations. Every method raises the contract error that says why not, or gives the numbered operation."""
@@ -244,6 +247,8 @@ def count_events(
     for key, value in changes:
         if key == EVENT_COUNT:
             current = value
+    if current.__class__ is int and 0 <= current < _COUNT_NEAR_ITS_END:  # nearly every append
+        return [*changes, (EVENT_COUNT, current + events)]
     return [*changes, (EVENT_COUNT, add_events(segment.name, current, events))]
 
 

@@ -163,6 +163,8 @@ class AttributeTable:
                 del pending[key]
             if not is_core_attribute(key):
                 self._hold(key, (value, number))
+            elif value.__class__ is int and self.core_values.get(key).__class__ is int:
+                self.core_values[key] = value  # a counter, which nearly every append changes
             else:
                 self._set_core(key, value)
 
@@ -193,8 +195,6 @@ class AttributeTable:
             self.core_values.pop(key, None)
         else:
             self.core_values[key] = value
-            if before.__class__ is int and value.__class__ is int:
-                return  # a counter, which nearly every append changes
         difference = _core_memory_bytes(value) - _core_memory_bytes(before)
         self.core_bytes += difference
         if self._ledger is not None:
