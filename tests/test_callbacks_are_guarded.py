@@ -1,7 +1,7 @@
 """A callback of the loop that fails is its owner's end, or it does so little that it cannot fail.
 
-Every call_soon, call_later, call_at, add_reader, call_soon_threadsafe and add_done_callback of the tree is looked at: it
-is given what `guarded` made, or one of those below.
+Every call_soon, call_later, call_at, add_reader, call_soon_threadsafe and add_done_callback of the tree is looked at:
+it is given what `guarded` made, or one of those below.
 """
 
 import ast
