@@ -25,7 +25,6 @@ from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentStore, TableStore
-from segmentstore.runtime.clock import SystemWallClock
 from tests.host.scripted_assignments import ScriptedAssignments
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.object_stores.memory import MemoryObjectStore
@@ -56,6 +55,13 @@ class SharedTiers:
         await log.close()
 
 
+class LoopsWallClock:
+    """Follows the loop's clock, whichever loop runs."""
+
+    def now_ms(self) -> int:
+        return 1_800_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+
+
 class StoreProcess:
     """One process. Runs nothing before `assign`."""
 
@@ -68,7 +74,7 @@ class StoreProcess:
         self.controller = Controller(
             segments=self.segments,
             tables=TableStore(registry=self.registry),
-            wall_clock=SystemWallClock(),
+            wall_clock=LoopsWallClock(),
             random=Random(name),
             locate=lambda segment: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
@@ -131,12 +137,12 @@ class StoreProcess:
                 container_id=container_id,
                 container_count=self._tiers.container_count,
                 settings=StorageSettings(),
-                wall_clock=SystemWallClock(),
+                wall_clock=LoopsWallClock(),
                 random=Random(2),
                 executor=None,
             ),
             cache=self._cache,
-            wall_clock=SystemWallClock(),
+            wall_clock=LoopsWallClock(),
             random=Random(3),
             executor=None,
             settings=ContainerSettings(),
