@@ -236,6 +236,15 @@ class SegmentApi(Protocol):
         """Existing segments in name order, both those in memory and those only in Tier 2."""
 
 
+SYSTEM_PREFIX = "_system/"
+"""Names below it belong to the store itself: the controller keeps its records there."""
+
+
+def is_system_name(name: str) -> bool:
+    """Whether clients may not read or write the segment by its name: what is in it is only the store's to change."""
+    return name.startswith(SYSTEM_PREFIX)
+
+
 def check_segment_name(name: str) -> None:
     """Raises InvalidRequestError with a sentence."""
     if not name:

@@ -20,7 +20,7 @@ from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, TableStore
-from segmentstore.host.settings import ServiceSettings, split_address
+from segmentstore.host.settings import ServiceSettings, split_address, split_list
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import HttpServer, build_application
 from segmentstore.http.settings import HttpSettings
@@ -83,6 +83,8 @@ class Servers:
                 flush_container=flush_container,
                 list_chunks=layout.list_chunks,
                 event_near=layout.event_near,
+                # Without a controller here, another one may keep its records in the store.
+                system_is_closed=settings.controller.address != _OFF,
             )
         if settings.controller.address != _OFF:
             controller = Controller(
@@ -154,7 +156,11 @@ class Servers:
     ) -> HttpServer:
         host, port = split_address(self._settings.http.address)
         settings = HttpSettings(
-            host=host, port=port, append_bytes_max=self._settings.http.append_bytes_max
+            host=host,
+            port=port,
+            append_bytes_max=self._settings.http.append_bytes_max,
+            hosts=split_list(self._settings.http.hosts),
+            cors_origins=split_list(self._settings.http.cors_origins),
         )
         application = build_application(
             segments=store,

@@ -19,6 +19,7 @@ A limit with a unit of time keeps what is younger, one with a unit of size keeps
 whose prefix fits decides; an empty prefix fits every name.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias, cast
@@ -34,6 +35,8 @@ _WORDS_FOR_NO_ADDRESS = {
     "wire.advertised_address": ("",),
     "controller.address": ("off",),
 }
+
+_ORIGIN = re.compile(r"https?://[^/\s,]+")
 
 SettingValue: TypeAlias = int | float | str
 
@@ -100,6 +103,14 @@ class HttpSettings:
         "Largest body of one append request; a larger one is answered 413.",
         minimum=1,
         maximum=64 * MIB,
+    )
+    hosts: str = text(
+        "",
+        "Host names, with commas, that clients may use besides the address listened on; *: any.",
+    )
+    cors_origins: str = text(
+        "",
+        "Origins, with commas, whose web pages may use the server: https://HOST[:PORT]; *: all.",
     )
 
 
@@ -406,6 +417,17 @@ def check_relations(settings: ServiceSettings) -> list[str]:
     for name, address in addresses.items():
         if not _is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):
             problems.append(f"{name} must be HOST:PORT, not {address!r}")
+    problems += [
+        "http.cors_origins must be https://HOST[:PORT] or http://HOST[:PORT], with commas between, or *,"
+        f" not {origin!r}"
+        for origin in split_list(settings.http.cors_origins)
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None
+    ]
+    problems += [
+        f"http.hosts must be host names with commas between, or *, not {host!r}"
+        for host in split_list(settings.http.hosts)
+        if "/" in host or " " in host
+    ]
     place = settings.tier2.place
     if place not in ("volumes", "filesystem", "memory") and not place.startswith("s3://"):
         problems.append(
@@ -431,6 +453,11 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of a checked address; an IPv6 address is bracketed where a port follows it."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """What stands between commas, without what surrounds it."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def parse_retention_rules(text: str) -> tuple[RetentionRule, ...]:

@@ -5,7 +5,7 @@ any other, `%252F` is the three characters `%2F`.
 
 - A name is UTF-8, at most `name_bytes_max` bytes, and holds no control character.
 - None of its parts (between slashes) is empty, `.` or `..`: no proxy or file system may read it as a path step.
-- `__ds` as first part is reserved for the control APIs of Durable Streams.
+- `__ds` as first part is reserved for the control APIs of Durable Streams, `_system` for the store's own records.
 
 A body is read whole, within a limit each, a limit together, and a time.
 
@@ -26,6 +26,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.http import header_names
 from segmentstore.http.responses import Refusal, bad_request, busy, too_large
 
@@ -69,6 +70,16 @@ def check_name(name: str) -> None:
 def is_reserved(name: str) -> bool:
     """Whether the name belongs to the control APIs."""
     return name == RESERVED_PART or name.startswith(RESERVED_PART + "/")
+
+
+def refuse_system_name(name: str) -> None:
+    """Raises Refusal (403) for a segment that only the store itself reads and writes."""
+    if is_system_name(name):
+        raise Refusal(
+            403,
+            f"segments below {SYSTEM_PREFIX!r} are the store's own name={name!r}",
+            kind="invalid",
+        )
 
 
 class BodyBudget:

@@ -1,4 +1,4 @@
-"""What goes out: refusals by kind, security and CORS headers, the 204 of a plain append.
+"""What goes out: refusals by kind, security headers, the 204 of a plain append.
 
 - Content is foreign: browsers must neither guess its type (nosniff) nor run it in this server's origin (CSP sandbox),
   or a stored text/html would be stored cross-site scripting.
@@ -16,7 +16,6 @@ from email.utils import formatdate
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
-from segmentstore.http import header_names
 from segmentstore.runtime.clock import WallClock
 
 logger = logging.getLogger(__name__)
@@ -24,13 +23,12 @@ logger = logging.getLogger(__name__)
 SECURITY_HEADERS: Mapping[str, str] = {
     "Server": "segmentstore",
     "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "cross-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 CONTENT_HEADERS: Mapping[str, str] = {
     **SECURITY_HEADERS,
     "Content-Security-Policy": "sandbox; default-src 'none'",
 }
-_METHODS_ALLOWED = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
 _SECURITY_HEADER_LINES = "".join(f"{name}: {value}\r\n" for name, value in SECURITY_HEADERS.items())
 STATUS_OF_KIND: Mapping[ErrorKind, int] = {
     ErrorKind.INVALID: 400,
@@ -153,35 +151,6 @@ async def begun(request: web.BaseRequest, response: web.StreamResponse) -> Async
         response.force_close()
         if request.transport is not None:
             request.transport.abort()
-
-
-class CrossOrigin:
-    """What browsers of other origins may do (CORS)."""
-
-    def __init__(self, allow_origin: str) -> None:
-        self._headers: Mapping[str, str] = {}
-        self._preflight: Mapping[str, str] = {}
-        if allow_origin:
-            self._headers = {
-                "Access-Control-Allow-Origin": allow_origin,
-                "Access-Control-Expose-Headers": header_names.RESPONSE_HEADERS_EXPOSED,
-            }
-            self._preflight = {
-                **self._headers,
-                "Access-Control-Allow-Methods": _METHODS_ALLOWED,
-                "Access-Control-Allow-Headers": header_names.REQUEST_HEADERS_ALLOWED,
-                "Access-Control-Max-Age": "86400",
-            }
-
-    def add_to(self, response: web.StreamResponse) -> None:
-        """Before the response is prepared."""
-        response.headers.update(self._headers)
-
-    def preflight(self) -> web.Response:
-        """The answer to OPTIONS."""
-        return web.Response(
-            status=204, headers={**SECURITY_HEADERS, **self._preflight, "Allow": _METHODS_ALLOWED}
-        )
 
 
 class HttpDate:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.http import header_names
+from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.health_and_metrics import (
     CONTENT_TYPE,
     MetricsExposition,
@@ -20,10 +21,9 @@ from segmentstore.http.health_and_metrics import (
     health_as_json,
 )
 from segmentstore.http.maintenance import Maintenance
-from segmentstore.http.requests import is_reserved, name_of_path
+from segmentstore.http.requests import is_reserved, name_of_path, refuse_system_name
 from segmentstore.http.responses import (
     SECURITY_HEADERS,
-    CrossOrigin,
     Refusal,
     json_response,
     method_not_allowed,
@@ -109,6 +109,7 @@ class Router:
         verb, status = "other", _CLIENT_GONE
         try:
             try:
+                self._cross_origin.check(request)
                 verb, work = self._route(request)
                 if header_names.EXPECT in request.headers:
                     await self._expect(request, work)
@@ -129,7 +130,7 @@ class Router:
                 request.method in {"GET", "HEAD"} or header_names.ORIGIN in request.headers
             ):
                 # Cached answers may later serve another origin, so reads always carry them.
-                self._cross_origin.add_to(response)
+                self._cross_origin.add_to(request, response)
             return response
         finally:
             statistics.in_flight -= 1
@@ -152,16 +153,17 @@ class Router:
         path = request.rel_url.raw_path
         if path.startswith(STREAM_PREFIX):
             if request.method == "OPTIONS":
-                return "options", self._options()
+                return "options", self._options(request)
             name = name_of_path(path[len(STREAM_PREFIX) :], self._settings.name_bytes_max)
             if is_reserved(name):
                 raise Refusal(501, "control APIs are not implemented", kind="invalid")
+            refuse_system_name(name)
             entry = self._stream_verbs.get(request.method)
             if entry is None:
                 raise method_not_allowed("a stream", [*sorted(self._stream_verbs), "OPTIONS"])
             return entry[0], entry[1](request, name)
         if request.method == "OPTIONS":
-            return "options", self._options()
+            return "options", self._options(request)
         if path.startswith(_SEGMENTS_PREFIX):
             return self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
         if path.startswith(_CONTAINERS_PREFIX):
@@ -186,8 +188,8 @@ class Router:
             raise method_not_allowed(path, [method])
         return verb, handler(request)
 
-    async def _options(self) -> web.StreamResponse:
-        return self._cross_origin.preflight()
+    async def _options(self, request: web.BaseRequest) -> web.StreamResponse:
+        return self._cross_origin.preflight(request)
 
     async def _head(self, _request: web.BaseRequest, name: str) -> web.StreamResponse:
         return await self._read.head(name)

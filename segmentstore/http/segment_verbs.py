@@ -20,6 +20,8 @@ alone has no verb, so there the name is the whole rest. A segment called `a/info
     POST   /v1/flush                            the same for everything that this node holds, its own records included;
                                                 503 if one of its containers does not run
 
+Segments below "_system/" are the store's own records: they are listed, and have `info` and `flush`, and nothing else.
+
 Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
 
 Attributes as JSON: keys and values are bytes or numbers in the store and text in a request.
@@ -61,6 +63,7 @@ from segmentstore.contracts.segments import (
     SegmentProperties,
 )
 from segmentstore.http import header_names
+from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.requests import (
     BodyReader,
@@ -70,11 +73,11 @@ from segmentstore.http.requests import (
     name_of_path,
     parse_count,
     parse_json,
+    refuse_system_name,
 )
 from segmentstore.http.responses import (
     CONTENT_HEADERS,
     SECURITY_HEADERS,
-    CrossOrigin,
     bad_request,
     begun,
     busy,
@@ -90,6 +93,7 @@ from segmentstore.http.stream_ranges import gather
 
 UPDATES_MAX = 1_000
 """Updates of one request."""
+_VERBS_OF_SYSTEM_SEGMENTS = frozenset({"flush", "info"})
 _HEX_MARK = "hex:"
 _ATTRIBUTE_NUMBER_MIN, _ATTRIBUTE_NUMBER_MAX = -(1 << 63), (1 << 63) - 1
 _UPDATE_FIELDS = frozenset({"key", "value", "type", "comparison"})
@@ -147,7 +151,7 @@ class SegmentStreaming:
                     "Segment-Sealed": "true" if properties.sealed else "false",
                 },
             )
-            self._cross_origin.add_to(response)
+            self._cross_origin.add_to(request, response)
             async with begun(request, response):
                 await self._stream(response, segment, offset, end, first)
         return response
@@ -207,7 +211,9 @@ class SegmentVerbs:
     ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
         """The verb, as the statistics call it, and its work; `rest` is the raw path behind /v1/segments/."""
         if request.method == "DELETE":
-            return "segment_delete", self._delete(request, self._name(rest))
+            name = self._name(rest)
+            refuse_system_name(name)
+            return "segment_delete", self._delete(request, name)
         raw_name, _, verb = rest.rpartition("/")
         methods = self._verbs.get(verb)
         if methods is None or not raw_name:
@@ -216,7 +222,10 @@ class SegmentVerbs:
         handler = methods.get(request.method)
         if handler is None:
             raise method_not_allowed(verb, sorted(methods))
-        return f"segment_{verb}", handler(request, self._name(raw_name))
+        name = self._name(raw_name)
+        if verb not in _VERBS_OF_SYSTEM_SEGMENTS:
+            refuse_system_name(name)
+        return f"segment_{verb}", handler(request, name)
 
     async def list_segments(self, request: web.BaseRequest) -> web.Response:
         """A page of segments."""
@@ -311,6 +320,7 @@ class SegmentVerbs:
         check_name(source)
         if is_reserved(source):
             raise bad_request(f"name is reserved name={source!r}")
+        refuse_system_name(source)
         formats = [
             configuration_of((await self._segments.info(each)).core_attributes).is_json
             for each in (name, source)

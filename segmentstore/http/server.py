@@ -26,6 +26,7 @@ from random import Random
 from aiohttp import web
 
 from segmentstore.contracts.segments import SegmentApi
+from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.health_and_metrics import (
     ContainerMetrics,
     MetricsExposition,
@@ -34,7 +35,6 @@ from segmentstore.http.health_and_metrics import (
 )
 from segmentstore.http.maintenance import Maintenance
 from segmentstore.http.requests import BodyBudget, BodyReader
-from segmentstore.http.responses import CrossOrigin
 from segmentstore.http.router import STREAM_PREFIX, Router
 from segmentstore.http.segment_verbs import SegmentStreaming, SegmentVerbs
 from segmentstore.http.settings import HttpSettings
@@ -279,7 +279,9 @@ def _shared_parts(
             retry_after_seconds=settings.retry_after_seconds,
         ),
         bodies=BodyReader(budget=budget, seconds_max=settings.body_seconds_max),
-        cross_origin=CrossOrigin(settings.cors_allow_origin),
+        cross_origin=CrossOrigin(
+            listened_host=settings.host, hosts=settings.hosts, origins=settings.cors_origins
+        ),
         statistics=RequestStatistics(),
     )
 

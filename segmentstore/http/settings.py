@@ -67,5 +67,7 @@ class HttpSettings:
     retry_after_seconds: int = 1
     shutdown_seconds: float = 10.0
     """How long close() waits for requests under way."""
-    cors_allow_origin: str = "*"
-    """Value of Access-Control-Allow-Origin; "" leaves cross-origin browsers out."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients may address the server besides what it listens on (cross_origin.py); "*": any."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the server; "*": all."""

@@ -36,7 +36,13 @@ from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentPro
 from segmentstore.http import header_names
 from segmentstore.http.json_messages import lines_of_body
 from segmentstore.http.offsets import OffsetPlace, RequestedOffset, offset_token, parse_offset
-from segmentstore.http.requests import BodyReader, is_reserved, is_true, name_of_path
+from segmentstore.http.requests import (
+    BodyReader,
+    is_reserved,
+    is_true,
+    name_of_path,
+    refuse_system_name,
+)
 from segmentstore.http.responses import SECURITY_HEADERS, Refusal, bad_request, busy, conflict
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import (
@@ -335,6 +341,7 @@ class StreamForks:
         name = name_of_path(path[len(self._stream_prefix) :], self._settings.name_bytes_max)
         if is_reserved(name):
             raise bad_request(f"Stream-Forked-From names a reserved path path={path!r}")
+        refuse_system_name(name)
         return name
 
     @asynccontextmanager

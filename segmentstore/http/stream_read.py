@@ -35,6 +35,7 @@ from aiohttp import web
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.http import header_names, json_messages
+from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.json_messages import array_of_lines
 from segmentstore.http.offsets import (
     START,
@@ -46,7 +47,6 @@ from segmentstore.http.offsets import (
 )
 from segmentstore.http.responses import (
     CONTENT_HEADERS,
-    CrossOrigin,
     Refusal,
     bad_request,
     begun,
@@ -150,7 +150,7 @@ class StreamEvents:
             if not stream.configuration.is_text:
                 headers["Stream-SSE-Data-Encoding"] = "base64"
             response = web.StreamResponse(status=200, headers=headers)
-            self._cross_origin.add_to(response)
+            self._cross_origin.add_to(request, response)
             connection = _EventConnection(self, request, response, stream, offset)
             async with begun(request, response):
                 # Deleted, truncated, its container stopped, too many waiters: the reader asks again, from where the

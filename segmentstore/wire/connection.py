@@ -68,6 +68,7 @@ class ConnectionServices:
     segment_commands: SegmentCommands
     table_commands: TableCommands
     verify_token: TokenVerifier | None
+    system_is_closed: bool
     receive_memory: memoryview
     """What is received and taken in one step goes through it."""
     opened: Callable[["WireConnection"], bool]
@@ -161,6 +162,7 @@ class WireConnection(asyncio.BufferedProtocol):
             segment_commands=self._services.segment_commands,
             table_commands=self._services.table_commands,
             verify_token=self._services.verify_token,
+            system_is_closed=self._services.system_is_closed,
             outgoing=self._outgoing,
             tasks=self._tasks,
             counters=counters,

@@ -1,6 +1,8 @@
 """The requests of one connection that are neither appends nor reads: may they, what answers them, and the outcome.
 
 - A request whose delegation token does not permit it is refused. Without a verifier every token is fine.
+- Where the controller is of this process, its records (segments below `_system/`) are not for clients, whatever their
+  token. A store in front of which another controller works leaves them open: they are that controller's.
 - Every request is answered exactly once, with its own request id, by a reply or by the refusal that stands for the
   error. Answers come when they are ready, in any order: clients match them by request id.
 - A change whose outcome is unknown (its container stopped under it) has no answer: the connection is closed, as for
@@ -9,7 +11,7 @@
 - What a request wants to store counts as un-acknowledged until it is answered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -18,7 +20,11 @@ from segmentstore.codec.wire_protocol.administration import FlushToStorage, List
 from segmentstore.codec.wire_protocol.appends import CreateTransientSegment
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.fields import ProtocolError
-from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
+from segmentstore.codec.wire_protocol.refusals import (
+    ILLEGAL_ARGUMENT,
+    AuthTokenCheckFailed,
+    ErrorMessage,
+)
 from segmentstore.codec.wire_protocol.segments import MergeSegments, MergeSegmentsBatch
 from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
 from segmentstore.contracts.errors import (
@@ -26,6 +32,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     is_outcome_unknown,
 )
+from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.replies import SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import SegmentCommands
@@ -78,6 +85,7 @@ class ConnectionRequests:
         segment_commands: SegmentCommands,
         table_commands: TableCommands,
         verify_token: TokenVerifier | None,
+        system_is_closed: bool,
         outgoing: SendBuffer,
         tasks: TaskSet,
         counters: WireCounters,
@@ -89,13 +97,19 @@ class ConnectionRequests:
         self.fail = fail
         self._segment_commands = segment_commands
         self._verify_token = verify_token
+        self._system_is_closed = system_is_closed
         self._outgoing = outgoing
         self._tasks = tasks
         self._counters = counters
         self._charge = charge
         self._discharge = discharge
         self._close_connection = close_connection
-        self._order = TableOrder(commands=table_commands, answers=self, tasks=tasks)
+        self._order = TableOrder(
+            commands=table_commands,
+            answers=self,
+            tasks=tasks,
+            system_is_closed=system_is_closed,
+        )
         self._look_ups = TableLookupBatcher(
             pins=table_commands.pins, order=self._order, outgoing=outgoing, counters=counters
         )
@@ -153,6 +167,17 @@ class ConnectionRequests:
         token = getattr(command, "delegation_token", None)
         if not isinstance(token, str):
             raise ProtocolError(f"a client does not send this type={command.type}")
+        if self._system_is_closed and any(map(is_system_name, _segments_of(command))):
+            self._counters.requests_refused += 1
+            self._outgoing.reply(
+                ErrorMessage(
+                    _request_id_of(command),
+                    _segment_of(command),
+                    f"segments below {SYSTEM_PREFIX!r} are the store's own",
+                    ILLEGAL_ARGUMENT,
+                )
+            )
+            return False
         if self._verify_token is None:
             return True
         write = command.type not in READING_TYPES
@@ -221,6 +246,16 @@ def _segment_of(command: Command) -> str:
     segment = getattr(command, "segment", "")
     assert isinstance(segment, str), f"not a name segment={segment!r}"
     return segment
+
+
+def _segments_of(command: Command) -> Sequence[str]:
+    """All that it names."""
+    match command:
+        case MergeSegments():
+            return command.target, command.source
+        case MergeSegmentsBatch():
+            return command.target, *command.sources
+    return (_segment_of(command),)
 
 
 def _request_id_of(command: Command) -> int:

@@ -42,10 +42,11 @@ class WireServer:
         flush_container: FlushContainer | None = None,
         list_chunks: ListChunks | None = None,
         event_near: EventNear | None = None,
+        system_is_closed: bool = False,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
         `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
-        `random` names transient segments."""
+        `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients."""
         self._settings = settings
         self._counters = WireCounters()
         self._segment_handles: HandleCache[Segment] = HandleCache(
@@ -73,6 +74,7 @@ class WireServer:
                 tables=tables, pins=self._table_handles, settings=settings
             ),
             verify_token=verify_token,
+            system_is_closed=system_is_closed,
             receive_memory=memoryview(bytearray(settings.receive_buffer_bytes)),
             opened=self._opened,
             closed=self._closed,

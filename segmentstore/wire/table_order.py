@@ -28,6 +28,7 @@ from segmentstore.codec.wire_protocol.tables import (
     UpdateTableEntries,
 )
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.segments import is_system_name
 from segmentstore.contracts.tables import Table
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.handle_cache import PinnedHandle
@@ -96,7 +97,11 @@ class _TableQueue:
 class TableOrder:
     """take() any number; batches ask may_look_up() and may_change(), and say when their changes begin and end."""
 
-    def __init__(self, *, commands: TableCommands, answers: Answers, tasks: TaskSet) -> None:
+    def __init__(
+        self, *, commands: TableCommands, answers: Answers, tasks: TaskSet, system_is_closed: bool
+    ) -> None:
+        """With `system_is_closed` no batch takes a table of the store itself: it is refused as a command."""
+        self._system_is_closed = system_is_closed
         self._commands = commands
         self._handles = commands.pins
         self._answers = answers
@@ -121,11 +126,15 @@ class TableOrder:
 
     def may_look_up(self, segment: str) -> bool:
         """Whether a look-up that is answered at once overtakes nothing."""
+        if self._system_is_closed and is_system_name(segment):
+            return False
         queue = self._queues.get(segment)
         return queue is None or not (queue.changes or queue.is_closed_off or queue.waiting)
 
     def may_change(self, segment: str) -> bool:
         """Whether a change that is submitted now overtakes nothing."""
+        if self._system_is_closed and is_system_name(segment):
+            return False
         queue = self._queues.get(segment)
         return queue is None or not (queue.reads or queue.is_closed_off or queue.waiting)
 

@@ -4,7 +4,12 @@ from hypothesis import strategies as st
 
 from segmentstore.codec.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
-from segmentstore.host.settings import ServiceSettings, SettingsError, setting_definitions
+from segmentstore.host.settings import (
+    ServiceSettings,
+    SettingsError,
+    setting_definitions,
+    split_list,
+)
 
 
 def resolve(
@@ -54,6 +59,11 @@ def test_the_file_wins_over_defaults_the_environment_over_the_file_and_flags_ove
         ({"environment": {"SEGMENTSTORE_CACHE_BYTES": "1"}}, "SEGMENTSTORE_CACHE_BYTES_MAX"),
         ({"toml": "[tier2]\ncodecs = 'lz4'"}, "tier2.codec"),
         ({"toml": "codec = 'lz4'"}, "tier2.codec"),
+        ({"flags": {"http.cors_allow_origin": "*"}}, "http.cors_origins"),
+        (
+            {"environment": {"SEGMENTSTORE_HTTP_CORS_ALLOW_ORIGIN": "*"}},
+            "SEGMENTSTORE_HTTP_CORS_ORIGINS",
+        ),
     ],
 )
 def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(
@@ -95,11 +105,26 @@ def test_all_problems_are_told_at_once() -> None:
         ("log.level", "loud"),
         ("http.address", "9091"),
         ("http.address", "localhost:99999"),
+        ("http.cors_origins", "example.org"),
+        ("http.cors_origins", "https://example.org/page"),
+        ("http.cors_origins", "https://example.org, null"),
+        ("http.hosts", "http://example.org"),
     ],
 )
 def test_a_value_out_of_range_or_of_another_kind_is_refused(name: str, text: str) -> None:
     (problem,) = problems_of(flags={name: text})
     assert name in problem
+
+
+def test_lists_are_written_with_commas() -> None:
+    flags = {
+        "http.hosts": "store.example, 10.0.0.1,",
+        "http.cors_origins": "https://a.example:80,*",
+    }
+    settings = resolve_settings(flags=flags, environment={}).settings.http
+    assert split_list(settings.hosts) == ("store.example", "10.0.0.1")
+    assert split_list(settings.cors_origins) == ("https://a.example:80", "*")
+    assert split_list("") == ()
 
 
 def test_relations_between_settings_are_checked() -> None:

@@ -28,7 +28,7 @@ def post(target: str, body: bytes = b"x", /, **headers: str) -> bytes:
     """A well-formed POST."""
     lines = [
         f"POST {target} HTTP/1.1",
-        "Host: test",
+        "Host: localhost",
         f"Content-Length: {len(body)}",
         *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
     ]
@@ -36,7 +36,7 @@ def post(target: str, body: bytes = b"x", /, **headers: str) -> bytes:
 
 
 def get(target: str) -> bytes:
-    return f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n".encode()
+    return f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
 
 def error_of(answer: bytes) -> dict[str, str]:

@@ -31,7 +31,7 @@ async def test_an_oversized_body_is_refused_before_it_is_sent(
     await segments.create("s")
     async with running_node(segments, SETTINGS) as node:
         request = (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
             f"Content-Length: 99999999999\r\n\r\n"
         )
         status, answer = await exchange(node.url, request.encode())
@@ -58,7 +58,7 @@ async def test_an_oversized_body_is_refused_instead_of_a_continue(
 
 def chunked(body: bytes, size: int, *, end: bool = True) -> bytes:
     request = (
-        b"POST /v1/stream/s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+        b"POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n"
     )
     for start in range(0, len(body), size):
@@ -227,10 +227,10 @@ async def test_a_huge_header_is_refused(segments: MemorySegments) -> None:
     [
         b"\x16\x03\x01\x02\x00garbage\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/stream/s HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1/stream/s HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        b"POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
         b"POST /v1/stream/s HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/stream/s HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
+        b"POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\nBad Header\r\n\r\n",
     ],
 )
 async def test_what_is_not_http_is_refused(segments: MemorySegments, request_bytes: bytes) -> None:

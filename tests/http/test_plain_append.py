@@ -3,9 +3,11 @@
 import asyncio
 from email.utils import parsedate_to_datetime
 
+import pytest
 from aiohttp import ClientSession
 
 from segmentstore.contracts.errors import ContainerStoppedError
+from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, Node, running_node
 from tests.http.raw_http import exchange, post
@@ -52,11 +54,17 @@ async def test_its_date_is_the_wall_clocks(segments: MemorySegments) -> None:
             assert 0 <= seconds - START_MS / 1000 - jump_seconds <= 5
 
 
-async def test_other_origins_may_read_the_answer(node: Node, client: ClientSession) -> None:
-    await pinned(client, node)
-    headers = {**TEXT, "Origin": "https://example.org"}
-    async with client.post(node.stream("s"), data="b", headers=headers) as answer:
-        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+@pytest.mark.parametrize("origins", [("*",), ("https://example.org",)])
+async def test_other_origins_may_read_the_answer_if_they_are_configured(
+    segments: MemorySegments, origins: tuple[str, ...]
+) -> None:
+    settings = HttpSettings(port=0, cors_origins=origins)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        await pinned(client, node)
+        headers = {**TEXT, "Origin": "https://example.org"}
+        async with client.post(node.stream("s"), data="b", headers=headers) as answer:
+            assert answer.status == 204
+            assert answer.headers["Access-Control-Allow-Origin"] == origins[0]
 
 
 async def test_the_connection_ends_when_the_client_says_so(

@@ -218,7 +218,7 @@ async def test_whatever_ends_an_event_stream_writes_no_second_head_into_it(
             pass
         host, port = node.server.address
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
         async with asyncio.timeout(5):
             while b"event: control" not in received:
@@ -229,7 +229,7 @@ async def test_whatever_ends_an_event_stream_writes_no_second_head_into_it(
             if isinstance(error, SegmentStoreError):
                 # The whole body ends, and the connection takes the next request.
                 received += await reader.readuntil(b"0\r\n\r\n")
-                writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             else:
                 with suppress(ConnectionError):
@@ -252,7 +252,7 @@ async def test_h53_a_reader_that_takes_nothing_is_cut_off(segments: MemorySegmen
         received = 0
         try:
             target = "/v1/stream/s?offset=-1&live=sse"
-            writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             await writer.drain()
             async with asyncio.timeout(10):
                 while segments.pin_count("s") == 0:

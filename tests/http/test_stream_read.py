@@ -153,9 +153,15 @@ async def test_only_answers_that_never_change_may_be_cached(segments: MemorySegm
         assert "ETag" not in headers
 
 
-async def test_browsers_of_other_origins_may_read_every_header_of_the_protocol(
-    node: Node, client: ClientSession
+async def test_browsers_of_configured_origins_may_read_every_header_of_the_protocol(
+    segments: MemorySegments,
 ) -> None:
+    settings = HttpSettings(port=0, cors_origins=("*",))
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        await check_headers_for_other_origins(node, client)
+
+
+async def check_headers_for_other_origins(node: Node, client: ClientSession) -> None:
     await put(client, node.stream("s"), "x")
     _, headers, _ = await get(client, node.stream("s"))
     exposed = {name.strip() for name in headers["Access-Control-Expose-Headers"].split(",")}

@@ -172,6 +172,7 @@ async def running_server(
     flush_container: FlushContainer | None = None,
     list_chunks: ListChunks | None = None,
     event_near: EventNear | None = None,
+    system_is_closed: bool = False,
 ) -> AsyncIterator[WireServer]:
     server = WireServer(
         segments=segments,
@@ -182,6 +183,7 @@ async def running_server(
         flush_container=flush_container,
         list_chunks=list_chunks,
         event_near=event_near,
+        system_is_closed=system_is_closed,
     )
     await server.start("127.0.0.1", 0)
     try:

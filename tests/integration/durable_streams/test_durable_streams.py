@@ -80,7 +80,7 @@ async def test_the_public_conformance_suite_of_durable_streams_passes(
     directory = await installed_suite()
     report_path = tmp_path / "report.json"
     # Expires-At is sent by the suite's own clock, and two tests wait out a long poll within five seconds.
-    settings = HttpSettings(port=0, long_poll_seconds=0.7)
+    settings = HttpSettings(port=0, long_poll_seconds=0.7, cors_origins=("*",))
     async with (
         STORES[store](tmp_path / "data") as segments,
         running_node(segments, settings, start_ms=time.time_ns() // 1_000_000) as node,
