@@ -9,7 +9,8 @@ any other, `%252F` is the three characters `%2F`.
 
 A body is read whole, within a limit each, a limit together, and a time.
 
-- A body larger than its limit is refused from its Content-Length, before a byte of it is read.
+- A body larger than its limit is refused from its Content-Length, before a byte of it is read. A client that waits for
+  `100 Continue` gets it when its body is about to be read, and not before everything that speaks against it is known.
 - Bytes count against the shared budget from before they are read until the caller's `async with` ends, which is after
   their commit; so what waits for a slow Tier 1 is bounded as well.
 - A body that breaks off raises; the caller never sees a part of one.
@@ -152,6 +153,7 @@ class BodyReader:
             if declared is not None:
                 self._budget.take(declared)
                 taken = declared
+            await _continue(request)
             length = 0
             async with aclosing(self._pieces(request)) as arriving:
                 async for piece in arriving:
@@ -181,6 +183,14 @@ class BodyReader:
                 raise Refusal(400, "the body broke off or is malformed", kind="invalid") from error
             if piece:
                 yield piece
+
+
+async def _continue(request: web.BaseRequest) -> None:
+    """Let a client send its body that waits to be told so."""
+    if request.headers.get(header_names.EXPECT, "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        # What was written is no part of the answer that follows.
+        request.writer.output_size = 0
 
 
 def refuse_encoding(request: web.BaseRequest) -> None:

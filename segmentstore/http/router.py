@@ -31,7 +31,6 @@ from segmentstore.http.responses import (
     refusal_of,
     refusal_of_http,
     refusal_response,
-    too_large,
 )
 from segmentstore.http.segment_verbs import SegmentVerbs
 from segmentstore.http.settings import HttpSettings
@@ -111,8 +110,6 @@ class Router:
             try:
                 self._cross_origin.check(request)
                 verb, work = self._route(request)
-                if header_names.EXPECT in request.headers:
-                    await self._expect(request, work)
                 response = await work
             except Refusal as refusal:
                 response = refusal_response(refusal)
@@ -126,6 +123,9 @@ class Router:
                 logger.exception("request failed method=%s path=%r", request.method, request.path)
                 response = refusal_response(Refusal(500, "internal error", kind="corrupt"))
             status = response.status
+            if header_names.EXPECT in request.headers and not request.content.is_eof():
+                # It may still send the body that was not wanted, and the next request would be taken for it.
+                response.force_close()
             if not response.prepared and (
                 request.method in {"GET", "HEAD"} or header_names.ORIGIN in request.headers
             ):
@@ -135,19 +135,6 @@ class Router:
         finally:
             statistics.in_flight -= 1
             statistics.finished(verb, status, loop.time() - started)
-
-    async def _expect(self, request: web.BaseRequest, work: Work) -> None:
-        """`Expect: 100-continue`: refuse a body that is too large before it is sent."""
-        try:
-            length = request.content_length
-            if length is not None and length > self._settings.append_bytes_max:
-                raise too_large(length, self._settings.append_bytes_max)
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        except BaseException:
-            work.close()
-            raise
-        # What was written is no part of the answer that follows.
-        request.writer.output_size = 0
 
     def _route(self, request: web.BaseRequest) -> tuple[str, Work]:
         path = request.rel_url.raw_path

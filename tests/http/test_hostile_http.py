@@ -56,6 +56,36 @@ async def test_an_oversized_body_is_refused_instead_of_a_continue(
         await still_serves(node, segments)
 
 
+async def test_a_refusal_instead_of_a_continue_ends_the_connection(
+    segments: MemorySegments,
+) -> None:
+    await segments.create("s")
+    async with running_node(segments, SETTINGS) as node:
+        host, port = node.server.address
+        headers = {**OCTETS, "Expect": "100-continue"}
+        for path, size in (
+            ("/v1/stream/s", LIMIT + 1),
+            ("/v1/stream/missing", 10),
+            ("/v1/segments/s/nothing", 10),
+            ("/v1/segments/s/seal", 10),
+        ):
+            request = post(path, b"x" * size, **headers)
+            head = request.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(head)
+            async with asyncio.timeout(5):
+                answer = await reader.readuntil(b"\r\n\r\n")
+                if b"100 Continue" in answer:
+                    writer.write(request[len(head) :])
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                else:
+                    assert b"connection: close" in answer.lower(), answer
+            writer.close()
+        await segments.delete("s")
+        await segments.create("s")
+        await still_serves(node, segments)
+
+
 def chunked(body: bytes, size: int, *, end: bool = True) -> bytes:
     request = (
         b"POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"

@@ -1,6 +1,7 @@
 """What a compactor beside the owner meets at /v1/containers: keys, uploads, proposals and their refusals (H9)."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
 from random import Random
@@ -27,7 +28,7 @@ from tier2.format.chunk_format import Compression
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.tiered_storage import TieredStorage
 
-SETTINGS = HttpSettings(port=0, swap_object_bytes_max=1 << 16)
+SETTINGS = HttpSettings(port=0, append_bytes_max=1 << 14, swap_object_bytes_max=1 << 16)
 
 
 @pytest.fixture
@@ -212,3 +213,21 @@ async def test_a_second_proposal_at_the_same_time_is_told_to_come_again(
     statuses = sorted(await asyncio.gather(*(propose() for _ in range(8))))
     assert 409 in statuses
     assert set(statuses) <= {409, 503}
+
+
+async def test_an_upload_that_waits_for_a_continue_is_held_to_its_own_limit(
+    session: ClientSession, url: str
+) -> None:
+    """Objects may be larger than appends."""
+    key = await reserved(session, url)
+    size = SETTINGS.append_bytes_max + 1
+    assert size <= SETTINGS.swap_object_bytes_max
+    async with session.put(
+        f"{url}/objects", params={"key": key}, data=io.BytesIO(bytes(size)), expect100=True
+    ) as answer:
+        assert answer.status == 201, await answer.text()
+    too_large = io.BytesIO(bytes(SETTINGS.swap_object_bytes_max + 1))
+    async with session.put(
+        f"{url}/objects", params={"key": key}, data=too_large, expect100=True
+    ) as answer:
+        assert answer.status == 413
