@@ -282,7 +282,7 @@ class StreamRead:
                 random=self._random,
             )
         if requested.place is not OffsetPlace.NOW:
-            etag = _etag(properties, offset, end, closed=closed)
+            etag = _etag(properties, offset, end, at_end=at_end, closed=closed)
             headers["ETag"] = etag
             if not live and _matches_etag(request.headers.get(header_names.IF_NONE_MATCH), etag):
                 return web.Response(status=304, headers=headers)
@@ -309,9 +309,12 @@ def _cache_control(requested: RequestedOffset, *, live: bool, open_end: bool) ->
     return _CACHEABLE
 
 
-def _etag(properties: SegmentProperties, start: int, end: int, *, closed: bool) -> str:
-    # The id makes it one incarnation's: a recreated stream of equal length is another one.
-    mark = ":c" if closed else ""
+def _etag(
+    properties: SegmentProperties, start: int, end: int, *, at_end: bool, closed: bool
+) -> str:
+    # The id makes it one incarnation's: a recreated stream of equal length is another one. The mark makes an answer
+    # that reached the end another one than the same bytes with more behind them: a 304 cannot take headers back.
+    mark = ":c" if closed else ":u" if at_end else ""
     return f'"{properties.container_id}.{properties.segment_id}:{start}:{end}{mark}"'
 
 

@@ -153,6 +153,25 @@ async def test_only_answers_that_never_change_may_be_cached(segments: MemorySegm
         assert "ETag" not in headers
 
 
+async def test_a_cached_answer_that_reached_the_end_is_not_confirmed_when_there_is_more(
+    segments: MemorySegments,
+) -> None:
+    settings = HttpSettings(port=0, read_bytes_max=4)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        url = node.stream("s")
+        await put(client, url, "1234")
+        _, headers, _ = await get(client, url, offset="-1")
+        assert headers["Stream-Up-To-Date"] == "true"
+        cached = {"If-None-Match": headers["ETag"]}
+        async with client.get(url, params={"offset": "-1"}, headers=cached) as answer:
+            assert answer.status == 304
+        async with client.post(url, data="5", headers=TEXT):
+            pass
+        async with client.get(url, params={"offset": "-1"}, headers=cached) as answer:
+            assert answer.status == 200
+            assert "Stream-Up-To-Date" not in answer.headers
+
+
 async def test_browsers_of_configured_origins_may_read_every_header_of_the_protocol(
     segments: MemorySegments,
 ) -> None:
