@@ -11,9 +11,11 @@ of the events between:
 
     event    int32 type (0), int32 length of what follows, the event
 
-A segment that holds something else ends the search with None: its bytes soon make no sense as headers.
+A segment that holds something else ends the search with None: its bytes soon make no sense as headers. How far an event
+is looked for, and how many searches read at once, has its bounds in `settings.py`; a search gives way after each piece.
 """
 
+import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -81,12 +83,11 @@ from segmentstore.contracts.segments import (
     Segment,
     SegmentApi,
 )
+from segmentstore.wire.settings import WireSettings
 
 ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "big"))
 """Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
 TRANSIENT_MARK: Final = "#transient."
-WALKED_BYTES_MAX: Final = 256 << 20
-"""How far an event is looked for."""
 _SEARCHED_PIECE_BYTES: Final = 64 << 10
 _EVENT_HEADER: Final = struct.Struct(">ii")
 
@@ -108,7 +109,10 @@ class SegmentCommands:
         flush_container: FlushContainer | None,
         list_chunks: ListChunks | None,
         event_near: EventNear | None,
+        settings: WireSettings,
     ) -> None:
+        self._searched_bytes_max = settings.event_search_bytes_max
+        self._searches = asyncio.Semaphore(settings.event_searches_max)
         self._segments = segments
         self._random = random
         self._flush_container = flush_container
@@ -206,7 +210,10 @@ class SegmentCommands:
                     near = await self._event_near(segment, target)
                 # Clients truncate where events begin.
                 known = info.start_offset if near is None else max(near, info.start_offset)
-                located = await first_event_from(handle, known, target)
+                async with self._searches:
+                    located = await first_event_from(
+                        handle, known, target, bytes_max=self._searched_bytes_max
+                    )
         offset = info.length if located is None else located
         return OffsetLocated(command.request_id, segment, offset)
 
@@ -322,12 +329,14 @@ def _number_or_none(value: int) -> int | None:
     return None if value == NO_ATTRIBUTE_VALUE else value
 
 
-async def first_event_from(segment: Segment, position: int, target: int) -> int | None:
+async def first_event_from(
+    segment: Segment, position: int, target: int, *, bytes_max: int
+) -> int | None:
     """The first beginning of an event at or above `target`, counted on from `position`, where one begins.
 
-    None for bytes that are no events, and beyond WALKED_BYTES_MAX. Raises what reading raises.
+    None for bytes that are no events, and beyond `bytes_max`. Raises what reading raises.
     """
-    if target - position > WALKED_BYTES_MAX:
+    if target - position > bytes_max:
         return None
     while position < target:
         content = await _read_available(segment, position, _SEARCHED_PIECE_BYTES)
@@ -340,6 +349,8 @@ async def first_event_from(segment: Segment, position: int, target: int) -> int 
         if not at:
             return None
         position += at
+        # What is in memory is read without a wait: others have their turn all the same.
+        await asyncio.sleep(0)
     return position if position <= segment.info().length else None
 
 

@@ -69,6 +69,7 @@ class WireServer:
                 flush_container=flush_container,
                 list_chunks=list_chunks,
                 event_near=event_near,
+                settings=settings,
             ),
             table_commands=TableCommands(
                 tables=tables, pins=self._table_handles, settings=settings

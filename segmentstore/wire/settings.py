@@ -48,6 +48,11 @@ class WireSettings:
     pin_idle_seconds: float = 10.0
     """A writer, reader or table without traffic lets go of its segment after so long."""
 
+    event_search_bytes_max: int = 256 << 20
+    """How far LocateOffset looks for the beginning of an event, from the nearest that is known; beyond: the end."""
+    event_searches_max: int = 4
+    """Such searches that read at a time, of all connections together; further ones wait."""
+
     table_page_entries_max: int = 1_000
     """Keys or entries of one page, whatever was asked for."""
     tick_seconds: float = 1.0

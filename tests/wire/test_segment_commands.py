@@ -1,6 +1,8 @@
 """The life of segments, their attributes, and what operators ask for."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -54,11 +56,13 @@ from segmentstore.contracts.identifiers import (
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
 )
+from segmentstore.contracts.segments import Segment
+from segmentstore.wire import segment_commands
 from segmentstore.wire.requests import TokenVerdict
-from segmentstore.wire.segment_commands import ROLLOVER_BYTES
+from segmentstore.wire.segment_commands import ROLLOVER_BYTES, first_event_from
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.conftest import SEGMENT, WRITER
-from tests.wire.node import Node, running_node, running_server
+from tests.wire.node import QUICK, Node, running_node, running_server
 from tests.wire.protocol_client import ProtocolClient
 
 MARK = bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5")
@@ -204,6 +208,53 @@ async def test_an_offset_is_located_at_the_event_that_begins_there_or_behind_it(
         assert await located(client, target) == wanted, target
     await node.container.truncate(SEGMENT, 18)
     assert [await located(client, target) for target in (0, 18, 19)] == [18, 18, 26]
+
+
+async def test_a_search_for_an_event_gives_way_between_pieces_and_has_its_bound(node: Node) -> None:
+    pieces = 12
+    content = framed(*[8] * (pieces * (64 << 10) // 16))
+    await node.append(SEGMENT, content)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.ensure_future(count_turns())
+    async with node.container.open_segment(SEGMENT) as segment:
+        target = len(content) - 8
+        found = await first_event_from(segment, 0, target, bytes_max=target)
+        assert found == len(content)
+        # All of it is in memory, and the loop was free after each piece.
+        assert turns >= pieces - 1
+        assert await first_event_from(segment, 0, target, bytes_max=target - 1) is None
+    counting.cancel()
+
+
+async def test_few_searches_for_events_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most = 0, 0
+
+    async def search(segment: Segment, position: int, target: int, *, bytes_max: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return target
+
+    monkeypatch.setattr(segment_commands, "first_event_from", search)
+    async with running_node(replace(QUICK, event_searches_max=2)) as node:
+        await node.container.create(SEGMENT)
+        await node.append(SEGMENT, framed(*[8] * 50))
+        clients = [await node.client() for _ in range(3)]
+        for client in clients:
+            client.send(*(LocateOffset(number, SEGMENT, 20, "") for number in range(20)))
+        for client in clients:
+            for _ in range(20):
+                assert (await client.expect(OffsetLocated)).offset == 20
+    assert most == 2
 
 
 async def test_an_offset_among_bytes_that_are_no_events_is_located_at_the_end(
