@@ -63,6 +63,29 @@ async def test_h78_strangers_are_reported_and_stay() -> None:
     assert set(strangers + others) <= set(cluster.memory_segments.names())
 
 
+async def test_h78_a_new_segment_never_takes_a_strangers_place() -> None:
+    """What the records have lost had numbers that the records would give again."""
+    cluster = await a_stream_with_history()
+    strangers = ["s/a/4.#epoch.2", "s/b/0.#epoch.0"]
+    for name in strangers:
+        await cluster.memory_segments.create(name)
+        async with cluster.memory_segments.open_segment(name) as segment:
+            await segment.append(b"of a stream that is lost")
+    assert (await cluster.repair.repair_all()).strangers == strangers
+    assert (await cluster.repair.repair_all()).strangers == strangers
+    await cluster.restart()
+    await cluster.streams.scaling.scale("s", "a", sealed=[1], ranges=[(0.5, 1.0)])
+    await cluster.create("b")
+    for stream in ("a", "b"):
+        history = await cluster.streams.operations.history("s", stream)
+        for segment_id in await cluster.current(stream):
+            name = history.segment_name(segment_id)
+            assert name not in strangers
+            assert b"lost" not in cluster.memory_segments.content(name)
+    for name in strangers:
+        assert cluster.memory_segments.content(name) == b"of a stream that is lost"
+
+
 async def test_h78_an_operation_whose_segment_is_missing_ends_after_repair() -> None:
     cluster = await a_stream_with_history()
     await cluster.memory_segments.delete("s/a/1.#epoch.0")

@@ -7,7 +7,7 @@ got there whose record did not.
 |---|---|
 | a segment that its stream lists is missing | created empty; sealed if something replaced it or the stream is sealed |
 | the head lies behind the end of a segment | the head moves to that end |
-| a segment that no stream lists | reported, nothing is deleted |
+| a segment that no stream lists | reported, nothing is deleted; its number is not given again |
 
 Operations under way are driven to their end afterwards, by the controller's start; open transactions end with their
 leases.
@@ -17,9 +17,10 @@ Invariant: repairing twice finds nothing to do the second time.
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
 from segmentstore.codec.controller_records.stream_records import (
     StreamSegment,
     StreamState,
@@ -38,14 +39,19 @@ from segmentstore.controller.metadata.metadata_store import (
 )
 from segmentstore.controller.streams.stream_cuts import lies_behind
 from segmentstore.controller.streams.stream_history import (
+    DELETED_NUMBERS_KEY,
     STREAMS_INDEX,
     StreamHistory,
+    deleted_number_key,
+    state_key,
     truncation_key,
 )
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 
 _PAGE = 500
+_NUMBERS_USED_UP_MAX = 1 << 30
+"""No stream comes so far; a name with a higher number was made up, and must not leave a stream without numbers."""
 STRANGERS_MAX = 10_000
 """Strangers that a report names; further ones are only counted."""
 
@@ -200,14 +206,43 @@ class Repair:
             history = None
         state = (await history.any_state()).record if history is not None else None
         if history is not None and state is not None:
-            numbers = sorted({name.creation_epoch for name in names})
-            for number in numbers:
+            for number in sorted({name.creation_epoch for name in names}):
                 if number <= state.last_epoch:
                     epoch = await history.epoch(number)
                     known |= {segment.segment_id for segment in epoch.segments}
         strangers = [name.name for name in names if name.segment_id not in known]
         report.stranger_count += len(strangers)
         report.strangers += strangers[: STRANGERS_MAX - len(report.strangers)]
+        numbers = [name.number for name in names if name.segment_id not in known]
+        used = [number for number in numbers if number < _NUMBERS_USED_UP_MAX]
+        if used:
+            await self._use_up_numbers(scope, stream, max(used))
+
+    async def _use_up_numbers(self, scope: str, stream: str, number: int) -> None:
+        """No new segment of the stream, or of a later one of its name, gets this number or a lower one.
+
+        It would have the name of a segment that is there, and take its bytes over.
+        """
+        after = SegmentNumberRecord(number + 1)
+        try:
+            async with self._operations.unsettled(scope, stream) as history:
+                table = history.table
+                state = await history.any_state()
+                batch = Batch()
+                if state.record is not None:
+                    if state.record.next_segment_number <= number:
+                        record = replace(state.record, next_segment_number=number + 1)
+                        batch.put(state_key(stream), record, state)
+                else:
+                    for key in (deleted_number_key(stream), DELETED_NUMBERS_KEY):
+                        known = await table.read(key)
+                        if known.record is None or known.record.number <= number:
+                            batch.put(key, after, known)
+                if batch.changes:
+                    await table.commit(batch)
+        except ScopeNotFoundError:
+            # A scope that is created again finds its old table, or begins with nothing.
+            return
 
 
 def _stream_segment(segment: SegmentProperties) -> SegmentName | None:
