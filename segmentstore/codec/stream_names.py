@@ -95,7 +95,7 @@ def table_stream(table: str) -> str:
 
 
 def table_segment(scope: str, table: str, *, number: int = 0) -> str:
-    """One partition of a key-value table; all are born in epoch 0."""
+    """One partition of a key-value table; all are born in epoch 0. Number 0 is the state of a group of that name."""
     return SegmentName(scope=scope, stream=table_stream(table), number=number).name
 
 

@@ -40,6 +40,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.tables import KEY_BYTES_MAX, TableApi
 from segmentstore.controller.errors import (
     IndexClosedError,
+    MetadataConflictError,
     PreconditionError,
     ScopeNotFoundError,
 )
@@ -401,15 +402,22 @@ class KeyValueTables:
             self._delete_partition(table_segment(scope, name, number=number), record.key_bytes)
             for number in record.numbers
         )
-        batch = Batch()
-        batch.remove(_key(name), await table.read(_key(name)))
-        batch.unlist_name(TABLES_INDEX, name)
-        batch.unlist_name(UNFINISHED_TABLES_INDEX, name)
-        for key in (deleted_number_key(table_stream(name)), DELETED_NUMBERS_KEY):
-            known = await table.read(key)
-            if known.record is None or known.record.number < record.numbers.stop:
-                batch.put(key, SegmentNumberRecord(record.numbers.stop), known)
-        await table.commit(batch)
+
+        async def removal() -> Batch:
+            versioned = await table.read(_key(name))
+            if versioned.record != record:
+                raise MetadataConflictError(f"table is another one meanwhile table={scope}/{name}")
+            batch = Batch()
+            batch.remove(_key(name), versioned)
+            batch.unlist_name(TABLES_INDEX, name)
+            batch.unlist_name(UNFINISHED_TABLES_INDEX, name)
+            for key in (deleted_number_key(table_stream(name)), DELETED_NUMBERS_KEY):
+                known = await table.read(key)
+                if known.record is None or known.record.number < record.numbers.stop:
+                    batch.put(key, SegmentNumberRecord(record.numbers.stop), known)
+            return batch
+
+        await table.commit_built(removal)
 
     async def _delete_partition(self, segment: str, key_bytes: int) -> None:
         if await self._has_keys_of(segment, key_bytes):

@@ -349,3 +349,16 @@ async def test_a_stream_with_thousands_of_epochs_answers_as_fast_as_a_new_one() 
     await cluster.streams.queries.segments_at("s", "a", 0)
     await successors(cluster, 700 << 32 | 700)
     assert cluster.plan.keys_read < 20
+
+
+async def test_streams_that_are_deleted_at_once_do_not_stand_in_each_others_way() -> None:
+    """All of them raise the number above which the streams of a new scope of the name begin."""
+    cluster = Cluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    names = [f"a{number}" for number in range(8)]
+    for place, name in enumerate(names):
+        await cluster.create(name, segments=1 + place)
+        await cluster.streams.sealing.seal("s", name)
+    await asyncio.gather(*(cluster.streams.deletion.delete("s", name) for name in names))
+    await cluster.check()

@@ -8,8 +8,8 @@
 | | `stream/<stream>/epoch/<epoch>` | EpochRecord |
 | | `stream/<stream>/sealed/<segment id>` | SealedSegmentRecord |
 | | `stream/<stream>/truncation` | TruncationRecord |
-| | `number/<stream>` | SegmentNumberRecord of a stream that was deleted |
-| | `numbers` | SegmentNumberRecord above all deleted streams |
+| | `number/<stream>` | SegmentNumberRecord of a stream that was deleted; a table is the stream `<table>_kvtable` |
+| | `numbers` | SegmentNumberRecord above all deleted streams and tables |
 | | `index/<index>` | IndexRoot |
 | | `page/<number>/<index>` | IndexPage |
 | each of them, and that of the transactions | `proof` | none: an empty value, written to learn whether one can write |

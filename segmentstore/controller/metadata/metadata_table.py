@@ -17,7 +17,7 @@ Invariants:
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -58,6 +58,8 @@ _LOG = logging.getLogger(__name__)
 
 INDEX_ATTEMPTS_MAX = 16
 """Only another controller can get between us and an index: it gives up or takes over long before."""
+COMMIT_ATTEMPTS_MAX = 64
+"""Of several batches that change one record side by side one is written in each round."""
 INDEX_WAITERS_MAX = 1000
 """Batches of one table that wait to change the same index."""
 
@@ -131,6 +133,19 @@ class MetadataTable:
                 if await self._written(table, batch, changes):
                     return
         raise RetryLaterError(f"an index keeps changing table={self._name!r}")
+
+    async def commit_built(self, build: Callable[[], Awaitable[Batch]]) -> None:
+        """Commit what `build` makes of the records as they are; made anew if one of them changes meanwhile.
+
+        For a batch with a record that others change side by side, as the numbers of a scope. Raises as `commit`.
+        """
+        for _ in range(COMMIT_ATTEMPTS_MAX - 1):
+            try:
+                await self.commit(await build())
+            except MetadataConflictError:
+                continue
+            return
+        await self.commit(await build())
 
     async def names(self, index: str, *, after: str = "", count: int) -> NamePage:
         """Up to `count` names behind `after`, in order. Raises RetryLaterError if the index keeps changing."""

@@ -49,6 +49,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.controller.errors import (
     IndexClosedError,
+    MetadataConflictError,
     ScopeNotFoundError,
     StreamExistsError,
     StreamNotFoundError,
@@ -403,22 +404,30 @@ class Deletion:
 
     async def _finish(self, history: StreamHistory, next_number: int) -> None:
         table, stream = history.table, history.stream
-        configuration = await history.configuration()
         number = SegmentNumberRecord(next_number)
-        highest = await table.read(DELETED_NUMBERS_KEY)
-        batch = Batch()
-        batch.put(deleted_number_key(stream), number, await table.read(deleted_number_key(stream)))
-        if highest.record is None or highest.record.number < next_number:
-            batch.put(DELETED_NUMBERS_KEY, number, highest)
-        batch.remove(truncation_key(stream), await table.read(truncation_key(stream)))
-        batch.remove(configuration_key(stream), configuration)
-        batch.remove(state_key(stream), await history.any_state())
-        if configuration.record is not None:
-            for tag in configuration.record.tags:
-                batch.unlist_name(tag_index(tag), stream)
-        batch.unlist_name(STREAMS_INDEX, stream)
-        batch.unlist_name(PENDING_INDEX, stream)
-        await table.commit(batch)
+
+        async def removal() -> Batch:
+            configuration = await history.configuration()
+            highest = await table.read(DELETED_NUMBERS_KEY)
+            deleted = await table.read(deleted_number_key(stream))
+            state = await history.any_state()
+            if state.record is None or state.record.state is not StreamState.DELETING:
+                raise MetadataConflictError(f"stream is another one meanwhile {history.name!r}")
+            batch = Batch()
+            batch.put(deleted_number_key(stream), number, deleted)
+            if highest.record is None or highest.record.number < next_number:
+                batch.put(DELETED_NUMBERS_KEY, number, highest)
+            batch.remove(truncation_key(stream), await table.read(truncation_key(stream)))
+            batch.remove(configuration_key(stream), configuration)
+            batch.remove(state_key(stream), state)
+            if configuration.record is not None:
+                for tag in configuration.record.tags:
+                    batch.unlist_name(tag_index(tag), stream)
+            batch.unlist_name(STREAMS_INDEX, stream)
+            batch.unlist_name(PENDING_INDEX, stream)
+            return batch
+
+        await table.commit_built(removal)
 
 
 def check_names(scope: str, stream: str, settings: StreamSettings) -> None:

@@ -231,3 +231,16 @@ async def test_h63_of_several_creates_at_once_exactly_one_wins() -> None:
     )
     assert sorted(each.status for each in created) == [Create.SUCCESS] + 4 * [Create.TABLE_EXISTS]
     assert len(partitions(cluster)) == 2
+
+
+async def test_tables_that_are_deleted_at_once_do_not_stand_in_each_others_way() -> None:
+    """All of them raise the number above which the next ones begin."""
+    cluster = await cluster_with_scope()
+    tables = cluster.components.key_value_tables
+    names = [f"t{number}" for number in range(8)]
+    for place, name in enumerate(names):
+        await tables.create(config(name, partitions=1 + place))
+    answers = await asyncio.gather(*(tables.delete(info(name)) for name in names))
+    assert [each.status for each in answers] == 8 * [Delete.SUCCESS]
+    assert partitions(cluster) == []
+    assert await listed(cluster) == []
