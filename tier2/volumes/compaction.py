@@ -8,7 +8,8 @@
 
 Invariants:
 
-- A volume goes only when the index, synced, says that nothing of it is live. A volume with damage stays.
+- A volume goes only when the index, synced, says that nothing of it is live. A volume with damage stays. On a full disk
+  it goes from its end, stretch by stretch, where there is no room for all of its copies.
 - At any moment each live record is in a synced volume that the index names: a kill leaves copies that nothing names,
   which are removed like other volumes of which nothing is live.
 - A tombstone goes only when no other volume can hold what it is there for (H70): a volume whose records were all made
@@ -25,19 +26,27 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import ParamSpec, TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File
 from tier2.background_pace import BackgroundPace
-from tier2.volumes.compaction_copy import CopyBatch, PlainCopier, RecordCopier
+from tier2.volumes.compaction_copy import CopyBatch, PlainCopier, RecordCopier, has_live_record
 from tier2.volumes.group_commit import DiskReserve, GroupCommit
 from tier2.volumes.index import SEQUENCE_MAX, VolumeRow, decode_volume_row, volume_key
 from tier2.volumes.index_database import IndexDatabase
-from tier2.volumes.mutations import SyncIndex, VolumeRemoved
+from tier2.volumes.mutations import SyncIndex, VolumeRemoved, VolumeShortened
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import DamagedHeaderError, OpenVolume, VolumeFiles, VolumeScan
+from tier2.volumes.volume_files import (
+    NO_SPACE,
+    DamagedHeaderError,
+    DamagedStretch,
+    OpenVolume,
+    VolumeFiles,
+    VolumeScan,
+)
 from tier2.volumes.write_queue import WriteQueue
 
 _LOGGER = logging.getLogger(__name__)
@@ -45,6 +54,8 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _URGENT_SECONDS = 1.0
+_SHRINKING_STEPS = 4
+"""A volume that there is no room to copy is made shorter by this part of the reserve at a time."""
 _ROW_OF_UNKNOWN_VOLUME = VolumeRow(0, 0, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)
 """Of a volume of which the index says nothing: it may hold any number."""
 
@@ -166,9 +177,10 @@ class Compactor:
             try:
                 lent = self._reserve.size if self._commit.full and self._reserve.held else 0
                 candidates = await self._step(self._choice.candidates, lent)
-                if candidates and lent:
+                shrinking = self._choice.too_large if self._commit.full else None
+                if lent and (candidates or shrinking is not None):
                     await self._step(self._reserve.lend)
-                if candidates:
+                if candidates or shrinking is not None:
                     # After they were chosen: nothing in them is newer than an index that a power cut leaves.
                     await self._queue.submit_all([SyncIndex()])
                 self._pace.hurried = (
@@ -177,7 +189,18 @@ class Compactor:
                 self._unlimited = unlimited
                 with self._pace.working():
                     for candidate in candidates:
-                        await self._compact_one(candidate, summary)
+                        try:
+                            await self._compact_one(candidate, summary)
+                        except OSError as error:
+                            if error.errno not in NO_SPACE:
+                                raise
+                            # There was less room than it seemed to need.
+                            await self._close_target()
+                            await self._step(self._reserve.lend)
+                            shrinking = candidate
+                            break
+                    if shrinking is not None:
+                        await self._shrink(shrinking, summary)
             finally:
                 await self._close_target()
                 self._reserve.take_back()
@@ -211,8 +234,9 @@ class Compactor:
             await self._remove(candidate, summary)
             return
         source = await self._step(self._volumes.open, candidate.number)
+        scan = VolumeScan(source, secret=candidate.secret, size=candidate.size, offset=0)
         try:
-            await self._copy_all(candidate, source, keeps, summary)
+            await self._copy_all(candidate, source, scan, keeps, summary)
         except CorruptedDataError as error:
             _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
             self._choice.refuse(candidate.number)
@@ -224,14 +248,49 @@ class Compactor:
             source.close()
         await self._remove(candidate, summary)
 
+    async def _shrink(self, candidate: Candidate, summary: CompactionSummary) -> None:
+        """From its end, a stretch at a time: the copies are published, and what they are of is cut off.
+
+        For a full disk, where there is no room for all that is needed of a volume. It is cut between two write batches
+        alone, so that what is left ends with a whole one; and only where nothing is live, as the synced index says. Its
+        tombstones are kept: what they are there for may stand before them.
+        """
+        keeps = await self._step(self._choice.tombstone_rule, None)
+        source = await self._step(self._volumes.open, candidate.number)
+        try:
+            step_bytes = max(self._reserve.size // _SHRINKING_STEPS, 1)
+            bounds = await self._step(_batch_bounds, candidate, source, step_bytes)
+            for start, end in reversed(list(pairwise(bounds))):
+                scan = VolumeScan(source, secret=candidate.secret, size=end, offset=start)
+                await self._copy_all(candidate, source, scan, keeps, summary)
+                await self._queue.submit_all([SyncIndex()])
+                checked = VolumeScan(source, secret=candidate.secret, size=end, offset=start)
+                if await self._step(has_live_record, self._index, candidate.number, checked):
+                    raise CorruptedDataError(f"something is live that was copied offset={start}")
+                # Told before: a power cut may leave holes in what was cut off, which are no damage then.
+                await self._queue.submit_all(
+                    [VolumeShortened(candidate.number, start), SyncIndex()]
+                )
+                await self._step(self._volumes.cut, candidate.number, start)
+                summary.bytes_removed += end - start
+        except CorruptedDataError as error:
+            _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
+            self._choice.refuse(candidate.number)
+            summary.kept.append(candidate.number)
+            await self._close_target()
+            return
+        finally:
+            source.close()
+        await self._remove(replace(candidate, size=0), summary)
+
     async def _copy_all(
         self,
         candidate: Candidate,
         source: File,
+        scan: VolumeScan,
         keeps: Callable[[int, int], bool],
         summary: CompactionSummary,
     ) -> None:
-        scan = VolumeScan(source, secret=candidate.secret, size=candidate.size, offset=0)
         plain = PlainCopier(
             index=self._index,
             scan=scan,
@@ -349,6 +408,25 @@ class Compactor:
             raise
 
 
+def _batch_bounds(candidate: Candidate, source: File, step_bytes: int) -> list[int]:
+    """Where write batches end in a volume, about every `step_bytes`: from its first record to its end.
+
+    Blocking. Raises CorruptedDataError where something is damaged, OSError.
+    """
+    scan = VolumeScan(source, secret=candidate.secret, size=candidate.size, offset=0)
+    bounds = [scan.offset]
+    for one in scan:
+        if isinstance(one, DamagedStretch):
+            raise CorruptedDataError(
+                f"no good record offset={one.offset} length={one.length}: {one.why}"
+            )
+        if not one.header.batch_left and scan.offset - bounds[-1] >= step_bytes:
+            bounds.append(scan.offset)
+    if bounds[-1] != candidate.size:
+        bounds.append(candidate.size)
+    return bounds
+
+
 @dataclass(frozen=True, slots=True)
 class _VolumeFacts:
     number: int
@@ -383,6 +461,8 @@ class CompactionPicker:
         self._settings = settings
         self.garbage_share = 0.0
         """What the newest candidates would give back, of the bytes of all volumes."""
+        self.too_large: Candidate | None = None
+        """The first for whose copies there was no room."""
         self._refused: set[int] = set()
         self._distrusted: set[int] = set()
 
@@ -420,8 +500,10 @@ class CompactionPicker:
         # Some is left for the index and for tombstones.
         room = self._volumes.free_bytes() + lent_bytes - self._settings.reserve_bytes // 8
         affordable = []
+        self.too_large = None
         for one in chosen:
             if one.needed_bytes and one.needed_bytes > room:
+                self.too_large = one
                 break
             room += one.size - one.needed_bytes
             affordable.append(one)
@@ -429,7 +511,7 @@ class CompactionPicker:
         self.garbage_share = garbage / max(sum(volume.size for volume in volumes), 1)
         return affordable
 
-    def tombstone_rule(self, leaving: int) -> Callable[[int, int], bool]:
+    def tombstone_rule(self, leaving: int | None) -> Callable[[int, int], bool]:
         """Whether a tombstone of that number, there for records from `oldest` on, is needed when a volume leaves."""
         others = [volume for volume in self._look() if volume.number != leaving]
 

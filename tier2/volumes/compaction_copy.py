@@ -294,6 +294,39 @@ def _seal_copy(content: memoryview, position: int, end: int, following: int, see
     return crc
 
 
+def has_live_record(index: IndexDatabase, number: int, scan: VolumeScan) -> bool:
+    """Whether the index still names a record of the scan, in that volume. Blocking.
+
+    Raises CorruptedDataError where something is damaged, OSError.
+    """
+    for one in scan:
+        if isinstance(one, DamagedStretch):
+            raise CorruptedDataError(
+                f"no good record offset={one.offset} length={one.length}: {one.why}"
+            )
+        if _live_row(index, number, one) is not None or _live_blob(index, number, one) is not None:
+            return True
+    return False
+
+
+def _live_row(index: IndexDatabase, number: int, one: ScannedRecord) -> ObjectRow | None:
+    if one.header.kind is RecordKind.BLOB:
+        return None
+    found = IndexChanges(index).version(one.key, one.record.version_id)
+    if found is None or (found[1].volume, found[1].record_offset) != (number, one.offset):
+        return None
+    return found[1]
+
+
+def _live_blob(index: IndexDatabase, number: int, one: ScannedRecord) -> BlobRow | None:
+    if not one.header.blob_length or one.record.inline:
+        return None
+    found = IndexChanges(index).blob(one.record.content_hash)
+    if found is None or (found.volume, found.record_offset) != (number, one.offset):
+        return None
+    return found
+
+
 class RecordCopier:
     """Copies records one by one, from one volume into one open volume.
 
@@ -329,8 +362,8 @@ class RecordCopier:
                 return None
             offset, header = self._write(one, one.header.kind, with_blob=False)
             return Copied(offset, header, None, one.record.oldest)
-        row = self._live_row(one)
-        blob = self._live_blob(one)
+        row = _live_row(self._index, self._number, one)
+        blob = _live_blob(self._index, self._number, one)
         if row is None and blob is None:
             return None
         if row is None:
@@ -347,22 +380,6 @@ class RecordCopier:
             content_hash=one.record.content_hash,
         )
         return Copied(offset, header, move)
-
-    def _live_row(self, one: ScannedRecord) -> ObjectRow | None:
-        if one.header.kind is RecordKind.BLOB:
-            return None
-        found = IndexChanges(self._index).version(one.key, one.record.version_id)
-        if found is None or (found[1].volume, found[1].record_offset) != (self._number, one.offset):
-            return None
-        return found[1]
-
-    def _live_blob(self, one: ScannedRecord) -> BlobRow | None:
-        if not one.header.blob_length or one.record.inline:
-            return None
-        found = IndexChanges(self._index).blob(one.record.content_hash)
-        if found is None or (found.volume, found.record_offset) != (self._number, one.offset):
-            return None
-        return found
 
     def _moved_row(self, row: ObjectRow, offset: int) -> ObjectRow:
         return replace(row, volume=self._target.number, record_offset=offset)

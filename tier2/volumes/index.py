@@ -490,6 +490,11 @@ class IndexChanges:
             tombstone_oldest=min(row.tombstone_oldest, oldest),
         )
 
+    def note_shortened(self, number: int, *, end: int) -> None:
+        """What stands in a volume from `end` on is looked at by the next start, if it is there still."""
+        row = self._volume_or_new(number)
+        self._trial_volumes[number] = replace(row, indexed_to=min(row.indexed_to, end))
+
     def forget_volume(self, number: int) -> None:
         """Its file is gone, or about to go, and nothing of it is live."""
         row = self.volume(number)

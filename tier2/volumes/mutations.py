@@ -180,6 +180,15 @@ class VolumeRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeShortened:
+    """Nothing of a volume is live from `end` on, and that is about to be cut off: a start looks at it anew."""
+
+    volume: int
+    end: int
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SyncIndex:
     """Not answered before the index survives a power cut, with everything before it in the queue."""
 
@@ -194,11 +203,27 @@ Mutation: TypeAlias = (
     | PlainRelocation
     | VolumeWritten
     | VolumeRemoved
+    | VolumeShortened
     | SyncIndex
 )
-FREES_SPACE = (Delete, Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, SyncIndex)
+FREES_SPACE = (
+    Delete,
+    Relocation,
+    PlainRelocation,
+    VolumeWritten,
+    VolumeRemoved,
+    VolumeShortened,
+    SyncIndex,
+)
 """What goes on when the disk is full."""
-OF_COMPACTION = (Relocation, PlainRelocation, VolumeWritten, VolumeRemoved, SyncIndex)
+OF_COMPACTION = (
+    Relocation,
+    PlainRelocation,
+    VolumeWritten,
+    VolumeRemoved,
+    VolumeShortened,
+    SyncIndex,
+)
 
 
 def draft_of(

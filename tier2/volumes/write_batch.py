@@ -62,6 +62,7 @@ from tier2.volumes.mutations import (
     SyncIndex,
     UnhashedPut,
     VolumeRemoved,
+    VolumeShortened,
     VolumeWritten,
 )
 from tier2.volumes.objects import ALWAYS, Condition, IndexRecord, RetentionMode, cannot_change
@@ -229,6 +230,8 @@ class WriteBatch:
                 pass
             case VolumeRemoved():
                 self.changes.forget_volume(mutation.volume)
+            case VolumeShortened():
+                self.changes.note_shortened(mutation.volume, end=mutation.end)
         return None
 
     # --- put -------------------------------------------------------------------------------------
