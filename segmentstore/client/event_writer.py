@@ -218,6 +218,8 @@ class EventWriter:
 
     async def _follow(self, segment_id: int, error: SegmentStoreError) -> None:
         successors = await self._target.successors(segment_id, error)
+        if self._window.failure is not None:
+            raise self._window.failure  # it failed or was closed meanwhile, and goes nowhere
         appender = self._appenders.get(segment_id)
         if appender is None or appender.in_flight:
             # A large event met the end of the segment at the same time as its appender, or in front of it.

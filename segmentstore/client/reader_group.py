@@ -128,6 +128,7 @@ class GroupReader:
         return self
 
     async def __anext__(self) -> Event:
+        self._fetcher.check_open()
         self._acknowledge()
         while not self._events:
             if self._ended is not None:

@@ -16,7 +16,8 @@ Invariants:
 - Each segment has one batch on its way or waiting for room; `pieces_ahead_max` more wait in the queue. A slow user
   therefore stops the reading, not the memory.
 - After `stop` no event of that segment comes out any more, also none that was in the queue already.
-- A segment whose reading fails ends the queue: its error is raised by this and every later `next`.
+- A segment whose reading fails ends the queue: its error is raised by this and every later `next`. So does closing:
+  whoever reads behind the end of an `async with` hears so, and not that the stream has ended.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
 - Where the head was truncated away, reading goes on at the new head; a segment that is gone altogether has ended.
 """
@@ -30,7 +31,7 @@ from types import TracebackType
 from typing import Self
 
 from segmentstore.client.controller import ControllerClient, StreamName
-from segmentstore.client.errors import DeadlineExceededError
+from segmentstore.client.errors import ClientError, DeadlineExceededError
 from segmentstore.client.event import EVENT_HEADER_BYTES, Event, EventParser
 from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.segment_calls import SegmentCalls
@@ -105,6 +106,7 @@ class StreamReader:
         return self
 
     async def __anext__(self) -> Event:
+        self._feeds.check_open()
         while not self._events:
             if not self._feeds.active and self._ended is None:
                 raise StopAsyncIteration
@@ -257,6 +259,7 @@ class SegmentFetcher:
         self._queue: asyncio.Queue[EventBatch | BaseException] = asyncio.Queue(pieces_ahead_max)
         self._feeds: dict[tuple[str, int], SegmentReader] = {}
         self._owned: dict[tuple[str, int], OwnedTasks] = {}
+        self._is_closed = False
 
     @property
     def active(self) -> Sequence[tuple[str, int]]:
@@ -264,7 +267,8 @@ class SegmentFetcher:
         return list(self._feeds)
 
     def start(self, source: SegmentReader) -> None:
-        """Begin to read."""
+        """Begin to read. Raises ClientError behind close()."""
+        self.check_open()
         key = (source.stream, source.segment_id)
         assert key not in self._feeds, f"segment is read already {key}"
         self._feeds[key] = source
@@ -292,11 +296,19 @@ class SegmentFetcher:
 
     async def close(self) -> None:
         """Read nothing any more, also if this is cancelled. Closing twice is fine."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.fail(_closed())
         self._feeds.clear()
         owned, self._owned = self._owned, {}
         async with AsyncExitStack() as stack:
             for tasks in owned.values():
                 stack.push_async_callback(tasks.close)
+
+    def check_open(self) -> None:
+        """Raises ClientError behind close()."""
+        if self._is_closed:
+            raise _closed()
 
     async def _pump(self, source: SegmentReader) -> None:
         while True:
@@ -311,3 +323,7 @@ class SegmentFetcher:
         while self._queue.full():
             self._queue.get_nowait()
         self._queue.put_nowait(error)
+
+
+def _closed() -> ClientError:
+    return ClientError("reader is closed")

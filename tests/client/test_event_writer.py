@@ -1,6 +1,7 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -524,3 +525,26 @@ async def test_a_block_that_cannot_be_sent_fails_the_writer_instead_of_waiting_f
         with pytest.raises(OutcomeUnknownError):
             await acknowledged
         await writer.close()
+
+
+async def test_a_writer_that_is_closed_follows_no_segment(store: FakeStore) -> None:
+    """A large event has met a seal, and asks for the successors while the writer is closed."""
+    stream = Stream(store, 1)
+    writer = stream.writer()
+    await writer.open()
+    stream.replace([0], [0.0, 1.0])
+    answer = stream.following.pop(0)
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def slowly(_: int, __: SegmentStoreError) -> Sequence[Successor]:
+        asked.set()
+        await closed.wait()
+        return answer
+
+    writer._target = replace(writer._target, successors=slowly)
+    large = asyncio.create_task(writer.write(bytes(9 << 20), key="k"))
+    await asked.wait()
+    await writer.close()
+    closed.set()
+    with pytest.raises(ClientError, match="closed"):
+        await large

@@ -18,6 +18,7 @@ from segmentstore.client import (
 )
 from segmentstore.client.errors import (
     AlreadyExistsError,
+    ClientError,
     NotFoundError,
     OutcomeUnknownError,
     ReaderOfflineError,
@@ -250,6 +251,16 @@ async def test_a_group_that_was_deleted_in_part_is_deleted_again(
     assert not controller.groups
     with pytest.raises(NotFoundError):
         await group.delete()
+
+
+async def test_a_closed_reader_gives_out_nothing(group: ReaderGroup, stream: Stream) -> None:
+    """What it still had in hand is for the others."""
+    await write(stream, range(2))
+    async with group.reader("r") as reader:
+        await anext(reader)
+    with pytest.raises(ClientError, match="closed"):
+        async with asyncio.timeout(10):
+            await anext(reader)
 
 
 async def test_a_checkpoint_that_is_given_up_leaves_no_segment_unread(

@@ -16,6 +16,7 @@ from segmentstore.client import (
 )
 from segmentstore.client.errors import (
     AlreadyExistsError,
+    ClientError,
     NotEmptyError,
     NotFoundError,
     OutcomeUnknownError,
@@ -148,6 +149,17 @@ async def test_a_reader_goes_on_where_another_stopped(stream: Stream) -> None:
         rest = await take(reader, 13)
     numbers = [int(event.data) for event in first + rest]
     assert sorted(numbers) == list(range(20))
+
+
+async def test_a_closed_reader_does_not_say_that_the_stream_has_ended(stream: Stream) -> None:
+    await write(stream, [b"one", b"two"], key="k")
+    async with stream.read() as reader:
+        await anext(reader)
+        waiting = asyncio.ensure_future(take(reader, 2))
+        await asyncio.sleep(0)
+    for each in (waiting, anext(reader)):
+        with pytest.raises(ClientError, match="closed"):
+            await each
 
 
 async def test_h75_a_reader_keeps_the_order_of_keys_through_scales(stream: Stream) -> None:
