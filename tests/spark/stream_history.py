@@ -297,14 +297,17 @@ class Reads:
             executor=None,
             placed=ResolvedBlockCache(),
         )
-        return await JavaReader(self, resolver, part).rows()
+        return await JavaReader(self, resolver, view, part).rows()
 
 
 class JavaReader:
     """RangeReader.java, without what it does to be fast."""
 
-    def __init__(self, reads: Reads, resolver: RangeResolver, part: SegmentRange) -> None:
+    def __init__(
+        self, reads: Reads, resolver: RangeResolver, view: Tier2Reader | None, part: SegmentRange
+    ) -> None:
         self._reads = reads
+        self._view = view
         self._store = reads.history.segment.store
         self._served = reads._served()
         self._resolver = resolver
@@ -325,6 +328,9 @@ class JavaReader:
                 await self._read(range_)
                 return self._rows
             except ObjectNotFoundError:
+                # The planner opens Tier 2 anew for each question.
+                assert self._view is not None, "an object without Tier 2"
+                await self._view.refresh()
                 range_ = await self._resolved()
         return self._rows
 
