@@ -242,6 +242,31 @@ def test_columns_filters_and_limits_are_left_to_the_source(
         assert whole.limit(3).collect() == every[:3]
 
 
+def test_a_filter_on_offsets_makes_up_no_events_in_what_is_not_flushed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inner = struct.pack(">ii", 0, 4) + b"FAKE"
+    events = [inner, inner, b"plain text", b"last"]
+
+    async def fill(store: Store) -> None:
+        await store.scope("plant").create()
+        await store.stream(STREAM).create(StreamConfig(ScalingPolicy.fixed(1)))
+        async with store.stream(STREAM).writer() as writer:
+            for event in events:
+                await writer.write(event, key="one")
+
+    with live_store(tmp_path) as live:
+        live.do(fill)
+        options = {"controller": live.controller}
+        whole = [(row["offset"], bytes(row["value"])) for row in both(spark, live, options)]
+        assert whole == list(zip((0, 20, 40, 58), events, strict=True))
+        for least in (20, 28, 41):
+            frame = frame_of(spark, "segmentstore-jvm", live, options)
+            rows = rows_of(frame.where(f"offset >= {least}"))
+            found = [(row["offset"], bytes(row["value"])) for row in rows]
+            assert found == [row for row in whole if row[0] >= least]
+
+
 def test_options_are_refused_in_the_words_of_the_python_source(spark: SparkSession) -> None:
     form = "segmentstore-jvm"
     with pytest.raises(PySparkException, match="unknown option colour"):
