@@ -75,7 +75,10 @@ def step_of(random: Random) -> tuple[str, object, object]:
     """What happens to a history, and when."""
     (second,) = times_of_steps(random, 1)
     kind = random.choice(
-        ["append"] * 4 + ["merge"] * 2 + ["undescribed", "merge of bytes", "large"] + ["compact"]
+        ["append"] * 4
+        + ["merge"] * 2
+        + ["large"] * 3
+        + ["undescribed", "merge of bytes", "compact"]
     )
     match kind:
         case "append" | "undescribed":
