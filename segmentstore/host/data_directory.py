@@ -37,7 +37,7 @@ from typing import TypeVar
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.entropy import random_id
-from segmentstore.runtime.files import File, FileSystem
+from segmentstore.runtime.files import File, FileSystem, LockHeldError, lock_file
 
 FORMAT_VERSION = 1
 LOCK_NAME = "lock"
@@ -139,6 +139,13 @@ class DataDirectory:
 
         await self._blocking(locked_restore)
 
+    async def hold(self) -> None:
+        """Lock the directory, whatever is in it, and look at nothing: for a recovery that brings its content.
+
+        Raises DataDirectoryInUseError, DataDirectoryError; then nothing stays locked.
+        """
+        await self._blocking(self._take_lock)
+
     async def close(self) -> None:
         """Give the directory to the next process. Idempotent."""
         await self._blocking(self._release_lock)
@@ -153,20 +160,14 @@ class DataDirectory:
 
     def _take_lock(self) -> None:
         self._files.make_directories(self._path)
-        lock = self._files.open(f"{self._path}/{LOCK_NAME}", create=True)
+        path = f"{self._path}/{LOCK_NAME}"
         try:
-            if not lock.lock_exclusive():
-                holder = lock.read_at(0, 32).decode("ascii", "replace").strip() or "unknown"
-                raise DataDirectoryInUseError(
-                    f"the data directory is in use by another process; it keeps the directory while it lives, "
-                    f"also when it is stopped: end it first process_id={holder} path={self._path}"
-                )
-            lock.truncate(0)
-            lock.write_at(0, [f"{self._process_id}\n".encode("ascii")])
-        except BaseException:
-            lock.close()
-            raise
-        self._lock = lock
+            self._lock = lock_file(self._files, path, holder=str(self._process_id))
+        except LockHeldError as error:
+            raise DataDirectoryInUseError(
+                f"the data directory is in use by another process; it keeps the directory while it lives, "
+                f"also when it is stopped: end it first process_id={error.holder} path={self._path}"
+            ) from error
 
     def _release_lock(self) -> None:
         if self._lock is not None:

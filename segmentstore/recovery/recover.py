@@ -36,6 +36,7 @@ from segmentstore.recovery.restore import (
     UnfinishedRestore,
     finish_restore,
     mark_restore,
+    require_whole_copy,
     unfinished_restore,
     unmark_restore,
 )
@@ -50,6 +51,7 @@ from segmentstore.recovery.survey import (
 from segmentstore.recovery.tier2_access import backup_names, open_tier2
 from segmentstore.recovery.tier2_copy import (
     copy_tier2,
+    held_directory,
     link_tier2,
     require_linkable,
     require_no_tier2,
@@ -97,6 +99,9 @@ async def recover_store(options: RecoveryOptions) -> RecoveryResult:
             options.data, [each.manifest for each in tier2.containers]
         ).check_target()
         _check_target(options)
+        restore = unfinished_restore(options.data)
+        if restore is not None and not options.place:
+            require_whole_copy(options.data, restore, [each.manifest for each in tier2.containers])
         surveys = await survey(tier2.containers, bar=partial(progress_bar, quiet=options.quiet))
         losses = await find_losses(tier2, surveys)
         _check_begin_anew(options, losses)
@@ -179,18 +184,21 @@ async def _copy(
 
     `left_behind`: backups, whose own objects are not copied. The copy forgets them as a restore does.
     """
-    if left_behind:
-        versions = {int(each.container_id): each.manifest.version for each in readers}
-        mark_restore(options.data, UnfinishedRestore("", versions))
-    copied = await copy_tier2(
-        [(each.manifest, each.components) for each in readers],
-        options.data,
-        with_damage=options.with_damage,
-        bar=partial(progress_bar, quiet=options.quiet, unit="B", scaled=True),
-    )
+    versions = {int(each.container_id): each.manifest.version for each in readers}
+    async with held_directory(options.data):
+        # Once more: another one may have been at work until now.
+        require_no_tier2(options.data)
+        if left_behind:
+            mark_restore(options.data, UnfinishedRestore("", versions))
+        copied = await copy_tier2(
+            [(each.manifest, each.components) for each in readers],
+            options.data,
+            with_damage=options.with_damage,
+            bar=partial(progress_bar, quiet=options.quiet, unit="B", scaled=True),
+        )
+        if left_behind and not copied.is_there:
+            unmark_restore(options.data)
     result.remarks += copied.damage
-    if left_behind and not copied.is_there:
-        unmark_restore(options.data)
     return copied.is_there
 
 

@@ -5,6 +5,10 @@
 
 - Running it again goes on where it was cut off; what was copied is a whole store from then on, and its origin is not
   needed any more.
+- Of two that are run at once in one directory one is refused: it is held while the copy is made, and the steps behind
+  that hold it themselves, each of which may have been done already.
+- A copy counts as whole if every container that the mark names has at least the version that the mark names. Nothing is
+  made of another one.
 - Nothing is written before the backup is known to be there as a whole, unless a person wants it with its damage.
 
 The mark of a `backup restore`, or of a `recover --copy`, that is not finished: without it a copied Tier 2 could be that
@@ -17,20 +21,27 @@ of any store.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.recovery.offline_store import open_offline
 from segmentstore.recovery.rebuild import DataDirectoryRebuild
 from segmentstore.recovery.report import RecoveryResult, how_to_start, repair
 from segmentstore.recovery.survey import contents_of, lost_ranges, progress_bar
 from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
-from segmentstore.recovery.tier2_copy import copy_tier2, require_no_tier2
+from segmentstore.recovery.tier2_copy import (
+    copy_tier2,
+    held_directory,
+    require_no_tier2,
+    require_unused,
+)
 from segmentstore.runtime.files import SystemFileSystem
+from tier2.manifest.manifest import Manifest
 from tier2.offline.lost_data import find_lost_chunks_of_snapshot
 
 _MARK_NAME = "restore.unfinished"
@@ -53,12 +64,8 @@ async def restore_backup(
     Raises InvalidRequestError, StorageError, CorruptedDataError, DataDirectoryInUseError.
     """
     result = RecoveryResult()
-    unfinished = unfinished_restore(data)
-    if unfinished is not None and unfinished.backup != name:
-        raise InvalidRequestError(
-            f"another copy into this directory was cut off: finish it first, or name another directory"
-            f" backup={unfinished.backup!r} path={data}"
-        )
+    require_unused(data)
+    unfinished = _unfinished_of(name, data)
     if unfinished is None or not (data / "tier2").exists():
         unfinished = await _copy_backup(
             result, name, place, data, with_damage=with_damage, quiet=quiet
@@ -69,6 +76,32 @@ async def restore_backup(
         result.remarks.append("the copy is there already, and what was cut off is finished")
     await _start_again(result, data, unfinished)
     return result
+
+
+def _unfinished_of(name: str, data: Path) -> UnfinishedRestore | None:
+    """The mark of this restore; None if there is none. Raises InvalidRequestError if there is that of another one."""
+    unfinished = unfinished_restore(data)
+    if unfinished is not None and unfinished.backup != name:
+        raise InvalidRequestError(
+            f"another copy into this directory was cut off: finish it first, or name another directory"
+            f" backup={unfinished.backup!r} path={data}"
+        )
+    return unfinished
+
+
+def require_whole_copy(data: Path, restore: UnfinishedRestore, roots: Sequence[Manifest]) -> None:
+    """Raises CorruptedDataError if the Tier 2 in the directory is not the copy that the mark tells of."""
+    found = {root.container_id: root.version for root in roots}
+    partial_ids = [
+        container_id
+        for container_id, version in sorted(restore.root_versions.items())
+        if found.get(ContainerId(container_id), 0) < version
+    ]
+    if partial_ids:
+        raise CorruptedDataError(
+            "the copy in the directory is not whole, and nothing was made of it: remove the directory, and copy again"
+            f" containers={partial_ids} of={sorted(restore.root_versions)} path={data}"
+        )
 
 
 async def _copy_backup(
@@ -103,16 +136,21 @@ async def _copy_backup(
         restore = UnfinishedRestore(
             name, {each.pin.manifest.container_id: each.pin.manifest.version for each in pinned}
         )
-        mark_restore(data, restore)
-        copy = await copy_tier2(
-            [(each.pin.manifest, each.reader.components) for each in pinned],
-            data,
-            with_damage=with_damage,
-            bar=partial(progress_bar, quiet=quiet, unit="B", scaled=True),
-        )
+        async with held_directory(data):
+            # Once more: another one may have been at work until now.
+            require_no_tier2(data)
+            _unfinished_of(name, data)
+            mark_restore(data, restore)
+            copy = await copy_tier2(
+                [(each.pin.manifest, each.reader.components) for each in pinned],
+                data,
+                with_damage=with_damage,
+                bar=partial(progress_bar, quiet=quiet, unit="B", scaled=True),
+            )
+            if not copy.is_there:
+                unmark_restore(data)
     result.remarks += copy.damage
     if not copy.is_there:
-        unmark_restore(data)
         result.remarks.append(
             "error: what is named above is damaged in the backup, and nothing is kept of the copy: to restore the rest,"
             " say --with-damage"
@@ -136,6 +174,7 @@ async def _start_again(result: RecoveryResult, data: Path, restore: UnfinishedRe
     """From a whole copy to a store: every step may have been done already."""
     async with open_tier2(str(data)) as copy:
         roots = [each.manifest for each in copy.containers]
+        require_whole_copy(data, restore, roots)
         contents = [await contents_of(each) for each in copy.containers]
     await DataDirectoryRebuild(data, roots).run()
     if any(each.has_streams for each in contents) and not await repair(result, data, ""):

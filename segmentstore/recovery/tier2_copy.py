@@ -5,6 +5,8 @@
 - A directory whose store is running is not linked.
 - A copy stands for itself: it has the objects that the manifests name, stored again in volumes, and nothing else. It is
   made under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
+- The data directory is held while a copy is made, from before anything is written there to behind the copy's own name:
+  another recovery, restore or store in it is refused, and none gives its name to a copy that is not its own.
 - An object that goes while it is copied, because its owner runs, ends the copy: the survey before had found it.
 - A copy is read before it gets its name, every chunk that a manifest names (`find_damaged_chunks`), and the damaged
   ones are told by segment and range. They stay in the copy only if a person wants the rest with them.
@@ -16,8 +18,8 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.storage import SegmentRecord
-from segmentstore.host.data_directory import LOCK_NAME, DataDirectoryInUseError
+from segmentstore.host.data_directory import LOCK_NAME, DataDirectory, DataDirectoryInUseError
 from segmentstore.recovery.survey import Bar
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
@@ -116,6 +118,31 @@ def _is_used(directory: Path) -> bool:
     return False
 
 
+@asynccontextmanager
+async def held_directory(directory: Path) -> AsyncIterator[None]:
+    """The data directory, which is made if it is missing, for this process alone.
+
+    Raises DataDirectoryInUseError, DataDirectoryError.
+    """
+    held = _data_directory(directory)
+    await held.hold()
+    try:
+        yield
+    finally:
+        await held.close()
+
+
+def _data_directory(directory: Path) -> DataDirectory:
+    return DataDirectory(
+        str(directory.absolute()),
+        files=SystemFileSystem(),
+        executor=None,
+        random=system_random(),
+        wall_clock=SystemWallClock(),
+        process_id=os.getpid(),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Tier2Copy:
     """What became of a copy."""
@@ -137,7 +164,7 @@ async def copy_tier2(
 ) -> Tier2Copy:
     """Copy what each manifest names, from where its components read, into new volumes in the data directory.
 
-    `bar` makes a progress bar in bytes for one of the two passes, from its name.
+    `bar` makes a progress bar in bytes for one of the two passes, from its name. The caller holds the directory.
 
     Raises InvalidRequestError if there is a Tier 2 already, CorruptedDataError, StorageError: also if something went
     while it was copied, because the store there runs or the backup was dropped.
