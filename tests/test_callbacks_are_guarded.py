@@ -52,6 +52,7 @@ LOOKED_AT = {
     "tier1/file_log/frame_flush.py:self._report": "fails the log by itself",
     "tier1/memory_log.py:self._complete": "of tests: sets futures",
     "tier2/background_pace.py:self._look": "reads the clock",
+    "tier2/volumes/engine.py:_close_opened": "closes what no one waits for",
     "tier2/volumes/opening.py:_close_opened": "closes what no one waits for",
 }
 """Callbacks by file, and why they are not guarded."""

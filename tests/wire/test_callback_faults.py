@@ -18,7 +18,7 @@ from segmentstore.codec.wire_protocol.tables import (
     UpdateTableEntries,
 )
 from segmentstore.contracts.tables import TableEntry, TableKey
-from segmentstore.wire import table_commands
+from segmentstore.wire import table_order
 from segmentstore.wire.reads import ConnectionReads
 from segmentstore.wire.replies import SendBuffer
 from segmentstore.wire.requests import ConnectionRequests
@@ -45,7 +45,7 @@ def update() -> UpdateTableEntries:
         (Writer, "take_acknowledgement"),
         (ConnectionReads, "_look_when_room"),
         (ConnectionRequests, "reply_frames"),
-        (table_commands, "_change_reply"),
+        (table_order, "change_reply"),
     ],
 )
 async def test_a_bug_in_a_callback_closes_the_connection_and_no_other(
