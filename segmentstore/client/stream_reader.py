@@ -158,16 +158,24 @@ class StreamReader:
         if self._stop_at is None:
             return set()
         strangers = {each for each in start if each not in self._stop_at}
+        # Ids grow with epochs: only what is older than a stranger leads to it.
         newest = max(strangers, default=-1)
+        queue = deque(each for each in self._stop_at if each < newest)
+        if not queue:
+            return set()
+        ranges = await self._controller.current_segments(self._stream)
+        # Nothing follows a segment that is open, and the controller has no answer for one.
+        is_open = {each.segment_id for each in ranges}
         found: set[int] = set()
-        line = deque(self._stop_at)
-        while line and not strangers <= found:
-            for successor in await self._controller.successors(self._stream, line.popleft()):
+        while queue and not strangers <= found:
+            segment_id = queue.popleft()
+            if segment_id in is_open:
+                continue
+            for successor in await self._controller.successors(self._stream, segment_id):
                 following = successor.range.segment_id
-                # Ids grow with epochs: what is newer than all strangers leads to none of them.
                 if following <= newest and following not in found:
                     found.add(following)
-                    line.append(following)
+                    queue.append(following)
         return found & strangers
 
     async def _finish(self, segment_id: int) -> None:

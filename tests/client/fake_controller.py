@@ -25,6 +25,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Message, Message]"
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 
 
+class NotSealedError(Exception):
+    """Nobody knows yet what will follow."""
+
+
 @dataclass
 class FakeStream:
     """Segments by epoch, and who follows whom."""
@@ -106,6 +110,9 @@ class FakeController:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "recovering")
             try:
                 return answer(request)
+            except NotSealedError:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "segment is not sealed")
+                raise AssertionError("abort raises") from None
             except KeyError:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
                 raise AssertionError("abort raises") from None
@@ -236,6 +243,8 @@ class FakeController:
 
     def rpc_getSegmentsImmediatelyFollowing(self, request: messages.SegmentId) -> Message:  # noqa: N802
         stream = self.stream(request.streamInfo)
+        if request.segmentId in stream.active:
+            raise NotSealedError
         return messages.SuccessorResponse(
             segments=[
                 messages.SuccessorResponse.SegmentEntry(

@@ -263,6 +263,16 @@ async def test_reading_goes_up_to_a_cut_over_scales_before_it_and_not_over_those
     assert sorted(await all_of(stream.read(stop_at=end))) == [b"a", b"b", b"c", b"d"]
 
 
+async def test_reading_goes_up_to_the_tail_over_a_scale_before_it(stream: Stream) -> None:
+    """The cut has open segments, of which nobody can say what follows."""
+    await write(stream, [b"a", b"b"])
+    active = await stream.segments()
+    await stream.scale([active[0].segment_id], [(0.0, 0.2), (0.2, 0.5)])
+    await write(stream, [b"c", b"d"])
+    found = await all_of(stream.read(stop_at=await stream.tail()))
+    assert sorted(found) == [b"a", b"b", b"c", b"d"]
+
+
 async def test_a_cut_between_two_events_boundaries_gives_only_whole_events_before_it(
     stream: Stream,
 ) -> None:
