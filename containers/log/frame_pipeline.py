@@ -261,7 +261,7 @@ class FramePipeline:
         self._in_flight.clear()
         self.queue.clear()
         for operation in stopped:
-            if operation.future is not None and not operation.future.done():
+            if operation.future is not None:
                 fail_unless_done(operation.future, self.stop_error())
         self._on_failure(stopped)
 

@@ -1,8 +1,8 @@
 """What a cancellation must not reach: cleanup, submitted work, and failures that are reported elsewhere.
 
 - finish_despite_cancellation(): work that is done to its end, whatever arrives meanwhile: giving back locks and files,
-  which nothing would do later. It is never cancelled through its waiter, and a cancellation is not lost: it is
-  delivered when the work has ended, however that ended.
+  which nothing would do later, and steps of a thread, under which no file may be closed. It is never cancelled through
+  its waiter, and a cancellation is not lost: it is delivered when the work has ended, however that ended.
 - ChangeTasks: the same for the changes of one owner, which can wait for all that are under way before it closes.
 - await_shielded(): waiting for what was submitted, so that a waiter who stops waiting does not cancel it.
 - retrieve_exception(): for futures whose failure is reported elsewhere, or that nothing awaits any more.
@@ -12,13 +12,13 @@
 
 import asyncio
 from asyncio import Future
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
 
-async def finish_despite_cancellation(work: Coroutine[Any, Any, _Result]) -> _Result:
+async def finish_despite_cancellation(work: Awaitable[_Result]) -> _Result:
     """The work's result or exception; CancelledError, when it has ended, if that came meanwhile."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -1,5 +1,4 @@
-"""Blocking steps in an executor: a cancelled caller still waits for the step it began, also if it is cancelled
-again.
+"""Blocking steps in an executor: a cancelled caller still waits for the step it began.
 
 Otherwise a file could be closed, or a lock given back, under a thread that is still writing.
 """
@@ -7,9 +6,10 @@ Otherwise a file could be closed, or a lock given back, under a thread that is s
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
+
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -30,20 +30,4 @@ class BlockingSteps:
         """The step's result or exception. When cancelled, raises CancelledError after the step has ended."""
         loop = asyncio.get_running_loop()
         job = loop.run_in_executor(self._executor, partial(step, *args, **kwargs))
-        try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError as cancelled:
-            await wait_until_done(job)
-            raise cancelled from None
-
-
-async def wait_until_done(job: "asyncio.Future[_Result]") -> None:
-    """Returns when it is done, however it ends, and however often the caller is cancelled meanwhile.
-
-    For a caller that was cancelled and raises that when this returns: a second cancellation says nothing new.
-    """
-    while not job.done():
-        with suppress(asyncio.CancelledError, Exception):
-            await asyncio.shield(job)
-    if not job.cancelled():
-        job.exception()
+        return await finish_despite_cancellation(job)

@@ -37,9 +37,8 @@ from segmentstore.contracts.errors import (
     LogNotPrimaryError,
 )
 from segmentstore.runtime.entropy import random_id
-from segmentstore.runtime.files import File, FileSystem
+from segmentstore.runtime.files import File, FileSystem, LockHeldError, lock_file
 
-_OWNER_BYTES_MAX = 256
 _REASON_BYTES_MAX = 2048
 _IDENTITY_MAGIC = b"SLID"
 _IDENTITY_VERSION = 1
@@ -94,25 +93,13 @@ class LogDirectory:
     def lock(self, *, takeover: bool) -> None:
         """Become the only process that uses the log. Raises LogInUseError; with `takeover` goes on without the lock."""
         self._files.make_directories(self.path)
-        lock = self._files.open(self.join("lock"), create=True)
         try:
-            if lock.lock_exclusive():
-                self._write_owner(lock)
-                self._lock = lock
-                return
-            holder = lock.read_at(0, _OWNER_BYTES_MAX).decode(errors="replace").strip()
-        except BaseException:
-            lock.close()
-            raise
-        lock.close()
-        if not takeover:
-            raise LogInUseError(
-                f"another process holds the log; stop it first holder={holder or 'unknown'!r} path={self.path!r}"
-            )
-
-    def _write_owner(self, lock: File) -> None:
-        lock.truncate(0)
-        lock.write_at(0, [self._owner.encode()[:_OWNER_BYTES_MAX]])
+            self._lock = lock_file(self._files, self.join("lock"), holder=self._owner)
+        except LockHeldError as error:
+            if not takeover:
+                raise LogInUseError(
+                    f"another process holds the log; stop it first holder={error.holder!r} path={self.path!r}"
+                ) from None
 
     def unlock(self) -> None:
         """Idempotent."""

@@ -24,8 +24,8 @@ from typing import Final
 
 from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.guarded_callback import guarded
-from tier1.file_log.blocking import wait_until_done
 from tier1.file_log.directory import LogDirectory
 from tier1.file_log.frame_planner import PlannedFrame, SinglePageFrame
 from tier1.file_log.frames import encode_frame
@@ -121,6 +121,7 @@ class FrameFlush:
         self._pace = pace
         self._on_written = on_written
         self._on_failure = on_failure
+        self._on_thread_ended = guarded(self._thread_ended, self._fail)
         self._next: deque[PlannedFrame] = deque()
         self._job: asyncio.Future[PlannedFrame] | None = None
         self._stopped = False
@@ -186,10 +187,7 @@ class FrameFlush:
                 await asyncio.sleep(0)
                 continue
             try:
-                await asyncio.shield(job)
-            except asyncio.CancelledError as cancelled:
-                await wait_until_done(job)
-                raise cancelled from None
+                await finish_despite_cancellation(job)
             except Exception:  # noqa: BLE001 - on_failure has it
                 return
 
@@ -207,7 +205,7 @@ class FrameFlush:
             self._fail(failure)
             return
         self._job = job
-        job.add_done_callback(guarded(self._thread_ended, self._fail))
+        job.add_done_callback(self._on_thread_ended)
 
     def _thread_ended(self, job: "asyncio.Future[PlannedFrame]") -> None:
         if self._pace is not None:

@@ -357,11 +357,7 @@ class OpenedObject:
     async def read(self, start: int, length: int) -> bytes:
         """The bytes [start, start + length), or fewer at the end, checked. Raises CorruptedDataError, StorageError."""
         reading = self._line.call(partial(self._found.read, start, length))
-        return await finish_despite_cancellation(_awaited(reading))
-
-
-async def _awaited(future: "asyncio.Future[_Result]") -> _Result:
-    return await future
+        return await finish_despite_cancellation(reading)
 
 
 def _close_opened(opening: "asyncio.Future[OpenObject]") -> None:
