@@ -15,7 +15,7 @@ from containers.segments.segment_mapper import SegmentMapper
 from containers.tables.table_batch import counter
 from containers.tables.table_compaction import TableCompaction
 from containers.tables.table_handle import TableHandle
-from containers.tables.table_index import ENTRY_COUNT, TABLE, IndexScan, is_table
+from containers.tables.table_index import TABLE, IndexScan, is_table
 from containers.tables.table_reader import TableReader
 from segmentstore.contracts.errors import (
     InvalidRequestError,
@@ -23,7 +23,12 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     TableNotEmptyError,
 )
-from segmentstore.contracts.identifiers import SEGMENT_TYPE, TABLE_KEY_LENGTH, SegmentId
+from segmentstore.contracts.identifiers import (
+    SEGMENT_TYPE,
+    TABLE_ENTRY_COUNT,
+    TABLE_KEY_LENGTH,
+    SegmentId,
+)
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.contracts.storage import ReadOnlyStorage
 from segmentstore.contracts.tables import KEY_BYTES_MAX
@@ -95,9 +100,11 @@ class ContainerTables:
             while must_be_empty:
                 # What was submitted before is judged and durable: what it left is no secret (H24).
                 await asyncio.shield(self._processor.barrier(segment))
-                if counter(segment.attributes.committed_value(ENTRY_COUNT)):
+                if counter(segment.attributes.committed_value(TABLE_ENTRY_COUNT)):
                     raise TableNotEmptyError(name)
-                if not segment.line and not counter(segment.attributes.pending_value(ENTRY_COUNT)):
+                if not segment.line and not counter(
+                    segment.attributes.pending_value(TABLE_ENTRY_COUNT)
+                ):
                     break
             await asyncio.shield(self._processor.delete(segment))
 

@@ -19,8 +19,6 @@ from containers.attributes.attribute_updates import EvaluatedAppend, UnknownAttr
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import AttributeChanges
 from containers.tables.table_index import (
-    ENTRY_COUNT,
-    LIVE_BYTES,
     Place,
     decode_place,
     encode_moved,
@@ -40,7 +38,12 @@ from segmentstore.contracts.errors import (
     TableKeyNotFoundError,
     TableVersionError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.contracts.identifiers import (
+    TABLE_ENTRY_COUNT,
+    TABLE_LIVE_BYTES,
+    AttributeKey,
+    AttributeValue,
+)
 from segmentstore.contracts.tables import (
     BATCH_BYTES_MAX,
     ENTRY_BYTES_MAX,
@@ -286,7 +289,7 @@ def require_version(
 def counters(segment: SegmentMetadata, *, count: int, live_bytes: int) -> AttributeChanges:
     """The two counters after a change by `count` keys and `live_bytes` bytes; none that stays."""
     changes: list[tuple[AttributeKey, AttributeValue | None]] = []
-    for key, difference in ((ENTRY_COUNT, count), (LIVE_BYTES, live_bytes)):
+    for key, difference in ((TABLE_ENTRY_COUNT, count), (TABLE_LIVE_BYTES, live_bytes)):
         if difference:
             changes.append((key, counter(segment.attributes.pending_value(key)) + difference))
     return changes

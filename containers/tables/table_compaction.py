@@ -16,9 +16,7 @@ from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.tables.table_batch import CopyBatch, OutdatedCopyError, counter
 from containers.tables.table_index import (
-    ENTRY_COUNT,
     INDEX_PREFIX,
-    LIVE_BYTES,
     Place,
     decode_place,
     index_key,
@@ -26,6 +24,7 @@ from containers.tables.table_index import (
 )
 from containers.tables.table_reader import ScannedRecord, TableReader, scan_records
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.identifiers import TABLE_ENTRY_COUNT, TABLE_LIVE_BYTES
 from segmentstore.contracts.tables import TableEntry
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class TableCompaction:
 
     def _is_wasteful(self, segment: SegmentMetadata, start_offset: int) -> bool:
         """Whether too small a share would be live if the segment began there."""
-        live = counter(segment.attributes.committed_value(LIVE_BYTES))
+        live = counter(segment.attributes.committed_value(TABLE_LIVE_BYTES))
         return live < (segment.length - start_offset) * self._settings.utilisation_min
 
     async def compact(self, segment: SegmentMetadata, reader: TableReader) -> None:
@@ -142,7 +141,7 @@ class TableCompaction:
 def _live_places(segment: SegmentMetadata, count_max: int) -> list[tuple[bytes, Place]] | None:
     """All keys by the offsets of their records, if that many at most exist and memory has them all. O(count_max)."""
     attributes = segment.attributes
-    count = counter(attributes.committed_value(ENTRY_COUNT))
+    count = counter(attributes.committed_value(TABLE_ENTRY_COUNT))
     if count > count_max or attributes.extended_count > 2 * count_max:
         return None
     live = [

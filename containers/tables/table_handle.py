@@ -19,7 +19,6 @@ from containers.tables.table_batch import (
     validate_keys,
 )
 from containers.tables.table_index import (
-    ENTRY_COUNT,
     INDEX_END,
     INDEX_PREFIX,
     IndexScan,
@@ -32,7 +31,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.identifiers import TABLE_ENTRY_COUNT, AttributeKey
 from segmentstore.contracts.tables import (
     TableDelta,
     TableEntry,
@@ -91,7 +90,7 @@ class TableHandle:
             key_length=self.key_length,
             start_offset=segment.start_offset,
             length=segment.length,
-            entry_count=counter(segment.attributes.committed_value(ENTRY_COUNT)),
+            entry_count=counter(segment.attributes.committed_value(TABLE_ENTRY_COUNT)),
         )
 
     # --- changes ---------------------------------------------------------------------------------

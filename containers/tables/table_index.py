@@ -8,8 +8,8 @@ and, among its core attributes, so that they are always in memory:
 
     TABLE_KEY_LENGTH   0 for the hash layout, else the length of every key; who has it is a table
     SEGMENT_TYPE       TABLE, for those who look at Pravega's attribute
-    ENTRY_COUNT        keys that exist
-    LIVE_BYTES         bytes of their newest records
+    TABLE_ENTRY_COUNT  keys that exist
+    TABLE_LIVE_BYTES   bytes of their newest records
 
 Records and index change in one operation, so whatever brings the one back brings the other (H15, H66).
 """
@@ -28,9 +28,7 @@ from containers.metadata.attribute_table import NumberedValue
 from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import CorruptedDataError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import (
-    TABLE_ENTRY_COUNT,
     TABLE_KEY_LENGTH,
-    TABLE_LIVE_BYTES,
     AttributeKey,
     AttributeValue,
     SequenceNumber,
@@ -39,9 +37,6 @@ from segmentstore.contracts.storage import AttributePage, ReadOnlyStorage
 
 TABLE: Final = 1
 """Value of SEGMENT_TYPE."""
-
-ENTRY_COUNT: Final = TABLE_ENTRY_COUNT
-LIVE_BYTES: Final = TABLE_LIVE_BYTES
 
 INDEX_PREFIX: Final = b"\x01"
 INDEX_END: Final = b"\x02"

@@ -30,6 +30,7 @@ from segmentstore.codec.wire_protocol.command import (
 )
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.frames import FrameSplitter
+from segmentstore.runtime.cancellation import fail_unless_done
 
 Reply = TypeVar("Reply", bound=Command)
 
@@ -189,10 +190,8 @@ class WireConnection(asyncio.Protocol):
             sink.received(command)
 
     def _end(self, error: ConnectionLostError) -> None:
-        if not self._hello.done():
-            self._hello.set_exception(error)
-            # Whoever was to be greeted may have left; then nobody is to be told.
-            self._hello.exception()
+        # Whoever was to be greeted may have left; then nobody is to be told.
+        fail_unless_done(self._hello, error)
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
             sink.lost(error)

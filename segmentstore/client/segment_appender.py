@@ -61,6 +61,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.guarded_callback import guarded
 
 _LARGE_EVENT_PIECE_BYTES: Final = 4 << 20
@@ -114,6 +115,7 @@ class SegmentAppender:
         self._calls = calls
         self._settings = calls.settings
         self._owner = owner
+        self._run_send = guarded(self._send_scheduled, self._crashed)
         self._in_flight: deque[PendingEvent] = deque()
         self._waiting: deque[PendingEvent] = deque()
         self._waiting_bytes = 0
@@ -156,7 +158,7 @@ class SegmentAppender:
             self._send()
         elif not self._is_send_scheduled:
             self._is_send_scheduled = True
-            asyncio.get_running_loop().call_soon(guarded(self._send_scheduled, self._crashed))
+            asyncio.get_running_loop().call_soon(self._run_send)
 
     async def stored(self, number: int) -> bool:
         """Wait until the events up to a number are acknowledged; False if that will not happen here."""
@@ -331,8 +333,8 @@ class SegmentAppender:
 
     def _wake(self) -> None:
         for number, waiter in self._waiters:
-            if (self._is_over or number <= self._acknowledged_number) and not waiter.done():
-                waiter.set_result(None)
+            if self._is_over or number <= self._acknowledged_number:
+                complete_unless_done(waiter, None)
 
     def _send_scheduled(self) -> None:
         self._is_send_scheduled = False
@@ -376,10 +378,9 @@ class SegmentAppender:
 
 
 def _fail_event(event: PendingEvent, error: SegmentStoreError) -> None:
-    if event.acknowledged is not None and not event.acknowledged.done():
-        event.acknowledged.set_exception(error)
-        # The failure is told by flush and by every call; a future nobody awaits need not tell it again.
-        event.acknowledged.exception()
+    # The failure is told by flush and by every call; a future nobody awaits need not tell it again.
+    if event.acknowledged is not None:
+        fail_unless_done(event.acknowledged, error)
 
 
 class _AppendSession:

@@ -17,6 +17,9 @@ from segmentstore.runtime.clock import ClockWatch
 
 logger = logging.getLogger(__name__)
 
+_KEEPS_IDLE_SEGMENTS = "idle segments are not let go of"
+_KEEPS_STREAMS_THAT_ARE_OVER = "streams that are over are not removed"
+
 
 class Maintenance:
     """Ticks until cancelled."""
@@ -57,9 +60,9 @@ class Maintenance:
             try:
                 await self._pins.release_idle(loop.time())
             except Exception as error:  # noqa: BLE001  # told, and tried again
-                self._fail("idle segments are not let go of", error)
+                self._fail(_KEEPS_IDLE_SEGMENTS, error)
             else:
-                self._faults.pop("idle segments are not let go of", None)
+                self._faults.pop(_KEEPS_IDLE_SEGMENTS, None)
             if loop.time() >= self._sweep_due:
                 await self._sweep()
 
@@ -76,10 +79,10 @@ class Maintenance:
             self._sweep_position, fault = "", error
         if fault is not None:
             self._pass_has_fault = True
-            self._fail("streams that are over are not removed", fault)
+            self._fail(_KEEPS_STREAMS_THAT_ARE_OVER, fault)
         if not self._sweep_position:
             if not self._pass_has_fault:
-                self._faults.pop("streams that are over are not removed", None)
+                self._faults.pop(_KEEPS_STREAMS_THAT_ARE_OVER, None)
             self._pass_has_fault = False
             now = asyncio.get_running_loop().time()
             self._sweep_due = now + self._settings.sweep_interval_seconds

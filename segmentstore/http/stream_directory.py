@@ -18,7 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from functools import partial
+from typing import NamedTuple, NoReturn, TypeVar
 
 from segmentstore.contracts.errors import (
     SegmentExistsError,
@@ -49,6 +50,8 @@ from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.keyed_locks import NameLocks
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 _FORK_REGISTRY_PREFIX = RESERVED_PART + "/forks/"
 
@@ -171,14 +174,10 @@ class StreamDirectory:
         async with self.locks.hold(source):
             properties = await self.segments.info(source)
             configuration = configuration_of(properties.core_attributes)
-            length = 0
-
-            async def merge() -> None:
-                nonlocal length
-                length = await self.segments.merge(target, source)
-
-            await finish_despite_cancellation(self._take_away(properties, configuration, merge))
-            return length
+            merge = partial(self.segments.merge, target, source)
+            return await finish_despite_cancellation(
+                self._take_away(properties, configuration, merge)
+            )
 
     async def remove_half_created(self, name: str) -> None:
         """Under the name's lock, so that no create of this process is under way: what an earlier one left behind."""
@@ -193,22 +192,23 @@ class StreamDirectory:
         self, properties: SegmentProperties, configuration: StreamConfiguration
     ) -> None:
         """Delete under the name's lock."""
-
-        async def delete() -> None:
-            await self.segments.delete(properties.name)
-
+        delete = partial(self.segments.delete, properties.name)
         await finish_despite_cancellation(self._take_away(properties, configuration, delete))
 
     async def _take_away(
         self,
         properties: SegmentProperties,
         configuration: StreamConfiguration,
-        take: Callable[[], Awaitable[None]],
-    ) -> None:
-        """All that ends with a stream, in order. Callers let it run to its end, whoever leaves meanwhile."""
+        take: Callable[[], Awaitable[_Result]],
+    ) -> _Result:
+        """All that ends with a stream, in order; what `take` gave.
+
+        Callers let it run to its end, whoever leaves meanwhile.
+        """
         await self.pins.forget(properties.name)
-        await self.forks.remove_source(properties.name, configuration.fork_origin, take)
+        taken = await self.forks.remove_source(properties.name, configuration.fork_origin, take)
         self.expiry.forget(properties)
+        return taken
 
     async def sweep_page(self, start_after: str, count_max: int) -> tuple[str, Exception | None]:
         """Expire what is over among the next streams.
@@ -464,9 +464,12 @@ class ForkRegistry:
                 origin = await self._count_down(source)
 
     async def remove_source(
-        self, name: str, origin: ForkOrigin | None, take: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Take the stream away by `take`. If it has forks, its name stays taken; if not, its origin has a fork less."""
+        self, name: str, origin: ForkOrigin | None, take: Callable[[], Awaitable[_Result]]
+    ) -> _Result:
+        """Take the stream away by `take`. If it has forks, its name stays taken; if not, its origin has a fork less.
+
+        What `take` gave.
+        """
         async with self._locks.hold(name):
             has_forks = await self._attributes(name) is not None
             if has_forks:
@@ -474,9 +477,10 @@ class ForkRegistry:
                 if origin is not None:
                     updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
                 await self._segments.update_attributes(_fork_registry_of(name), updates)
-            await take()
+            taken = await take()
         if not has_forks:
             await self.release(origin)
+        return taken
 
     async def _count_down(self, source: str) -> ForkOrigin | None:
         """If that frees the source's name, what the source itself was forked from."""

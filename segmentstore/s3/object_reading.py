@@ -195,7 +195,7 @@ class ObjectReadHandlers:
                 position += len(window)
             async with asyncio.timeout(self._settings.window_seconds_max):
                 await response.write(window)
-        except* (SegmentStoreError, OSError, ConnectionError, TimeoutError) as group:
+        except* (SegmentStoreError, OSError) as group:
             failures += group.exceptions
         if failures:
             # The status is out: a body that is too short is the one way left to say that it is not whole.

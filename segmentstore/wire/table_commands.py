@@ -91,6 +91,7 @@ Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
     ReadTable | ReadTableKeys | ReadTableEntries | ReadTableEntriesDelta | GetTableSegmentInfo
 )
+WholeTableCommand: TypeAlias = CreateTableSegment | DeleteTableSegment
 TableFuture: TypeAlias = "Future[Sequence[int]] | Future[None]"
 
 
@@ -164,8 +165,8 @@ class TableCommands:
         answers.reply(command, _read_reply(command, found))
         return True
 
-    async def answer(self, command: Command) -> Command | None:
-        """The reply; None for a command that is not of this kind. Raises SegmentStoreError."""
+    async def answer(self, command: OpenCommand | WholeTableCommand) -> Command:
+        """The reply. Raises SegmentStoreError."""
         match command:
             case CreateTableSegment(request_id, segment):
                 await self._tables.create_table(segment, key_length=command.key_length)
@@ -173,15 +174,8 @@ class TableCommands:
             case DeleteTableSegment(request_id, segment, must_be_empty):
                 await self._tables.delete_table(segment, must_be_empty=must_be_empty)
                 return SegmentDeleted(request_id, segment)
-            case (
-                ReadTable()
-                | ReadTableKeys()
-                | ReadTableEntries()
-                | ReadTableEntriesDelta()
-                | GetTableSegmentInfo()
-            ):
+            case _:
                 return await self._answer_with_table(command)
-        return None
 
     async def _answer_with_table(self, command: OpenCommand) -> Command:
         kept = self._handles.lease_nowait(command.segment)

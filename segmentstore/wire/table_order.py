@@ -37,22 +37,15 @@ from segmentstore.wire.replies import is_stale
 from segmentstore.wire.table_commands import (
     Answers,
     Change,
+    OpenCommand,
     TableCommands,
     TableFuture,
+    WholeTableCommand,
     change_reply,
     submit_change,
 )
 
-TableCommand: TypeAlias = (
-    Change
-    | ReadTable
-    | ReadTableKeys
-    | ReadTableEntries
-    | ReadTableEntriesDelta
-    | GetTableSegmentInfo
-    | CreateTableSegment
-    | DeleteTableSegment
-)
+TableCommand: TypeAlias = Change | OpenCommand | WholeTableCommand
 _CHANGES: Final = (UpdateTableEntries, RemoveTableKeys)
 _WHOLE: Final = (CreateTableSegment, DeleteTableSegment)
 _READS: Final = (
@@ -115,10 +108,7 @@ class TableOrder:
         """Whether it is of a table; it is answered now or later."""
         if not isinstance(command, (*_CHANGES, *_READS, *_WHOLE)):
             return False
-        segment = command.segment
-        queue = self._queues.get(segment)
-        if queue is None:
-            queue = self._queues[segment] = _TableQueue(segment)
+        queue = self._queue_of(command.segment)
         queue.waiting.append(command)
         self.waiting_count += 1
         self._go_on(queue)
@@ -140,10 +130,7 @@ class TableOrder:
 
     def change_begins(self, segment: str) -> None:
         """A batch of changes is submitted."""
-        queue = self._queues.get(segment)
-        if queue is None:
-            queue = self._queues[segment] = _TableQueue(segment)
-        queue.changes += 1
+        self._queue_of(segment).changes += 1
 
     def change_ends(self, segment: str) -> None:
         """It is settled: each of it is answered, or given to retry()."""
@@ -177,6 +164,12 @@ class TableOrder:
             if queue.waiting:
                 first = queue.waiting[0]
                 assert not queue.may_begin(first), f"waits for nothing command={first!r:.200}"
+
+    def _queue_of(self, segment: str) -> _TableQueue:
+        queue = self._queues.get(segment)
+        if queue is None:
+            queue = self._queues[segment] = _TableQueue(segment)
+        return queue
 
     def _go_on(self, queue: _TableQueue) -> None:
         """Begin what may begin, in order."""
@@ -265,31 +258,30 @@ class TableOrder:
 
     # --- everything else -------------------------------------------------------------------------
 
-    def _begin_read(self, queue: _TableQueue, command: TableCommand) -> None:
+    def _begin_read(self, queue: _TableQueue, command: OpenCommand) -> None:
         if isinstance(command, ReadTable) and self._commands.begin_read(command, self._answers):
             return
         queue.reads += 1
         self._tasks.start(self._answer_read(queue, command))
 
-    async def _answer_read(self, queue: _TableQueue, command: TableCommand) -> None:
+    async def _answer_read(self, queue: _TableQueue, command: OpenCommand) -> None:
         try:
             await self._answer(command)
         finally:
             queue.reads -= 1
             self._go_on(queue)
 
-    async def _answer_whole(self, queue: _TableQueue, command: TableCommand) -> None:
+    async def _answer_whole(self, queue: _TableQueue, command: WholeTableCommand) -> None:
         try:
             await self._answer(command)
         finally:
             queue.is_closed_off = False
             self._go_on(queue)
 
-    async def _answer(self, command: TableCommand) -> None:
+    async def _answer(self, command: OpenCommand | WholeTableCommand) -> None:
         try:
             reply = await self._commands.answer(command)
         except SegmentStoreError as error:
             self._answers.refuse(command, error)
             return
-        assert reply is not None, f"nobody answers this type={command.type}"
         self._answers.reply(command, reply)

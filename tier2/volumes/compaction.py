@@ -238,11 +238,7 @@ class Compactor:
         try:
             await self._copy_all(candidate, source, scan, keeps, summary)
         except CorruptedDataError as error:
-            _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
-            self._choice.refuse(candidate.number)
-            summary.kept.append(candidate.number)
-            # What was copied and not published goes with it: the next copies would make it count, with unknown numbers.
-            await self._close_target()
+            await self._keep_damaged(candidate, error, summary)
             return
         finally:
             source.close()
@@ -274,14 +270,20 @@ class Compactor:
                 await self._step(self._volumes.cut, candidate.number, start)
                 summary.bytes_removed += end - start
         except CorruptedDataError as error:
-            _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
-            self._choice.refuse(candidate.number)
-            summary.kept.append(candidate.number)
-            await self._close_target()
+            await self._keep_damaged(candidate, error, summary)
             return
         finally:
             source.close()
         await self._remove(replace(candidate, size=0), summary)
+
+    async def _keep_damaged(
+        self, candidate: Candidate, error: CorruptedDataError, summary: CompactionSummary
+    ) -> None:
+        _LOGGER.error("volume=%d is not compacted: %s", candidate.number, error)
+        self._choice.refuse(candidate.number)
+        summary.kept.append(candidate.number)
+        # What was copied and not published goes with it: the next copies would make it count, with unknown numbers.
+        await self._close_target()
 
     async def _copy_all(
         self,
