@@ -25,6 +25,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import aclosing
 from functools import partial
 from random import Random
 
@@ -38,11 +39,11 @@ from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.retry_queue import ResourceName, RetryQueue
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import RepairReport
+from segmentstore.controller.streams.stream_history import all_scopes
 from segmentstore.runtime.clock import WallClock
 
 _LOG = logging.getLogger(__name__)
 
-_SCOPES_PER_READ = 100
 _COMPLAINTS_PER_KIND = 20
 """Further ones are only counted."""
 
@@ -184,10 +185,8 @@ class Controller:
         return sentences
 
     async def _resume_scopes(self, *, whole: bool) -> None:
-        after, more = "", True
-        while more:
-            page = await self.components.scopes.names(after=after, count=_SCOPES_PER_READ)
-            for scope in page.names:
+        async with aclosing(all_scopes(self._components.metadata)) as scopes:
+            async for scope in scopes:
                 try:
                     await self._resume_scope((scope,))
                 except ScopeNotFoundError:
@@ -197,9 +196,6 @@ class Controller:
                     self._scopes_left_behind.note_failure((scope,), error)
                     if whole:
                         raise
-                finally:
-                    after = scope
-            more = page.more
 
     async def _resume_scope(self, place: ResourceName) -> None:
         """Finish what an earlier process began in one scope."""

@@ -294,14 +294,8 @@ class KeyValueTables:
         except NotATableError:
             return True
 
-    async def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
-        after, more = "", True
-        while more:
-            page = await table.names(index, after=after, count=self._settings.listed_per_page)
-            for name in page.names:
-                yield name
-                after = name
-            more = page.more
+    def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
+        return table.all_names(index, per_read=self._settings.listed_per_page)
 
     async def _delete(self, table: MetadataTable, scope: str, name: str) -> bool:
         """Whether there was a table. The caller holds its name."""

@@ -285,14 +285,8 @@ class ReaderGroups:
         for stream in subscribed_streams(record):
             await self._subscribers.subscribe(*stream, scope=scope, group=group)
 
-    async def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
-        after, more = "", True
-        while more:
-            page = await table.names(index, after=after, count=self._settings.names_per_read)
-            for group in page.names:
-                yield group
-                after = group
-            more = page.more
+    def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
+        return table.all_names(index, per_read=self._settings.names_per_read)
 
 
 def _state_configuration(record: ReaderGroupRecord) -> StreamConfigurationRecord:

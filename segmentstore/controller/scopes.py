@@ -12,6 +12,7 @@ Invariants:
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 
 from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
@@ -140,13 +141,10 @@ class Scopes:
 
     async def resume_all(self) -> None:
         """Finish every deletion that the records say is under way; what cannot be finished now stays with `run`."""
-        after, more = "", True
-        while more:
-            pending = await self._metadata.scopes.names(PENDING_INDEX, after=after, count=_PAGE)
-            for scope in pending.names:
+        pending = self._metadata.scopes.all_names(PENDING_INDEX, per_read=_PAGE)
+        async with aclosing(pending) as scopes:
+            async for scope in scopes:
                 await self._retry_queue.attempt((scope,))
-                after = scope
-            more = pending.more
 
     def complaints(self) -> Mapping[ResourceName, str]:
         """Scopes whose deletion could not be finished, and why."""

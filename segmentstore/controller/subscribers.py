@@ -16,6 +16,7 @@ Invariants:
 """
 
 import logging
+from contextlib import aclosing
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.reader_group_records import (
@@ -179,18 +180,13 @@ class Subscribers:
 
     async def _all(self, history: StreamHistory) -> dict[str, ReaderGroupRecord]:
         found: dict[str, ReaderGroupRecord] = {}
-        after, more = "", True
-        while more:
-            page = await history.table.names(
-                _index(history.stream), after=after, count=self._settings.names_per_read
-            )
-            for name in page.names:
+        index, per_read = _index(history.stream), self._settings.names_per_read
+        async with aclosing(history.table.all_names(index, per_read=per_read)) as names:
+            async for name in names:
                 scope, _, group = name.partition("/")
                 record = await self._subscriber(history, scope, group)
                 if record is not None:
                     found[name] = record
-                after = name
-            more = page.more
         return found
 
     async def _subscriber(

@@ -1,7 +1,7 @@
 """A store in memory with a controller over it, that can be killed after any step and started again."""
 
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import pairwise
 
 from segmentstore.codec.controller_records.stream_records import (
@@ -10,13 +10,14 @@ from segmentstore.codec.controller_records.stream_records import (
     StreamConfigurationRecord,
     StreamState,
 )
+from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX, MetadataStore
 from segmentstore.controller.scopes import Scopes
 from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.repair import Repair
 from segmentstore.controller.streams.scaling import replaced_segments
 from segmentstore.controller.streams.stream_cuts import lies_behind
-from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_history import StreamHistory, all_scopes
 from segmentstore.controller.streams.streams import Streams
 from tests.controller.crashing_doors import CrashingSegments, CrashingTables, CrashPlan
 from tests.http.memory_segments import MemorySegments
@@ -70,7 +71,14 @@ class Cluster:
     async def start(self) -> None:
         await self.metadata.start()
         await self.scopes.resume_all()
-        await self.streams.operations.resume_all()
+        await self.resume_operations()
+
+    async def resume_operations(self) -> None:
+        """What is under way on streams, in every scope."""
+        async with aclosing(all_scopes(self.metadata)) as scopes:
+            async for scope in scopes:
+                with suppress(ScopeNotFoundError):
+                    await self.streams.operations.resume(scope)
 
     async def restart(self) -> None:
         """Another process over the same store: what was committed is there, nothing else."""

@@ -203,7 +203,7 @@ def test_an_epoch_on_its_way_is_not_shown() -> None:
             await cluster.scale("a", [(0.0, 1.0)])
         with pytest.raises(EpochNotFoundError):
             await cluster.streams.queries.epoch_segments("s", "a", 1)
-        await cluster.streams.operations.resume_all()
+        await cluster.resume_operations()
         assert len(await cluster.streams.queries.epoch_segments("s", "a", 1)) == 1
 
     run_simulation(1, main)

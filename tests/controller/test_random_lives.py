@@ -85,7 +85,7 @@ async def test_random_lives_with_random_deaths_leave_whole_streams(seed: int) ->
             await cluster.restart()
         else:
             cluster.plan.arm(die_at=0, behind=False)
-            await cluster.streams.operations.resume_all()
+            await cluster.resume_operations()
         await cluster.check()
         cluster.streams.operations.check()
         # A segment that went away never comes back under its name.

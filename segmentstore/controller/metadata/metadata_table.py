@@ -17,7 +17,7 @@ Invariants:
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -146,6 +146,16 @@ class MetadataTable:
                 continue
             return
         await self.commit(await build())
+
+    async def all_names(self, index: str, *, per_read: int) -> AsyncGenerator[str, None]:
+        """Every name, in order, so many in a read. Hold it in `aclosing`. Raises as `names`."""
+        after, more = "", True
+        while more:
+            page = await self.names(index, after=after, count=per_read)
+            for name in page.names:
+                yield name
+                after = name
+            more = page.more
 
     async def names(self, index: str, *, after: str = "", count: int) -> NamePage:
         """Up to `count` names behind `after`, in order. Raises RetryLaterError if the index keeps changing."""

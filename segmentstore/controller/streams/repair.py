@@ -34,7 +34,6 @@ from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import (
     PENDING_INDEX,
-    SCOPES_INDEX,
     MetadataStore,
 )
 from segmentstore.controller.streams.stream_cuts import lies_behind
@@ -42,6 +41,7 @@ from segmentstore.controller.streams.stream_history import (
     DELETED_NUMBERS_KEY,
     STREAMS_INDEX,
     StreamHistory,
+    all_scopes,
     deleted_number_key,
     state_key,
     truncation_key,
@@ -96,26 +96,13 @@ class Repair:
 
     async def _streams(self) -> AsyncGenerator[tuple[str, str], None]:
         """Every stream that has a state record, some of them twice."""
-        after, more = "", True
-        while more:
-            scopes = await self._metadata.scopes.names(SCOPES_INDEX, after=after, count=_PAGE)
-            for scope in scopes.names:
+        async with aclosing(all_scopes(self._metadata)) as scopes:
+            async for scope in scopes:
                 for index in (STREAMS_INDEX, PENDING_INDEX):
-                    async with aclosing(self._names(scope, index)) as names:
+                    table = await self._metadata.scope_table(scope)
+                    async with aclosing(table.all_names(index, per_read=_PAGE)) as names:
                         async for stream in names:
                             yield scope, stream
-            more = scopes.more
-            after = scopes.names[-1] if scopes.names else after
-
-    async def _names(self, scope: str, index: str) -> AsyncGenerator[str, None]:
-        after, more = "", True
-        table = await self._metadata.scope_table(scope)
-        while more:
-            page = await table.names(index, after=after, count=_PAGE)
-            for name in page.names:
-                yield name
-            more = page.more
-            after = page.names[-1] if page.names else after
 
     async def _repair(self, scope: str, stream: str, report: RepairReport) -> None:
         async with self._operations.unsettled(scope, stream) as history:

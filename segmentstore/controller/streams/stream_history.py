@@ -238,12 +238,6 @@ async def all_streams(
                 more = page.more
 
 
-async def all_scopes(store: MetadataStore) -> AsyncGenerator[str, None]:
+def all_scopes(store: MetadataStore) -> AsyncGenerator[str, None]:
     """Every scope, in order. Hold it in `aclosing`."""
-    after, more = "", True
-    while more:
-        page = await store.scopes.names(SCOPES_INDEX, after=after, count=_NAMES_PER_READ)
-        for scope in page.names:
-            yield scope
-            after = scope
-        more = page.more
+    return store.scopes.all_names(SCOPES_INDEX, per_read=_NAMES_PER_READ)

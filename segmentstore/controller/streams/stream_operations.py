@@ -15,7 +15,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 from segmentstore.codec.controller_records.stream_records import StreamState
@@ -24,7 +24,6 @@ from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.metadata_store import (
     PENDING_INDEX,
-    SCOPES_INDEX,
     MetadataStore,
 )
 from segmentstore.controller.settings import StreamSettings
@@ -101,19 +100,6 @@ class StreamOperations:
     async def drive(self, history: StreamHistory) -> None:
         """Do what the state says is under way. The caller holds the stream and has just written that state."""
         await self._settle(history)
-
-    async def resume_all(self) -> None:
-        """As `resume`, for every scope."""
-        after, more = "", True
-        while more:
-            scopes = await self._metadata.scopes.names(
-                SCOPES_INDEX, after=after, count=NAMES_PER_READ
-            )
-            for scope in scopes.names:
-                with suppress(ScopeNotFoundError):
-                    await self.resume(scope)
-                after = scope
-            more = scopes.more
 
     async def resume(self, scope: str) -> None:
         """Take up every operation that the records of the scope say is under way.

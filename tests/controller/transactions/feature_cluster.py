@@ -57,9 +57,9 @@ class FeatureCluster(Cluster):
         await self.metadata.start()
         await self.transactions.start()
         await self.scopes.resume_all()
-        await self.streams.operations.resume_all()
         async with aclosing(all_scopes(self.metadata)) as scopes:
             async for scope in scopes:
+                await self.streams.operations.resume(scope)
                 await self.components.reader_groups.resume(scope)
                 await self.components.key_value_tables.resume(scope)
 
