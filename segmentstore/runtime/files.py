@@ -398,6 +398,15 @@ def lock_file(files: FileSystem, path: str, *, holder: str) -> File:
     return lock
 
 
+def read_whole(files: FileSystem, path: str) -> bytes:
+    """All of a file that fits into memory. Raises FileNotFoundError."""
+    file = files.open(path)
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
+
+
 def create_whole(files: FileSystem, path: str, content: BufferView, *, random: Random) -> None:
     """Make a file with all of its content; durable on return. Raises FileExistsError, and what is there stays as it is.
 

@@ -65,7 +65,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
-from segmentstore.runtime.files import File, FileSystem
+from segmentstore.runtime.files import File, FileSystem, read_whole
 from tier2.object_stores.object_key import check_key, check_prefix, check_range, is_part
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -350,7 +350,7 @@ class ObjectFiles:
         path = self._path(key)
         with _store_locked(self._files, self._lock_path):
             try:
-                found = _tag_of_content(self._read_all(path))
+                found = _tag_of_content(read_whole(self._files, path))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise ObjectChangedError(f"object does not exist key={key} tag={tag}") from None
             if found != tag:
@@ -384,7 +384,7 @@ class ObjectFiles:
             if path not in self._doubtful:
                 return
             try:
-                content = self._read_all(path)
+                content = read_whole(self._files, path)
             except FileNotFoundError:
                 self._doubtful.discard(path)
                 return
@@ -392,7 +392,7 @@ class ObjectFiles:
 
     def read(self, key: str) -> VersionedObject:
         """Raises FileNotFoundError and its like."""
-        content = self._read_all(self._path(key))
+        content = read_whole(self._files, self._path(key))
         return VersionedObject(content=content, tag=_tag_of_content(content))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -475,13 +475,6 @@ class ObjectFiles:
     def _refuse_directory(self, key: str, path: str) -> None:
         if self._files.is_directory(path):
             raise InvalidRequestError(f"key is a path prefix of another key={key}") from None
-
-    def _read_all(self, path: str) -> bytes:
-        file = self._files.open(path)
-        try:
-            return file.read_at(0, file.size())
-        finally:
-            file.close()
 
     def _same_bytes(self, left_path: str, right_path: str) -> bool:
         left = self._files.open(left_path)

@@ -30,6 +30,7 @@ from segmentstore.runtime.files import (
     FileSystem,
     SystemFileSystem,
     create_whole,
+    read_whole,
     remove_unfinished,
 )
 from segmentstore.spark.jobs.run_lock import JobInUseError, lock_run
@@ -154,11 +155,7 @@ class JobCheckpoint:
         return f"{self._directory}/done-{number:0{_ENTRY_NUMBER_DIGITS}d}"
 
     def _read(self, place: str) -> Entry:
-        file = self._files.open(place)
-        try:
-            value: Entry = json.loads(file.read_at(0, file.size()))
-        finally:
-            file.close()
+        value: Entry = json.loads(read_whole(self._files, place))
         return value
 
     def _create(self, place: str, value: Entry) -> bool:

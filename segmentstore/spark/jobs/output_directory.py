@@ -23,6 +23,7 @@ from segmentstore.runtime.files import (
     FileSystem,
     SystemFileSystem,
     create_whole,
+    read_whole,
     remove_unfinished,
 )
 from segmentstore.spark.jobs.run_lock import lock_run
@@ -91,11 +92,7 @@ class LocalDirectory:
         path = self._join(place)
         if not self._files.exists(path):
             return None
-        file = self._files.open(path)
-        try:
-            text = file.read_at(0, file.size()).decode()
-        finally:
-            file.close()
+        text = read_whole(self._files, path).decode()
         self._files.sync_directory(_parent(path))
         return text
 

@@ -69,6 +69,11 @@ class PlannedRange:
         """Bytes."""
         return self.end - self.start
 
+    @property
+    def walk_start(self) -> int:
+        """Where an event is known to begin, at or before `start`."""
+        return self.start if self.walk_from is None else self.walk_from
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedBounds:
@@ -91,10 +96,9 @@ class PushedBounds:
             start = max(start, self.lowest_offset)
         if self.highest_offset is not None:
             end = min(end, self.highest_offset + 1)
-        walk_from = stretch.start if stretch.walk_from is None else stretch.walk_from
         if start >= end:
             return None
-        return replace(stretch, start=start, end=end, walk_from=walk_from)
+        return replace(stretch, start=start, end=end, walk_from=stretch.walk_start)
 
     def narrowed(self, each: Filter) -> "PushedBounds":
         """These bounds and those of one more filter."""
@@ -226,7 +230,7 @@ class RangeFactory:
             end=end,
             content=self.content.value,
             # What Tier 2 holds may end inside of an event.
-            walk_from=whole.start if whole.walk_from is None else whole.walk_from,
+            walk_from=whole.walk_start,
         )
 
 
