@@ -1,21 +1,50 @@
-"""Why the read index keeps its entries in two lists: list + bisect beside sortedcontainers.SortedDict.
+"""What the ordered index of a segment costs: the AVL tree beside two bisected lists and sortedcontainers.SortedDict.
 
-The operations are those of the read path and of eviction, at the sizes a segment has: one item per block of up to
-1 MiB, so 64 items are a busy segment, 4,096 a cache of 4 GiB that belongs to one segment alone.
+The operations are those of the read path, of appends and of eviction, at the sizes a segment has: one item per block of
+up to 1 MiB, so 64 items are a busy segment, 4,096 a cache of 4 GiB that belongs to one segment alone.
 
     python -m benchmarks.sorted_index
 """
 
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import Protocol
 
 from sortedcontainers import SortedDict
 
 from benchmarks.workbench import Row, print_rows, row
-from containers.read_index.sorted_index import SortedIndex
+from containers.read_index.avl_index import AvlIndex
+from tests.containers.reading.sorted_lists import SortedLists
 
 ROUNDS = 5
+SEARCHES = 20_000
+ROLLS = 5_000
+ITEM_BYTES = 1000
+
+
+class Index(Protocol):
+    """What is measured of each."""
+
+    def floor(self, offset: int) -> int | None: ...
+
+    def insert(self, offset: int, item: int) -> None: ...
+
+    def remove(self, offset: int) -> int: ...
+
+
+class SortedDictIndex:
+    """SortedDict with the same verbs."""
+
+    def __init__(self) -> None:
+        self._items = SortedDict()
+        self.insert = self._items.__setitem__
+        self.remove = self._items.pop
+
+    def floor(self, offset: int) -> int | None:
+        position = self._items.bisect_right(offset)
+        return self._items.peekitem(position - 1)[1] if position else None
 
 
 def nanoseconds(work: Callable[[], object], count: int) -> float:
@@ -28,64 +57,58 @@ def nanoseconds(work: Callable[[], object], count: int) -> float:
     return best / count * 1e9
 
 
-def search_lists(size: int, wanted: list[int]) -> Callable[[], object]:
-    index: SortedIndex[int] = SortedIndex()
+def search(make: Callable[[], Index], size: int, wanted: list[int]) -> float:
+    """A look for each of `wanted` among `size` items."""
+    index = make()
     for offset in range(size):
-        index.append(offset * 1000, offset)
+        index.insert(offset * ITEM_BYTES, offset)
 
     def work() -> None:
         for offset in wanted:
-            index.items[index.position_at_or_below(offset)]
+            index.floor(offset)
 
-    return work
+    return nanoseconds(work, len(wanted))
 
 
-def search_sorted_dict(size: int, wanted: list[int]) -> Callable[[], object]:
-    index = SortedDict((offset * 1000, offset) for offset in range(size))
+def roll(make: Callable[[], Index], size: int) -> float:
+    """One comes at the end, the oldest of `size` leaves."""
+    index = make()
+    for offset in range(size):
+        index.insert(offset, offset)
+    begin = 0
 
     def work() -> None:
-        for offset in wanted:
-            index.peekitem(index.bisect_right(offset) - 1)
+        nonlocal begin
+        for offset in range(begin, begin + ROLLS):
+            index.insert(offset + size, offset)
+            index.remove(offset)
+        begin += ROLLS
 
-    return work
-
-
-def roll_lists(size: int, count: int) -> Callable[[], object]:
-    def work() -> None:
-        index: SortedIndex[int] = SortedIndex()
-        for offset in range(size):
-            index.append(offset, offset)
-        for offset in range(size, size + count):
-            index.append(offset, offset)
-            index.remove(offset - size)
-
-    return work
-
-
-def roll_sorted_dict(size: int, count: int) -> Callable[[], object]:
-    def work() -> None:
-        index = SortedDict((offset, offset) for offset in range(size))
-        for offset in range(size, size + count):
-            index[offset] = offset
-            del index[offset - size]
-
-    return work
+    return nanoseconds(work, ROLLS)
 
 
 def main() -> list[Row]:
-    """Measure, print and return the rows; the limit of each is SortedDict's figure."""
+    """Measure, print and return the rows: the tree's figures, each with that of the two others as its limit."""
     random = Random(1)
+    peers: tuple[tuple[str, Callable[[], Index]], ...] = (
+        ("two lists", SortedLists),
+        ("SortedDict", SortedDictIndex),
+    )
     rows: list[Row] = []
     for size in (1, 64, 4_096):
-        wanted = [random.randrange(size * 1000) for _ in range(20_000)]
-        rolls = 5_000
-        pairs = (
-            ("find", search_lists(size, wanted), search_sorted_dict(size, wanted), len(wanted)),
-            ("append + evict", roll_lists(size, rolls), roll_sorted_dict(size, rolls), rolls),
+        anywhere = [random.randrange(size * ITEM_BYTES) for _ in range(SEARCHES)]
+        in_the_last = [(size - 1) * ITEM_BYTES + offset % ITEM_BYTES for offset in anywhere]
+        measures: tuple[tuple[str, Callable[[Callable[[], Index]], float]], ...] = (
+            ("find", partial(search, size=size, wanted=anywhere)),
+            ("find the last", partial(search, size=size, wanted=in_the_last)),
+            ("append + evict", partial(roll, size=size)),
         )
-        for what, lists, sorted_dict, count in pairs:
-            value, limit = nanoseconds(lists, count), nanoseconds(sorted_dict, count)
-            rows.append(row(f"{what}, {size} items, beside SortedDict", value, "ns", limit))
+        for what, measure in measures:
+            value = measure(AvlIndex)
+            rows.extend(
+                row(f"AVL tree: {what}, {size} items, beside {peer}", value, "ns", measure(make))
+                for peer, make in peers
+            )
     print_rows(rows)
     return rows
 

@@ -202,7 +202,7 @@ class SegmentStaging:
         entry = CacheEntry(self, offset, block)
         entry.add(offset, first_bytes)
         self.metadata.open_entry = entry
-        self._entries.add_last(entry)
+        self._entries.add(entry)
 
     def _close_open_block(self) -> None:
         """The last entry grows no more; the next bytes go to a block of their own."""
