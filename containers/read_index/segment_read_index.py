@@ -98,27 +98,70 @@ class MergeRedirect:
         return f"<redirect [{self.offset}, {self.end}) to segment {source_id}>"
 
 
-class SegmentStaging:
-    """The incoming end of a segment's read index: the block left open by the last append, and the blocks behind it."""
+class SegmentReadIndex:
+    """The read index of one segment. All but reading is synchronous, and all of it belongs to the loop's thread."""
 
     __slots__ = (
         "_cache",
+        "_discarded",
         "_entries",
+        "_fetches",
+        "_gone",
+        "_redirect",
+        "_redirect_count",
         "_run_start",
         "_staged_end",
+        "_unpinned_end",
+        "_waiter_limit",
+        "_waiters",
+        "is_removed",
         "metadata",
+        "read_ahead_marks",
     )
 
-    def __init__(self, metadata: ReadableSegment, *, cache: ContainerCache) -> None:
+    def __init__(
+        self,
+        metadata: ReadableSegment,
+        *,
+        cache: ContainerCache,
+        fetches: StorageFetches,
+        waiter_limit: WaiterLimit,
+    ) -> None:
         self.metadata = metadata
         self._cache = cache
+        self._fetches = fetches
+        self._waiter_limit = waiter_limit
         self._entries: SegmentEntries | None = None
         """None while there are none: most active segments have nothing cached."""
         self._run_start = 0
         """Where the run of un-flushed bytes began that decides how large the next block may be."""
         self._staged_end = 0
         """End of what is staged, while no block is open."""
+        self._unpinned_end = metadata.storage_length
+        """Entries that end at or below it are not pinned."""
+        self._waiters: TailWaiters | None = None
+        self._gone: Exception | None = None
+        """What every read ends with."""
+        self._discarded = False
+        self.is_removed = False
+        """The segment is not active any more; a merge redirect may still lead here. Set by ContainerReadIndex."""
+        self._redirect: MergeRedirect | None = None
+        """The stretch of another segment that is read through this index."""
+        self._redirect_count = 0
+        self.read_ahead_marks: list[ReadAheadMark] = []
+        """Few, and most of the time none."""
         metadata.open_entry = cache.no_entry
+
+    @property
+    def segment_id(self) -> SegmentId:
+        return self.metadata.segment_id
+
+    @property
+    def storage_length(self) -> int:
+        """Tier 2 has everything below it."""
+        return self.metadata.storage_length
+
+    # --- bytes come in ------------------------------------------------------------------------
 
     @property
     def staged_end(self) -> int:
@@ -214,32 +257,7 @@ class SegmentStaging:
         self._close_open_block()
         self._run_start = self._staged_end
 
-    def evicted(self, entry: CacheEntry) -> None:
-        """The cache takes the entry's block back; its bytes are read from Tier 2 from now on."""
-        assert self._entries is not None, f"{entry!r} is evicted from an empty index"
-        assert entry.end <= self.metadata.storage_length, (
-            f"{entry!r} is evicted above the storage length of {self.metadata!r}"
-        )
-        self._entries.take_out(entry)
-        self._forget_empty_entries()
-
-    def _forget_empty_entries(self) -> None:
-        if self._entries is not None and not len(self._entries):
-            self._entries = None
-
-
-class SegmentTail(SegmentStaging):
-    """The end at which readers wait for more, and what they are told when nothing will come."""
-
-    __slots__ = ("_gone", "_waiter_limit", "_waiters")
-
-    def __init__(
-        self, metadata: ReadableSegment, *, cache: ContainerCache, waiter_limit: WaiterLimit
-    ) -> None:
-        super().__init__(metadata, cache=cache)
-        self._waiter_limit = waiter_limit
-        self._waiters: TailWaiters | None = None
-        self._gone: Exception | None = None
+    # --- readers wait at the tail -------------------------------------------------------------
 
     @property
     def has_waiters(self) -> bool:
@@ -310,51 +328,7 @@ class SegmentTail(SegmentStaging):
         if offset < metadata.start_offset:
             raise SegmentTruncatedError(metadata.name, start_offset=metadata.start_offset)
 
-
-class SegmentReadIndex(SegmentTail):
-    """The read index of one segment. All but reading is synchronous, and all of it belongs to the loop's thread."""
-
-    __slots__ = (
-        "_discarded",
-        "_fetches",
-        "_redirect",
-        "_redirect_count",
-        "_unpinned_end",
-        "is_removed",
-        "read_ahead_marks",
-    )
-
-    def __init__(
-        self,
-        metadata: ReadableSegment,
-        *,
-        cache: ContainerCache,
-        fetches: StorageFetches,
-        waiter_limit: WaiterLimit,
-    ) -> None:
-        super().__init__(metadata, cache=cache, waiter_limit=waiter_limit)
-        self._fetches = fetches
-        self._discarded = False
-        self.is_removed = False
-        """The segment is not active any more; a merge redirect may still lead here. Set by ContainerReadIndex."""
-        self._redirect: MergeRedirect | None = None
-        """The stretch of another segment that is read through this index."""
-        self._redirect_count = 0
-        self._unpinned_end = metadata.storage_length
-        """Entries that end at or below it are not pinned."""
-        self.read_ahead_marks: list[ReadAheadMark] = []
-        """Few, and most of the time none."""
-
-    @property
-    def segment_id(self) -> SegmentId:
-        return self.metadata.segment_id
-
-    @property
-    def storage_length(self) -> int:
-        """Tier 2 has everything below it."""
-        return self.metadata.storage_length
-
-    # --- what leaves --------------------------------------------------------------------------
+    # --- bytes leave the cache ----------------------------------------------------------------
 
     def storage_advanced(self, storage_length: int) -> None:
         """Tier 2 has everything below `storage_length`: cached bytes there may go at any time."""
@@ -397,6 +371,19 @@ class SegmentReadIndex(SegmentTail):
             index._entries = None
             pending.extend(item.source for item in items if isinstance(item, MergeRedirect))
             self._cache.discard([item for item in items if isinstance(item, CacheEntry)])
+
+    def evicted(self, entry: CacheEntry) -> None:
+        """The cache takes the entry's block back; its bytes are read from Tier 2 from now on."""
+        assert self._entries is not None, f"{entry!r} is evicted from an empty index"
+        assert entry.end <= self.metadata.storage_length, (
+            f"{entry!r} is evicted above the storage length of {self.metadata!r}"
+        )
+        self._entries.take_out(entry)
+        self._forget_empty_entries()
+
+    def _forget_empty_entries(self) -> None:
+        if self._entries is not None and not len(self._entries):
+            self._entries = None
 
     # --- merges -------------------------------------------------------------------------------
 
@@ -461,19 +448,97 @@ class SegmentReadIndex(SegmentTail):
 
     # --- bytes go out -------------------------------------------------------------------------
 
-    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
+    async def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
         """Entries from `offset` on, as `Segment.read` promises them. Hold it in `aclosing`.
 
-        A STORAGE or FUTURE entry whose content was not taken ends the read.
+        It ends when `max_length` bytes were delivered or an entry without bytes came; a STORAGE or FUTURE entry whose
+        content was not taken is one. Raises BadOffsetError from the first step for an offset that is negative or past
+        the length, and from any step what gone() was told.
         """
-        return read_entries(self, offset, max_length)
+        end = offset + max_length
+        while True:
+            entry = self._next_entry(offset, end)
+            if offset >= end:
+                return
+            yield entry
+            if not entry.length_taken:
+                return
+            offset += entry.length_taken
+
+    def _next_entry(self, offset: int, end: int) -> StepEntry:
+        """What a read of [offset, end) meets now."""
+        self.raise_if_gone()
+        metadata = self.metadata
+        if not 0 <= offset <= metadata.length:
+            raise BadOffsetError(metadata.name, expected=metadata.length, given=offset)
+        if offset < metadata.start_offset:
+            return TruncatedEntry(
+                name=metadata.name, offset=offset, start_offset=metadata.start_offset
+            )
+        end = min(end, offset + PIECE_BYTES_MAX)
+        if offset < metadata.length:
+            content = b"".join(self._views_for_reader(offset, min(end, metadata.length)))
+            if content:
+                return CachedEntry(offset=offset, content=content)
+            kind = ReadResultEntryKind.STORAGE
+        elif metadata.sealed:
+            return EndOfSegmentEntry(offset=offset)
+        else:
+            kind = ReadResultEntryKind.FUTURE
+        return WaitingEntry(
+            kind=kind, read=self.wait_for_bytes, offset=offset, length_max=end - offset
+        )
 
     async def wait_for_bytes(self, offset: int, length_max: int) -> bytes:
         """From one byte to `length_max` bytes at `offset`, once they are there; b"" at the end of a sealed segment.
 
         Raises SegmentTruncatedError, StorageError, TooManyWaitersError, and what gone() was told.
         """
-        return await wait_for_bytes(self, self._fetches, offset, length_max)
+        metadata = self.metadata
+        while True:
+            self.raise_if_unreadable(offset)
+            if offset < metadata.length:
+                break
+            if metadata.sealed:
+                return b""
+            await self.next_change()
+        try:
+            content = await self._read_committed(offset, min(offset + length_max, metadata.length))
+        except SegmentStoreError:
+            self.raise_if_unreadable(offset)
+            raise
+        self.raise_if_unreadable(offset)
+        return content
+
+    async def _read_committed(self, offset: int, end: int) -> bytes:
+        misses = 0
+        known_path: list[tuple[SegmentReadIndex, int, int]] = []
+        while True:
+            content = self.copy_cached(offset, end)
+            if content:
+                return content
+            path = self.resolve(offset, end)
+            if path != known_path:
+                # A merge was completed while we waited: what was learnt about the old path is void.
+                known_path = path
+                misses = 0
+            innermost, begin, inner_end = path[-1]
+            length = innermost.uncached_end(begin, inner_end) - begin
+            if misses == 0:
+                length = min(length, innermost.metadata.storage_length - begin)
+                if length <= 0:
+                    raise ServiceHaltError(f"byte {begin} is nowhere: {innermost.metadata!r}")
+            owner, begin, _ = path[-1 - misses]
+            try:
+                return await self._fetches.read(owner, begin, length)
+            except (SegmentNotFoundError, SegmentTruncatedError, ValueError) as error:
+                misses += 1
+                if misses == len(path):
+                    if self.resolve(offset, end) != path:
+                        continue
+                    raise CorruptedDataError(
+                        f"tier 2 lacks bytes it should have segment={owner.metadata.segment_id} offset={begin}"
+                    ) from error
 
     def read_cached(self, offset: int, length_max: int) -> bytes | None:
         """A copy of [offset, offset + length_max), cut at the length; None unless all of it is cached and readable.
@@ -504,11 +569,8 @@ class SegmentReadIndex(SegmentTail):
         end = min(offset + length_max, length)
         return self._views_for_reader(offset, end) if offset < end else []
 
-    def copy_for_reader(self, offset: int, end: int) -> bytes:
-        """As copy_cached, for somebody who may want what follows too."""
-        return b"".join(self._views_for_reader(offset, end))
-
     def _views_for_reader(self, offset: int, end: int) -> list[memoryview]:
+        """Of what is cached, for a reader that may want what follows too."""
         views: list[memoryview] = []
         reached = self._gather(offset, end, views)
         if self.read_ahead_marks and views:
@@ -648,104 +710,3 @@ class SegmentReadIndex(SegmentTail):
         assert self.has_waiters <= (self._waiters is not None and len(self._waiters) > 0), (
             "told of waiters where there are none"
         )
-
-
-async def read_entries(
-    index: "SegmentReadIndex", offset: int, max_length: int
-) -> AsyncGenerator[StepEntry, None]:
-    """Entries from `offset` on until max_length bytes were delivered or an entry without bytes came.
-
-    Raises BadOffsetError from the first step for an offset that is negative or past the length, and from any step
-    what the index was told by gone().
-    """
-    end = offset + max_length
-    while True:
-        entry = next_entry(index, offset, end)
-        if offset >= end:
-            return
-        yield entry
-        if not entry.length_taken:
-            return
-        offset += entry.length_taken
-
-
-def next_entry(index: "SegmentReadIndex", offset: int, end: int) -> StepEntry:
-    """What a read of [offset, end) meets now."""
-    index.raise_if_gone()
-    metadata = index.metadata
-    if not 0 <= offset <= metadata.length:
-        raise BadOffsetError(metadata.name, expected=metadata.length, given=offset)
-    if offset < metadata.start_offset:
-        return TruncatedEntry(name=metadata.name, offset=offset, start_offset=metadata.start_offset)
-    end = min(end, offset + PIECE_BYTES_MAX)
-    if offset < metadata.length:
-        content = index.copy_for_reader(offset, min(end, metadata.length))
-        if content:
-            return CachedEntry(offset=offset, content=content)
-        kind = ReadResultEntryKind.STORAGE
-    elif metadata.sealed:
-        return EndOfSegmentEntry(offset=offset)
-    else:
-        kind = ReadResultEntryKind.FUTURE
-    return WaitingEntry(
-        kind=kind, read=index.wait_for_bytes, offset=offset, length_max=end - offset
-    )
-
-
-async def wait_for_bytes(
-    index: "SegmentReadIndex", fetches: "StorageFetches", offset: int, length_max: int
-) -> bytes:
-    """At least one byte from `offset` on; b"" if the segment ends there for good.
-
-    Raises SegmentTruncatedError, StorageError, TooManyWaitersError, and what `gone()` was told.
-    """
-    metadata = index.metadata
-    while True:
-        index.raise_if_unreadable(offset)
-        if offset < metadata.length:
-            break
-        if metadata.sealed:
-            return b""
-        await index.next_change()
-    try:
-        content = await _read_committed(
-            index, fetches, offset, min(offset + length_max, metadata.length)
-        )
-    except SegmentStoreError:
-        index.raise_if_unreadable(offset)
-        raise
-    index.raise_if_unreadable(offset)
-    return content
-
-
-async def _read_committed(
-    index: "SegmentReadIndex", fetches: "StorageFetches", offset: int, end: int
-) -> bytes:
-    misses = 0
-    known_path: list[tuple[SegmentReadIndex, int, int]] = []
-    while True:
-        content = index.copy_cached(offset, end)
-        if content:
-            return content
-        path = index.resolve(offset, end)
-        if path != known_path:
-            # A merge was completed while we waited: what was learnt about the old path is void.
-            known_path = path
-            misses = 0
-        innermost, begin, inner_end = path[-1]
-        length = innermost.uncached_end(begin, inner_end) - begin
-        if misses == 0:
-            length = min(length, innermost.metadata.storage_length - begin)
-            if length <= 0:
-                raise ServiceHaltError(f"byte {begin} is nowhere: {innermost.metadata!r}")
-        owner, begin, _ = path[-1 - misses]
-        try:
-            return await fetches.read(owner, begin, length)
-        except (SegmentNotFoundError, SegmentTruncatedError, ValueError) as error:
-            misses += 1
-            if misses == len(path):
-                if index.resolve(offset, end) != path:
-                    continue
-                raise CorruptedDataError(
-                    f"tier 2 lacks bytes it should have segment={owner.metadata.segment_id} offset={begin}"
-                ) from error
