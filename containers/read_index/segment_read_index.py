@@ -170,16 +170,14 @@ class SegmentReadIndex:
         return self._staged_end if entry.limit == NO_ROOM else entry.end
 
     def stage(self, data: BufferView) -> int:
-        """Copy bytes to the pending end of the segment; gives their end, to which the caller moves `pending_length`.
+        """Copy bytes that the open entry did not take to the pending end of the segment; gives where they end.
 
-        Readable once the metadata's length has passed them. Raises CacheFullError, having changed nothing.
+        The caller moves `pending_length` to there. Readable once the metadata's length has passed them. Raises
+        CacheFullError, having changed nothing.
         """
         begin = self.metadata.pending_length
-        end = self.metadata.open_entry.add(begin, data)
-        if end == NO_ROOM:
-            end = begin + len(data)
-            self._stage_in_blocks(begin, data, recovering=False)
-        return end
+        self._stage_in_blocks(begin, data, recovering=False)
+        return begin + len(data)
 
     def insert_recovered(self, offset: int, data: BufferView) -> None:
         """Put replayed bytes back at their offset; what Tier 2 has already is left out (H38).
