@@ -44,6 +44,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, ContainerId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedManifest, Publication, Storage
+from segmentstore.runtime.backoff import Backoff
 
 _LOG = logging.getLogger(__name__)
 
@@ -437,19 +438,25 @@ class WriterHealth:
     """How Tier 2 has been doing lately, and how long to leave it alone: failures in a row, and the pause after them."""
 
     def __init__(self, *, settings: WriterSettings, random: Random) -> None:
-        self._settings = settings
-        self._random = random
+        self._backoff = Backoff(
+            seconds_first=settings.retry_seconds_first,
+            seconds_max=settings.retry_seconds_max,
+            random=random,
+        )
         self.state = StorageState.OK
         self.word = self.state.value
         """The state in the word of the object store, which may know more: throttled, clock_skew, ..."""
-        self.failures_in_a_row = 0
         self.failures = 0
         self.last_error = ""
+
+    @property
+    def failures_in_a_row(self) -> int:
+        return self._backoff.attempts
 
     def succeeded(self) -> None:
         self.state = StorageState.OK
         self.word = self.state.value
-        self.failures_in_a_row = 0
+        self._backoff.reset()
         self.last_error = ""
 
     def failed(self, error: SegmentStoreError) -> float:
@@ -459,11 +466,7 @@ class WriterHealth:
         self.word = error.state if isinstance(error, StorageUnavailableError) else self.state.value
         self.last_error = str(error)
         self.failures += 1
-        doublings = min(self.failures_in_a_row, 30)
-        self.failures_in_a_row += 1
-        settings = self._settings
-        seconds = min(settings.retry_seconds_max, settings.retry_seconds_first * 2.0**doublings)
-        return seconds * (0.5 + 0.5 * self._random.random())
+        return self._backoff.next_seconds()
 
 
 def is_retriable(error: SegmentStoreError) -> bool:

@@ -40,6 +40,7 @@ from segmentstore.cli.options import BYTES, SECONDS, server_option, with_client
 from segmentstore.cli.output import output_option, print_rows
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import check_segment_name
+from segmentstore.runtime.backoff import Backoff
 
 _LEFT_OUT = "__pycache__"
 _RETRY_SECONDS_FIRST = 0.1
@@ -356,15 +357,15 @@ class Loader:
         """Again after UNAVAILABLE, with growing pauses, until time is up. Only for what may be sent twice."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._give_up_seconds
-        pause = _RETRY_SECONDS_FIRST
+        backoff = Backoff(seconds_first=_RETRY_SECONDS_FIRST, seconds_max=_RETRY_SECONDS_MAX)
         while True:
             try:
                 return await attempt()
             except ServerError as error:
+                pause = backoff.next_seconds()
                 if error.kind is not ErrorKind.UNAVAILABLE or loop.time() + pause > give_up_at:
                     raise
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _RETRY_SECONDS_MAX)
 
 
 async def _in_thread(call: Callable[[int, int], bytes], first: int, second: int) -> bytes:

@@ -24,7 +24,7 @@ from segmentstore.client.errors import (
     error_from_reply,
     outcome_unknown,
 )
-from segmentstore.client.segment_calls import Backoff, SegmentCalls
+from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
     AppendSetup,
@@ -184,7 +184,7 @@ class ByteSegment:
 
     async def _append(self, content: bytes, number: int, offset: int | None) -> int | None:
         """The new length; None if the offset did not match."""
-        backoff = Backoff(self._calls.settings, self._calls.random)
+        backoff = self._calls.settings.backoff(self._calls.random)
         try:
             async with asyncio.timeout(self._calls.settings.request_seconds):
                 while True:

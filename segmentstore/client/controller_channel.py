@@ -29,7 +29,6 @@ from segmentstore.client.errors import (
     StateConflictError,
     StreamSealedError,
 )
-from segmentstore.client.segment_calls import Backoff
 from segmentstore.client.settings import ClientSettings, Tls
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 
@@ -84,7 +83,7 @@ class ControllerChannel:
         Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer.
         """
         call = self._call(f"/{service}/{method}", request, answer)
-        backoff = Backoff(self._settings, self._random)
+        backoff = self._settings.backoff(self._random)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.request_seconds
         while True:

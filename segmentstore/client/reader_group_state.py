@@ -39,7 +39,7 @@ from segmentstore.client.errors import (
     ServiceUnavailableError,
     TableConditionError,
 )
-from segmentstore.client.segment_calls import Backoff, SegmentCalls
+from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import ReadingOrder, StreamCut, Successor
 from segmentstore.codec.stream_names import table_segment
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
@@ -291,7 +291,7 @@ class GroupTable:
 
     async def change(self, change: Callable[[GroupState], None]) -> GroupState:
         """Apply an idempotent change; the state afterwards. Raises what `change` raises, ServiceUnavailableError."""
-        backoff = Backoff(self._calls.settings, self._calls.random)
+        backoff = self._calls.settings.backoff(self._calls.random)
         for _ in range(self._calls.settings.state_attempts_max):
             state, version = await self.load()
             before = state.encode()

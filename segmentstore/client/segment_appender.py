@@ -42,7 +42,7 @@ from segmentstore.client.errors import (
     error_from_reply,
     outcome_unknown,
 )
-from segmentstore.client.segment_calls import Backoff, SegmentCalls
+from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
     AppendSetup,
@@ -197,7 +197,7 @@ class SegmentAppender:
 
     async def run(self) -> None:
         """Connect when there is something to append, and again after each loss, until the segment ends."""
-        backoff = Backoff(self._settings, self._calls.random)
+        backoff = self._settings.backoff(self._calls.random)
         loop = asyncio.get_running_loop()
         while True:
             await self._has_work.wait()
@@ -463,7 +463,7 @@ async def append_large_event(calls: SegmentCalls, segment: str, content: bytes) 
 
 
 async def _collect_repeatedly(calls: SegmentCalls, segment: str, content: bytes) -> str:
-    backoff = Backoff(calls.settings, calls.random)
+    backoff = calls.settings.backoff(calls.random)
     attempts = 1
     while True:
         try:
@@ -521,7 +521,7 @@ async def _ask_connection(
 
 async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) -> bool:
     """Whether it was merged; False if it is gone, and certainly was not."""
-    backoff = Backoff(calls.settings, calls.random)
+    backoff = calls.settings.backoff(calls.random)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + calls.settings.append_seconds
     is_open = False

@@ -2,7 +2,6 @@
 
 `SegmentCalls` asks; a `SegmentLocator` says which segment store serves the segment. `DelegationTokens` is a locator
 that also gets tokens from the controller, one for each stream, by which segment stores know what this client may do.
-`Backoff` gives the pauses between attempts.
 
 Invariants:
 
@@ -99,7 +98,7 @@ class SegmentCalls:
 
         Raises the refusal as an error, DeadlineExceededError, and OutcomeUnknownError if not `repeatable`.
         """
-        backoff = Backoff(self.settings, self.random)
+        backoff = self.settings.backoff(self.random)
         connection: WireConnection | None = None
         limit = self.settings.request_seconds if seconds is None else seconds
         try:
@@ -151,27 +150,6 @@ class SegmentCalls:
         if is_open and not repeatable:
             raise outcome_unknown(refusal) from refusal
         raise refusal
-
-
-class Backoff:
-    """Pauses of one sequence of attempts: doubling, bounded, and shortened at random, so that clients do not come back
-    together."""
-
-    def __init__(self, settings: ClientSettings, random: Random) -> None:
-        self._settings = settings
-        self._random = random
-        self._attempts = 0
-
-    def next_seconds(self) -> float:
-        """How long to wait before the next attempt."""
-        # By then the largest pause has long been reached; without the limit the number would outgrow a float.
-        full: float = self._settings.retry_seconds_first * (1 << min(self._attempts, 16))
-        self._attempts += 1
-        return min(full, self._settings.retry_seconds_max) * self._random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        """Something succeeded."""
-        self._attempts = 0
 
 
 class EndpointSource(Protocol):

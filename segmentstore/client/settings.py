@@ -5,10 +5,12 @@ Every bound and every deadline of the room has its name in `ClientSettings`.
 
 import ssl
 from dataclasses import dataclass
+from random import Random
 
 import grpc
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.runtime.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,14 @@ class ClientSettings:
 
     page_size: int = 500
     """Table entries fetched at once by an iteration."""
+
+    def backoff(self, random: Random) -> Backoff:
+        """Pauses of one sequence of attempts."""
+        return Backoff(
+            seconds_first=self.retry_seconds_first,
+            seconds_max=self.retry_seconds_max,
+            random=random,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successo
 from segmentstore.codec.controller_api import staged_commits_pb2 as messages
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.runtime.backoff import Backoff
 
 _TRANSACTION_ID_BYTES = 16
 _COMMIT_POLL_SECONDS_FIRST = 0.004
@@ -287,15 +288,17 @@ class StagedTransactions:
             forgettable=forgettable,
         )
         settings = self._calls.settings
-        pause = _COMMIT_POLL_SECONDS_FIRST
+        polling = Backoff(
+            seconds_first=_COMMIT_POLL_SECONDS_FIRST,
+            seconds_max=settings.transaction_poll_seconds,
+        )
         first = answer = await self._commit(request)
         try:
             async with asyncio.timeout(
                 settings.append_seconds if wait_seconds is None else wait_seconds
             ):
                 while not answer.completed:
-                    await asyncio.sleep(min(pause, settings.transaction_poll_seconds))
-                    pause *= 2
+                    await asyncio.sleep(polling.next_seconds())
                     answer = await self._commit(request)
         except TimeoutError as error:
             raise DeadlineExceededError(

@@ -19,6 +19,7 @@ from typing import Final
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.controller.errors import ScopeNotFoundError
+from segmentstore.runtime.backoff import Backoff
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,18 +64,17 @@ class RetryQueue:
 
     async def run(self) -> None:
         """Until cancelled."""
-        pause = _PAUSE_SECONDS_FIRST
+        backoff = Backoff(seconds_first=_PAUSE_SECONDS_FIRST, seconds_max=_PAUSE_SECONDS_MAX)
         while True:
             await self._noted.wait()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(backoff.next_seconds())
             self._noted.clear()
             for place in list(self._unfinished):
                 await self.attempt(place)
             if not self._unfinished:
-                pause = _PAUSE_SECONDS_FIRST
+                backoff.reset()
                 continue
             self._noted.set()
-            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
 
     async def attempt(self, place: ResourceName) -> None:
         """Finish what is under way there; what cannot be finished now is noted."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from segmentstore.runtime.backoff import Backoff
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
@@ -74,6 +76,10 @@ class TransactionSettings:
     """Between two attempts to finish a transaction while the store cannot."""
     load_page_entries: int = 1_000
     """Records read at once when a controller starts."""
+
+    def backoff(self) -> Backoff:
+        """Pauses of one sequence of attempts."""
+        return Backoff(seconds_first=self.retry_seconds_min, seconds_max=self.retry_seconds_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.settings import RestartSettings
+from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 logger = logging.getLogger(__name__)
@@ -266,13 +267,13 @@ def _failure_reason(error: BaseException) -> str:
 class _Placement:
     """What is known of one container. Times are those of the loop, in seconds."""
 
+    backoff: Backoff
+    """Pauses before it is assigned again, while it does not run well in between."""
     due: float = 0.0
     """Assigned from this time on."""
     assigned: bool = True
     since: int = 1
     """The version that assigned it last."""
-    failures: int = 0
-    """In a row, without running well in between."""
     running_since: float = _NEVER
     lasting_failure: str = ""
     """Cause and place of the last failure, if it is of a kind that does not pass by itself."""
@@ -287,7 +288,15 @@ class InProcessAssignmentSource:
 
     def __init__(self, *, container_count: int, settings: RestartSettings) -> None:
         self._settings = settings
-        self._placements = {ContainerId(n): _Placement() for n in range(container_count)}
+        self._placements = {
+            ContainerId(n): _Placement(
+                Backoff(
+                    seconds_first=settings.delay_initial_seconds,
+                    seconds_max=settings.delay_max_seconds,
+                )
+            )
+            for n in range(container_count)
+        }
         self._version = 1
         self._changed = asyncio.Event()
 
@@ -330,7 +339,8 @@ class InProcessAssignmentSource:
     def _take_out(self, failure: ContainerFailure, now: float) -> None:
         placement = self._placements[failure.container_id]
         if now - placement.running_since >= self._settings.forgive_after_seconds:
-            placement.failures = placement.lasting_failures = 0
+            placement.backoff.reset()
+            placement.lasting_failures = 0
         placement.running_since = _NEVER
         found = lasting_failure(failure.cause)
         placement.lasting_failures = (
@@ -346,10 +356,7 @@ class InProcessAssignmentSource:
                 failure, f"it failed {placement.lasting_failures} times in a row at {found}"
             )
         else:
-            # 2 ** 64 pauses are past every limit, and the exponent must not overflow a float.
-            doubled = self._settings.delay_initial_seconds * 2.0 ** min(placement.failures, 64)
-            pause = min(doubled, self._settings.delay_max_seconds)
-        placement.failures += 1
+            pause = placement.backoff.next_seconds()
         placement.due = now + pause
         placement.assigned = False
         self._version += 1

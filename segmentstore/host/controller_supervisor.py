@@ -26,6 +26,7 @@ from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.controller import Controller
 from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.runtime.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,11 @@ class ControllerSupervisor:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "runs outside a task"
-        pause = _PAUSE_SECONDS_FIRST
+        backoff = Backoff(
+            seconds_first=_PAUSE_SECONDS_FIRST,
+            seconds_max=_PAUSE_SECONDS_MAX,
+            factor=_PAUSE_GROWTH,
+        )
         async with asyncio.TaskGroup() as group:
             while True:
                 # Before the attempt: a container that recovers meanwhile is reason for another one.
@@ -81,11 +86,11 @@ class ControllerSupervisor:
                 if task.cancelling():
                     # It broke in the very moment in which it was to end.
                     raise asyncio.CancelledError from end
-                self._tell(end, pause, worked=self._lives > lives)
                 if self._lives > lives and loop.time() - began > _PAUSE_SECONDS_MAX:
-                    pause = _PAUSE_SECONDS_FIRST
+                    backoff.reset()
+                pause = backoff.next_seconds()
+                self._tell(end, pause, worked=self._lives > lives)
                 await self._rest(pause)
-                pause = min(_PAUSE_GROWTH * pause, _PAUSE_SECONDS_MAX)
 
     async def _live(self) -> "ExceptionGroup[Exception]":
         """One life, or an attempt at one; what ended it. Raises only when it is told to stop."""

@@ -65,6 +65,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
+from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.files import File, FileSystem, read_whole
 from tier2.object_stores.object_key import check_key, check_prefix, check_range, is_part
 
@@ -223,14 +224,17 @@ class FilesystemObjectStore:
 
     async def _under_lock(self, call: Callable[[], _Result]) -> _Result:
         settings = self._settings
-        delay = settings.lock_delay_seconds_min
+        backoff = Backoff(
+            seconds_first=settings.lock_delay_seconds_min,
+            seconds_max=settings.lock_delay_seconds_max,
+            random=self._random,
+        )
         async with self._lock:
             for _ in range(settings.lock_attempts_max):
                 try:
                     return await self._call(self._writes, call)
                 except StoreLockedError:
-                    await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
-                    delay = min(delay * 2, settings.lock_delay_seconds_max)
+                    await asyncio.sleep(backoff.next_seconds())
         raise StorageError(
             f"another process holds the lock of the store attempts={settings.lock_attempts_max}"
         )

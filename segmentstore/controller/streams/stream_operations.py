@@ -28,6 +28,7 @@ from segmentstore.controller.metadata.metadata_store import (
 )
 from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.runtime.backoff import Backoff
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,18 +122,20 @@ class StreamOperations:
 
     async def run(self) -> None:
         """Take up interrupted operations until cancelled."""
-        pause = self._settings.resume_pause_seconds
+        backoff = Backoff(
+            seconds_first=self._settings.resume_pause_seconds,
+            seconds_max=self._settings.resume_pause_seconds_max,
+        )
         while True:
             await self._interrupted.wait()
             self._interrupted.clear()
             for scope, stream in list(self._unfinished):
                 await self._resume_one(scope, stream)
             if not self._unfinished:
-                pause = self._settings.resume_pause_seconds
+                backoff.reset()
                 continue
             self._interrupted.set()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, self._settings.resume_pause_seconds_max)
+            await asyncio.sleep(backoff.next_seconds())
 
     def check(self) -> None:
         """Nobody drives a stream that nobody holds; O(streams in use)."""

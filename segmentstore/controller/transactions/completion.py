@@ -258,7 +258,7 @@ class TransactionCompleter:
 
     async def _work(self, scope: str, stream: str) -> None:
         key = (scope, stream)
-        pause = self._settings.retry_seconds_min
+        backoff = self._settings.backoff()
         try:
             # Looked up each time: a stream that was deleted and created again has another book.
             while (book := self._book.known(scope, stream)) is not None and book.has_work:
@@ -268,11 +268,10 @@ class TransactionCompleter:
                 except SegmentStoreError as error:
                     self._complaints[key] = f"{type(error).__name__}: {error}"
                     _LOG.warning("stream=%s/%s transactions wait: %s", *key, error)
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, self._settings.retry_seconds_max)
+                    await asyncio.sleep(backoff.next_seconds())
                 else:
                     self._complaints.pop(key, None)
-                    pause = self._settings.retry_seconds_min
+                    backoff.reset()
         except BaseException:
             # The group ends with it, and takes no other.
             self._group = None

@@ -268,10 +268,9 @@ class Transactions:
 
     async def run(self) -> None:
         """Until cancelled: read them if the start could not; then finish, abort what is not heard of, forget."""
-        pause = self._settings.retry_seconds_min
+        backoff = self._settings.backoff()
         while not self._book.is_loaded:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, self._settings.retry_seconds_max)
+            await asyncio.sleep(backoff.next_seconds())
             try:
                 await self.start()
             except SegmentStoreError as error:
@@ -397,14 +396,13 @@ class Transactions:
         book = self._book.stream(scope, stream)
         book.closed_count += 1
         try:
-            pause = self._settings.retry_seconds_min
+            backoff = self._settings.backoff()
             while not book.is_settled:
                 aborted = [each for each in book.open if each not in book.announced]
                 await self._decisions.abort_quietly([book.name(each) for each in aborted])
                 if any(each in book.open for each in aborted):
                     # The store cannot now, and may say so at once, as a full log does: it is not asked all the time.
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, self._settings.retry_seconds_max)
+                    await asyncio.sleep(backoff.next_seconds())
                 elif not book.is_settled:
                     await self._book.wait_for_change()
             yield

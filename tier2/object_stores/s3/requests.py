@@ -46,6 +46,7 @@ from segmentstore.contracts.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from segmentstore.runtime.backoff import Backoff
 from tier2.object_stores.s3.settings import RequestPrices, S3Settings
 
 FOREIGN_ERRORS = (BotoCoreError, ClientError, aiohttp.ClientError, OSError, asyncio.TimeoutError)
@@ -136,7 +137,11 @@ class RequestSender:
     ) -> _Answer:
         """As many attempts as the settings allow. `request` may take effect more than once, with the same result."""
         attempts_left = self._settings.attempts_max
-        pause = self._settings.retry_seconds_first
+        backoff = Backoff(
+            seconds_first=self._settings.retry_seconds_first,
+            seconds_max=self._settings.retry_seconds_max,
+            random=self._random,
+        )
         while True:
             answer = await self._attempt(operation, key, request)
             if not isinstance(answer, Failure):
@@ -145,8 +150,7 @@ class RequestSender:
             if not answer.may_repeat or attempts_left <= 0:
                 raise _error_of(answer)
             self.statistics.retries += 1
-            await asyncio.sleep(self._random.uniform(pause / 2, pause))
-            pause = min(2 * pause, self._settings.retry_seconds_max)
+            await asyncio.sleep(backoff.next_seconds())
 
     async def _attempt(
         self, operation: str, key: str, request: Callable[[], Awaitable[_Answer]]
