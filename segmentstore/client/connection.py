@@ -31,6 +31,7 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.frames import FrameSplitter
 from segmentstore.runtime.cancellation import fail_unless_done
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 Reply = TypeVar("Reply", bound=Command)
 
@@ -232,7 +233,7 @@ class ConnectionPool:
         self._tls = tls
         self._sign = sign
         self._connections: dict[Endpoint, WireConnection] = {}
-        self._locks: dict[Endpoint, asyncio.Lock] = {}
+        self._locks = KeyedLocks[Endpoint]()
         self._is_closed = False
 
     def another(self) -> "ConnectionPool":
@@ -244,7 +245,7 @@ class ConnectionPool:
         connection = self._connections.get(endpoint)
         if connection is not None and connection.is_open:
             return connection
-        async with self._locks.setdefault(endpoint, asyncio.Lock()):
+        async with self._locks.held(endpoint):
             connection = self._connections.get(endpoint)
             if connection is not None and connection.is_open:
                 return connection

@@ -118,6 +118,11 @@ class RetryLaterError(ControllerError):
     kind = ErrorKind.UNAVAILABLE
 
 
+def too_many_waiters(name: str, count: int) -> RetryLaterError:
+    """The refusal of a lock: requests for one stream, group or table wait for one another."""
+    return RetryLaterError(f"too many requests wait for one thing name={name!r} count={count}")
+
+
 class ControllerRestartedError(ControllerError):
     """The controller's life ended while the call was under way. Its outcome is unknown: ask again."""
 

@@ -43,14 +43,15 @@ from segmentstore.controller.errors import (
     MetadataConflictError,
     PreconditionError,
     ScopeNotFoundError,
+    too_many_waiters,
 )
-from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_refusal
 from segmentstore.controller.settings import KeyValueTableSettings
 from segmentstore.controller.streams.stream_history import DELETED_NUMBERS_KEY, deleted_number_key
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +83,9 @@ class KeyValueTables:
         self._tables = tables
         self._segment_name_length_max = segment_name_length_max
         self._settings = settings
-        self._locks = KeyedLocks(waiters_max=settings.waiters_per_table_max)
+        self._locks = KeyedLocks[str](
+            waiters_max=settings.waiters_per_table_max, refusal=too_many_waiters
+        )
         self._retry_queue = RetryQueue(resume=self._resume)
 
     async def create(self, config: api.KeyValueTableConfig) -> api.CreateKeyValueTableStatus:

@@ -33,8 +33,8 @@ from segmentstore.controller.errors import (
     ScopeNotFoundError,
     StreamExistsError,
     StreamNotFoundError,
+    too_many_waiters,
 )
-from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
@@ -42,6 +42,7 @@ from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_ref
 from segmentstore.controller.settings import ReaderGroupSettings
 from segmentstore.controller.streams.streams import Creation, Deletion
 from segmentstore.controller.subscribers import Subscribers, group_key
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class ReaderGroups:
         self._deletion = deletion
         self._subscribers = subscribers
         self._settings = settings
-        self._locks = KeyedLocks(waiters_max=settings.waiters_per_group_max)
+        self._locks = KeyedLocks[str](
+            waiters_max=settings.waiters_per_group_max, refusal=too_many_waiters
+        )
         self._retry_queue = RetryQueue(resume=self._resume)
 
     async def create(self, config: api.ReaderGroupConfiguration) -> api.CreateReaderGroupResponse:

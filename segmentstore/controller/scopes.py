@@ -25,8 +25,8 @@ from segmentstore.controller.errors import (
     ScopeNotEmptyError,
     ScopeNotFoundError,
     StreamNotFoundError,
+    too_many_waiters,
 )
-from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import Batch, Versioned
 from segmentstore.controller.metadata.metadata_store import (
     PENDING_INDEX,
@@ -44,6 +44,7 @@ from segmentstore.controller.streams.stream_history import (
 )
 from segmentstore.controller.streams.streams import Streams
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 Emptying = Callable[[str], Awaitable[None]]
 """Deletes everything of one kind that a scope holds; may be called again."""
@@ -65,7 +66,9 @@ class Scopes:
         self._metadata = metadata
         self._streams = streams
         self._wall_clock = wall_clock
-        self._locks = KeyedLocks(waiters_max=settings.waiters_per_stream_max)
+        self._locks = KeyedLocks[str](
+            waiters_max=settings.waiters_per_stream_max, refusal=too_many_waiters
+        )
         self._indexes = [STREAMS_INDEX, PENDING_INDEX]
         self._emptyings: list[Emptying] = []
         self._retry_queue = RetryQueue(resume=self._resume)

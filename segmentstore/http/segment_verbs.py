@@ -264,7 +264,7 @@ class SegmentVerbs:
     async def _create(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._json_body(request, allowed=("attributes",))
         updates = updates_of_json(asked.get("attributes"))
-        async with self._directory.locks.hold(name):
+        async with self._directory.locks.held(name):
             properties = await self._segments.create(name, updates)
         return json_response(201, properties_as_json(properties))
 

@@ -140,7 +140,7 @@ class StreamCreate:
             self._bodies.read(request, self._settings.append_bytes_max) as body,
             # Before the lock: to find the source may take the source's lock.
             self._forks.open_source(asked.fork) as source,
-            self._directory.locks.hold(name),
+            self._directory.locks.held(name),
         ):
             # A create is several steps. It runs to its end also if its client leaves, so that the count of the
             # source's forks says what there is.

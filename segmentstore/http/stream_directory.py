@@ -47,7 +47,7 @@ from segmentstore.http.stream_attributes import (
 )
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import ClockWatch, WallClock
-from segmentstore.runtime.keyed_locks import NameLocks
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class StreamDirectory:
         self.pins = pins
         self.expiry = expiry
         self.forks = forks
-        self.locks = NameLocks()
+        self.locks = KeyedLocks[str]()
         self.expired_count = 0
 
     @asynccontextmanager
@@ -128,7 +128,7 @@ class StreamDirectory:
 
     async def expire(self, name: str) -> None:
         """Remove the stream if it is (still) over."""
-        async with self.locks.hold(name):
+        async with self.locks.held(name):
             await self._remove_if_over(name)
 
     async def access(
@@ -155,7 +155,7 @@ class StreamDirectory:
 
     async def delete(self, name: str) -> None:
         """The verb. Raises Refusal: 404, 410."""
-        async with self.locks.hold(name):
+        async with self.locks.held(name):
             async with self.open_locked(name) as stream:
                 if stream is None:
                     await self.remove_half_created(name)
@@ -165,13 +165,13 @@ class StreamDirectory:
 
     async def delete_segment(self, name: str) -> None:
         """The segment of that name, whatever it is as a stream. Raises SegmentNotFoundError."""
-        async with self.locks.hold(name):
+        async with self.locks.held(name):
             properties = await self.segments.info(name)
             await self._remove(properties, configuration_of(properties.core_attributes))
 
     async def merge_segment(self, target: str, source: str) -> int:
         """As SegmentApi.merge(); the source is gone as if it had been deleted. Its length in the target."""
-        async with self.locks.hold(source):
+        async with self.locks.held(source):
             properties = await self.segments.info(source)
             configuration = configuration_of(properties.core_attributes)
             merge = partial(self.segments.merge, target, source)
@@ -436,7 +436,7 @@ class ForkRegistry:
 
     def __init__(self, *, segments: SegmentApi) -> None:
         self._segments = segments
-        self._locks = NameLocks()
+        self._locks = KeyedLocks[str]()
 
     async def is_deleted(self, name: str) -> bool:
         """Whether the stream was deleted and its name is still taken by its forks."""
@@ -449,7 +449,7 @@ class ForkRegistry:
         Counted only while the source exists: what removes it then sees the count, and keeps the name taken. A fork of
         a name that was free already could have a successor of that name for its own fork, and neither ever goes.
         """
-        async with self._locks.hold(source):
+        async with self._locks.held(source):
             if (await self._segments.info(source)).segment_id != source_id:
                 raise SegmentNotFoundError(source)
             with suppress(SegmentExistsError):
@@ -460,7 +460,7 @@ class ForkRegistry:
         """A fork is gone: its source's name, and its source's source's, may become free."""
         while origin is not None:
             source = origin.source
-            async with self._locks.hold(source):
+            async with self._locks.held(source):
                 origin = await self._count_down(source)
 
     async def remove_source(
@@ -470,7 +470,7 @@ class ForkRegistry:
 
         What `take` gave.
         """
-        async with self._locks.hold(name):
+        async with self._locks.held(name):
             has_forks = await self._attributes(name) is not None
             if has_forks:
                 updates = [AttributeUpdate(DELETED_KEY, 1)]

@@ -61,7 +61,7 @@ from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.cancellation import ChangeTasks
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import FileSystem
-from segmentstore.runtime.keyed_locks import NameLocks
+from segmentstore.runtime.keyed_locks import KeyedLocks
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import BlobRow
 from tier2.volumes.mutations import check_key, draft_of
@@ -292,7 +292,7 @@ class MultipartUploads:
         self._leftover: dict[str, Upload] = {}
         """Those that are over and whose files could not be removed yet."""
         self._in_memory = asyncio.Semaphore(_JOINED_IN_MEMORY_MAX)
-        self._part_locks = NameLocks()
+        self._part_locks = KeyedLocks[str]()
         self._changes = ChangeTasks()
 
     async def start(self) -> None:
@@ -356,7 +356,7 @@ class MultipartUploads:
         md5: str | None,
         checksum: tuple[str, str] | None,
     ) -> Part:
-        async with self._part_locks.hold(f"{upload.upload_id} {number}"):
+        async with self._part_locks.held(f"{upload.upload_id} {number}"):
             if upload.upload_id not in self._uploads:
                 raise _upload_not_found(upload.upload_id)
             former = upload.parts.get(number)

@@ -34,8 +34,8 @@ from segmentstore.controller.errors import (
     IndexNotEmptyError,
     MetadataConflictError,
     RetryLaterError,
+    too_many_waiters,
 )
-from segmentstore.controller.keyed_locks import KeyedLocks
 from segmentstore.controller.metadata.batch import (
     Batch,
     RecordChange,
@@ -53,6 +53,7 @@ from segmentstore.controller.metadata.name_index import (
 )
 from segmentstore.controller.metadata.ownership_proof import OwnershipProof, note_read, note_written
 from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class MetadataTable:
     def __init__(self, *, tables: TableApi, name: str) -> None:
         self._tables = tables
         self._name = name
-        self._index_locks = KeyedLocks(waiters_max=INDEX_WAITERS_MAX)
+        self._index_locks = KeyedLocks[str](waiters_max=INDEX_WAITERS_MAX, refusal=too_many_waiters)
         self._abandoned: dict[Future[Sequence[int]], None] = {}
         """Batches on their way into the log whose callers have left."""
         self.proof = OwnershipProof(tables=tables, name=name)

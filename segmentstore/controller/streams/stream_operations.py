@@ -20,8 +20,7 @@ from typing import Final
 
 from segmentstore.codec.controller_records.stream_records import StreamState
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
-from segmentstore.controller.errors import ScopeNotFoundError
-from segmentstore.controller.keyed_locks import KeyedLocks
+from segmentstore.controller.errors import ScopeNotFoundError, too_many_waiters
 from segmentstore.controller.metadata.metadata_store import (
     PENDING_INDEX,
     MetadataStore,
@@ -29,6 +28,7 @@ from segmentstore.controller.metadata.metadata_store import (
 from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.runtime.backoff import Backoff
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ class StreamOperations:
     def __init__(self, *, metadata: MetadataStore, settings: StreamSettings) -> None:
         self._metadata = metadata
         self._settings = settings
-        self._locks = KeyedLocks(waiters_max=settings.waiters_per_stream_max)
+        self._locks = KeyedLocks[str](
+            waiters_max=settings.waiters_per_stream_max, refusal=too_many_waiters
+        )
         self._resumptions: dict[StreamState, Resumption] = {}
         self._unfinished: dict[tuple[str, str], None] = {}
         """In the order in which they were interrupted."""

@@ -5,12 +5,15 @@ from contextlib import suppress
 
 import pytest
 
-from segmentstore.controller.errors import RetryLaterError
-from segmentstore.controller.keyed_locks import KeyedLocks
+from segmentstore.runtime.keyed_locks import KeyedLocks
+
+
+class _RefusedError(Exception):
+    pass
 
 
 async def test_holders_of_one_name_follow_one_another_in_order() -> None:
-    locks = KeyedLocks(waiters_max=10)
+    locks = KeyedLocks[str](waiters_max=10, refusal=_RefusedError)
     order: list[int] = []
     inside = 0
 
@@ -30,14 +33,14 @@ async def test_holders_of_one_name_follow_one_another_in_order() -> None:
 
 
 async def test_other_names_do_not_wait() -> None:
-    locks = KeyedLocks(waiters_max=0)
+    locks = KeyedLocks[str](waiters_max=0, refusal=_RefusedError)
     async with locks.held("a"), locks.held("b"):
         assert locks.is_held("a")
         assert locks.is_held("b")
 
 
 async def test_too_many_waiters_are_sent_away() -> None:
-    locks = KeyedLocks(waiters_max=1)
+    locks = KeyedLocks[str](waiters_max=1, refusal=_RefusedError)
 
     async def hold() -> None:
         async with locks.held("a"):
@@ -46,7 +49,7 @@ async def test_too_many_waiters_are_sent_away() -> None:
     async with locks.held("a"):
         waiting = asyncio.ensure_future(hold())
         await asyncio.sleep(0)
-        with pytest.raises(RetryLaterError):
+        with pytest.raises(_RefusedError, match="a"):
             async with locks.held("a"):
                 raise AssertionError("the lock was given")
     await waiting
@@ -54,7 +57,7 @@ async def test_too_many_waiters_are_sent_away() -> None:
 
 
 async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
-    locks = KeyedLocks(waiters_max=1)
+    locks = KeyedLocks[str](waiters_max=1, refusal=_RefusedError)
 
     async def hold() -> None:
         async with locks.held("a"):
@@ -68,3 +71,20 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
             await waiting
         locks.check()
     assert not locks.is_held("a")
+
+
+async def test_without_a_bound_every_caller_may_wait() -> None:
+    locks = KeyedLocks[int]()
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with locks.held(7):
+            order.append(number)
+
+    async with locks.held(7):
+        waiting = [asyncio.ensure_future(work(number)) for number in range(200)]
+        await asyncio.sleep(0)
+        assert len(locks) == 1
+    await asyncio.gather(*waiting)
+    assert order == list(range(200))
+    assert len(locks) == 0
