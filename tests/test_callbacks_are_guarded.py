@@ -43,7 +43,6 @@ LOOKED_AT = {
     "containers/tables/table_handle.py:appended": "what it raises is its caller's answer",
     "containers/writer/storage_writer.py:self._time_is_up": "sets a future",
     "segmentstore/cli/pipes.py:announce": "sets a future",
-    "segmentstore/client/owned_tasks.py:self._ended": "tells the owner of a task's failure",
     "segmentstore/controller/metadata/metadata_table.py:self._abandoned.pop": "takes out of a dictionary",
     "segmentstore/host/standalone.py:give_up": "ends the process",
     "segmentstore/runtime/cancellation.py:wake": "sets a future",

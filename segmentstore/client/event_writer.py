@@ -35,7 +35,6 @@ from segmentstore.client.errors import (
     outcome_unknown,
 )
 from segmentstore.client.event import EVENT_HEADER_BYTES, frame_event
-from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.settings import ClientSettings
@@ -47,6 +46,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
+from segmentstore.runtime.task_set import TaskSet
 
 _REMEMBERED_KEYS_MAX: Final = 10_000
 
@@ -80,7 +80,7 @@ class EventWriter:
         self._calls = calls
         self._settings = calls.settings
         self._window = AppendWindow(calls.settings)
-        self._tasks = OwnedTasks(self._crashed)
+        self._tasks = TaskSet(on_failure=self._crashed)
         self._key_space = KeySpace([SegmentRange(0, 0.0, 1.0)])
         self._appenders: dict[int, SegmentAppender] = {}
         self._positions: dict[str, float] = {}

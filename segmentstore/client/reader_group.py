@@ -30,7 +30,6 @@ from typing import Self
 from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.errors import NotFoundError, ReaderOfflineError
 from segmentstore.client.event import EVENT_HEADER_BYTES, Event
-from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.reader_group_state import GroupState, GroupTable, SegmentKey, StreamState
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream import Stream
@@ -38,6 +37,7 @@ from segmentstore.client.stream_reader import SegmentFetcher, SegmentReader
 from segmentstore.client.stream_segments import StreamCut
 from segmentstore.codec.stream_names import check_user_name, segment_name
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
+from segmentstore.runtime.task_set import TaskSet
 
 
 class StartAt(Enum):
@@ -78,7 +78,7 @@ class GroupReader:
         self._settings = calls.settings
         self._incarnation = calls.random.getrandbits(53)
         self._fetcher = SegmentFetcher(pieces_ahead_max=calls.settings.pieces_ahead_max)
-        self._tasks = OwnedTasks(self._fetcher.fail)
+        self._tasks = TaskSet(on_failure=self._fetcher.fail)
         self._state_lock = asyncio.Lock()
         self._positions: dict[SegmentKey, int] = {}
         """Acknowledged, of the segments that are read here."""

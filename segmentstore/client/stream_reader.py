@@ -33,7 +33,6 @@ from typing import Self
 from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.errors import ClientError, DeadlineExceededError
 from segmentstore.client.event import EVENT_HEADER_BYTES, Event, EventParser
-from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import ReadingOrder, StreamCut
 from segmentstore.codec.stream_names import segment_name
@@ -43,6 +42,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
+from segmentstore.runtime.task_set import TaskSet
 
 
 class StreamReader:
@@ -266,7 +266,7 @@ class SegmentFetcher:
     def __init__(self, *, pieces_ahead_max: int) -> None:
         self._queue: asyncio.Queue[EventBatch | BaseException] = asyncio.Queue(pieces_ahead_max)
         self._feeds: dict[tuple[str, int], SegmentReader] = {}
-        self._owned: dict[tuple[str, int], OwnedTasks] = {}
+        self._owned: dict[tuple[str, int], TaskSet] = {}
         self._is_closed = False
 
     @property
@@ -280,7 +280,7 @@ class SegmentFetcher:
         key = (source.stream, source.segment_id)
         assert key not in self._feeds, f"segment is read already {key}"
         self._feeds[key] = source
-        tasks = self._owned[key] = OwnedTasks(self.fail)
+        tasks = self._owned[key] = TaskSet(on_failure=self.fail)
         tasks.start(self._pump(source), name=f"read {source.stream}/{source.segment_id}")
 
     async def stop(self, stream: str, segment_id: int) -> None:

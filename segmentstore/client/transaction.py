@@ -45,7 +45,6 @@ from segmentstore.client.errors import (
     TransactionClosedError,
 )
 from segmentstore.client.event_writer import AppendWindow, EventWriter, WriteTarget
-from segmentstore.client.owned_tasks import OwnedTasks
 from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
@@ -53,6 +52,7 @@ from segmentstore.codec.controller_api import staged_commits_pb2 as messages
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.backoff import Backoff
+from segmentstore.runtime.task_set import TaskSet
 
 _TRANSACTION_ID_BYTES = 16
 _COMMIT_POLL_SECONDS_FIRST = 0.004
@@ -79,7 +79,7 @@ class Transaction:
         self._is_resumed = resumed is not None
         self._is_ended = False
         self._failure: SegmentStoreError | None = None
-        self._tasks = OwnedTasks(self._lease_failed)
+        self._tasks = TaskSet(on_failure=self._lease_failed)
         self._writer = EventWriter(
             target=WriteTarget(
                 name=str(stream),
@@ -360,7 +360,7 @@ class Stage:
         """The segments of the stage and their parts of the key space, in ascending order."""
         self._calls = calls
         self._window = AppendWindow(calls.settings)
-        self._tasks = OwnedTasks(self._crashed)
+        self._tasks = TaskSet(on_failure=self._crashed)
         self._appenders = {
             each.segment_id: SegmentAppender(
                 segment=transaction_segment(

@@ -1,9 +1,9 @@
 """What the HTTP room does without being asked: look at the clocks, release idle pins, expire streams.
 
-One task, owned by the application: it starts with it and is cancelled and awaited when the application ends. Each tick
-does a bounded amount of work; a sweep over all streams is spread over as many ticks as it needs.
+One task, from start() to close(). Each tick does a bounded amount of work; a sweep over all streams is spread over as
+many ticks as it needs.
 
-Nothing but the end of the application ends it: a fault in one step, or at one stream, is told and tried again.
+Nothing but close() ends it: a fault in one step, or at one stream, is told and tried again.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_directory import StreamDirectory, StreamHandleCache
 from segmentstore.http.stream_read import Waiters
 from segmentstore.runtime.clock import ClockWatch
+from segmentstore.runtime.task_set import TaskSet
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ _KEEPS_STREAMS_THAT_ARE_OVER = "streams that are over are not removed"
 
 
 class Maintenance:
-    """Ticks until cancelled."""
+    """start(), then close()."""
 
     def __init__(
         self,
@@ -38,6 +39,8 @@ class Maintenance:
         self._pins = pins
         self._waiters = waiters
         self._settings = settings
+        self._tasks = TaskSet(on_failure=self._ticks_failed)
+        self._is_closed = False
         self._sweep_due = 0.0
         self._sweep_position = ""
         self._faults: dict[str, str] = {}
@@ -50,10 +53,25 @@ class Maintenance:
         """What does not work now, in a sentence; "" if all is well."""
         return "; ".join(self._faults.values())
 
-    async def run(self) -> None:
-        """Until cancelled. A step that fails unexpectedly is tried again; meanwhile `/health` says so."""
+    def start(self) -> None:
+        """Begin the ticks."""
+        now = asyncio.get_running_loop().time()
+        self._sweep_due = now + self._settings.sweep_interval_seconds
+        self._tasks.start(self._run_ticks(), name="http upkeep")
+
+    async def close(self) -> None:
+        """After the last request: let go of every segment. Idempotent."""
+        self._is_closed = True
+        await self._tasks.close()
+        await self._pins.close()
+
+    def stop_waiting(self) -> None:
+        """Ends long polls and event streams, so that the server can close."""
+        self._waiters.stop()
+
+    async def _run_ticks(self) -> None:
+        """A step that fails unexpectedly is tried again; meanwhile `/health` says so."""
         loop = asyncio.get_running_loop()
-        self._sweep_due = loop.time() + self._settings.sweep_interval_seconds
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             self._clock_watch.look()
@@ -94,10 +112,8 @@ class Maintenance:
             logger.error("upkeep failed", exc_info=error)
         self._faults[consequence] = fault
 
-    def stop_waiting(self) -> None:
-        """Ends long polls and event streams, so that the server can close."""
-        self._waiters.stop()
-
-    async def close(self) -> None:
-        """After the last request: let go of every segment."""
-        await self._pins.close()
+    def _ticks_failed(self, error: BaseException) -> None:
+        """Without ticks streams that are over would stay: they begin again."""
+        logger.error("upkeep failed", exc_info=error)
+        if not self._is_closed:
+            self._tasks.start(self._run_ticks(), name="http upkeep")

@@ -16,10 +16,8 @@ build_application() makes one handler over a SegmentApi, and what has to run bes
   and then drops what is left. Commits that were submitted go on in the containers.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -64,13 +62,10 @@ class HttpApplication:
     def __init__(self, *, router: Router, maintenance: Maintenance) -> None:
         self._router = router
         self._maintenance = maintenance
-        self._maintenance_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin the ticks."""
-        assert self._maintenance_task is None, "the application is started already"
-        loop = asyncio.get_running_loop()
-        self._maintenance_task = loop.create_task(self._maintenance.run(), name="http upkeep")
+        self._maintenance.start()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Never raises but CancelledError: whatever goes wrong has an answer."""
@@ -82,12 +77,6 @@ class HttpApplication:
 
     async def close(self) -> None:
         """After the last request. Idempotent."""
-        task, self._maintenance_task = self._maintenance_task, None
-        if task is None:
-            return
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
         await self._maintenance.close()
 
 

@@ -1,7 +1,11 @@
-"""Background tasks of one owner, such as the requests of a connection that have to wait for something.
+"""The background tasks of one owner: started by it, ended with it, never lost.
 
-Every task is owned here: it ends by itself, or is cancelled when its owner goes. Cancelling one never undoes what
-it submitted: the container owns that. A callback of the owner, made by guarded(), fails as a task does.
+Invariants:
+
+- What a task lets through is a bug or a failure that its owner must hear of at once: it is given to `on_failure`, in
+  the loop's next turn, and never merely logged. So is what a callback of the owner raises, made by guarded().
+- Cancelling a task never undoes what it submitted: the container owns that.
+- close() returns only when every task has ended, and none is started after it has begun.
 """
 
 import asyncio
@@ -15,23 +19,32 @@ _Arguments = ParamSpec("_Arguments")
 
 
 class TaskSet:
-    """start() any number; the owner looks at len() and stops taking requests in time."""
+    """start() any number, then close(). An owner that limits them looks at len().
+
+    Not a TaskGroup: its owner lives across calls, and a failure must neither wrap nor cancel what its user does.
+    """
 
     def __init__(
-        self, *, on_end: Callable[[], None], on_failure: Callable[[BaseException], None]
+        self,
+        *,
+        on_failure: Callable[[BaseException], None],
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._on_end = on_end
+        """`on_end` is called after each end of a task, however it came."""
         self._on_failure = on_failure
+        self._on_end = on_end
         self._task_ended = self.guarded(self._ended)
         # A dict, for its order: tasks are cancelled in the order in which they came.
         self._tasks: dict[Task[None], None] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[None, None, None]) -> None:
-        task = self._loop.create_task(work)
+    def start(self, work: Coroutine[None, None, None], *, name: str | None = None) -> None:
+        """Run the work until it ends or is cancelled."""
+        assert not self._is_closed, f"a task is started after the end of its owner name={name}"
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._task_ended)
 
@@ -48,10 +61,17 @@ class TaskSet:
         """Returns when none is left. Cancel them first."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def close(self) -> None:
+        """Cancel what runs and wait for its end. Idempotent."""
+        self._is_closed = True
+        self.cancel()
+        await self.join()
+
     def _ended(self, task: "Task[None]") -> None:
         del self._tasks[task]
         if not task.cancelled():
             error = task.exception()
             if error is not None:
                 self._on_failure(error)
-        self._on_end()
+        if self._on_end is not None:
+            self._on_end()

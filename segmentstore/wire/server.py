@@ -6,13 +6,13 @@ and go, their appends go on in the containers, and every segment is let go of.
 
 import asyncio
 import logging
-from asyncio import Server, Task
-from contextlib import suppress
+from asyncio import Server
 from random import Random
 
 from segmentstore.contracts.segments import Segment, SegmentApi
 from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.handle_cache import HandleCache
+from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.connection import ConnectionServices, WireConnection
 from segmentstore.wire.requests import TokenVerifier
 from segmentstore.wire.segment_commands import (
@@ -84,7 +84,7 @@ class WireServer:
         self._connections: dict[WireConnection, None] = {}
         self._all_closed = asyncio.Event()
         self._server: Server | None = None
-        self._ticks: Task[None] | None = None
+        self._tasks = TaskSet(on_failure=self._ticks_failed)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -96,11 +96,10 @@ class WireServer:
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 lets the system choose. Raises OSError if the port is taken."""
         assert self._server is None, "the server is started already"
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        self._server = await asyncio.get_running_loop().create_server(
             lambda: WireConnection(services=self._services), host, port, backlog=1024
         )
-        self._ticks = loop.create_task(self._run_ticks())
+        self._tasks.start(self._run_ticks(), name="wire ticks")
 
     async def close(self) -> None:
         """Idempotent. Takes at most `drain_seconds`, for clients that do not take their last replies."""
@@ -120,7 +119,7 @@ class WireServer:
             await self._wait_until_all_closed()
         for connection in connections:
             await connection.join()
-        await self._end_ticks()
+        await self._tasks.close()
         await self._segment_handles.close()
         await self._table_handles.close()
 
@@ -195,9 +194,8 @@ class WireServer:
             # Its tick, which would end it if its client takes nothing, does not work.
             connection.abort()
 
-    async def _end_ticks(self) -> None:
-        task, self._ticks = self._ticks, None
-        assert task is not None, "started without ticks"
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    def _ticks_failed(self, error: BaseException) -> None:
+        """Without ticks long polls would not end, and idle handles would stay: they begin again."""
+        _LOGGER.error("the ticks failed", exc_info=error)
+        if self._server is not None:
+            self._tasks.start(self._run_ticks(), name="wire ticks")
