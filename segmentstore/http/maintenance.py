@@ -1,4 +1,4 @@
-"""What the HTTP room does without being asked: look at the clocks, release idle pins, expire streams.
+"""What the HTTP room does without being asked: look at the clocks, let go of idle segments, expire streams.
 
 One task, from start() to close(). Each tick does a bounded amount of work; a sweep over all streams is spread over as
 many ticks as it needs.
@@ -11,9 +11,10 @@ import logging
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.stream_directory import StreamDirectory, StreamHandleCache
+from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
 from segmentstore.http.stream_read import Waiters
 from segmentstore.runtime.clock import ClockWatch
+from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
 
 logger = logging.getLogger(__name__)
@@ -30,13 +31,13 @@ class Maintenance:
         *,
         clock_watch: ClockWatch,
         directory: StreamDirectory,
-        pins: StreamHandleCache,
+        handles: HandleCache[StreamHandle],
         waiters: Waiters,
         settings: HttpSettings,
     ) -> None:
         self._clock_watch = clock_watch
         self._directory = directory
-        self._pins = pins
+        self._handles = handles
         self._waiters = waiters
         self._settings = settings
         self._tasks = TaskSet(on_failure=self._ticks_failed)
@@ -63,7 +64,7 @@ class Maintenance:
         """After the last request: let go of every segment. Idempotent."""
         self._is_closed = True
         await self._tasks.close()
-        await self._pins.close()
+        await self._handles.close()
 
     def stop_waiting(self) -> None:
         """Ends long polls and event streams, so that the server can close."""
@@ -76,7 +77,7 @@ class Maintenance:
             await asyncio.sleep(self._settings.tick_seconds)
             self._clock_watch.look()
             try:
-                await self._pins.release_idle(loop.time())
+                await self._handles.release_idle(loop.time())
             except Exception as error:  # noqa: BLE001  # told, and tried again
                 self._fail(_KEEPS_IDLE_SEGMENTS, error)
             else:

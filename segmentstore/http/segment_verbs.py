@@ -88,7 +88,7 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
-from segmentstore.http.stream_directory import StreamDirectory, StreamHandleCache
+from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_ranges import gather
 
 UPDATES_MAX = 1_000
@@ -189,7 +189,7 @@ class SegmentVerbs:
     ) -> None:
         self._segments = segments
         self._directory = directory
-        self._pins: StreamHandleCache = directory.pins
+        self._handles = directory.handles
         self._bodies = bodies
         self._streaming = streaming
         self._health = health
@@ -277,24 +277,25 @@ class SegmentVerbs:
         async with self._bodies.read(request, self._settings.append_bytes_max) as body:
             if not body and not updates and not seal:
                 raise bad_request("nothing to append: no body, no attribute updates, no seal")
-            pin = self._pins.lease_nowait(name) or await self._pins.lease(name)
+            pinned = self._handles.acquire_nowait(name) or await self._handles.acquire(name)
+            stream = pinned.handle
             try:
-                if pin.configuration.may_expire:
-                    await self._directory.access(pin.segment.info(), pin.configuration)
-                if body and pin.configuration.is_json:
+                if stream.configuration.may_expire:
+                    await self._directory.access(stream.segment.info(), stream.configuration)
+                if body and stream.configuration.is_json:
                     raise conflict(
                         "segment is a JSON stream; append to it at /v1/stream, which keeps messages whole"
                     )
                 length = await asyncio.shield(
-                    pin.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
+                    stream.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
                 )
-                if pin.configuration.may_expire:
-                    self._directory.expiry.touch(pin.segment.info(), pin.configuration)
+                if stream.configuration.may_expire:
+                    self._directory.expiry.touch(stream.segment.info(), stream.configuration)
             except SegmentStoreError:
-                await self._pins.forget(name, pin)
+                self._handles.discard(pinned)
                 raise
             finally:
-                self._pins.release(pin, asyncio.get_running_loop().time())
+                self._handles.release(pinned)
         return json_response(200, {"length": length, "offset": length - len(body)})
 
     async def _truncate(self, request: web.BaseRequest, name: str) -> web.Response:

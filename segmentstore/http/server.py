@@ -19,6 +19,7 @@ build_application() makes one handler over a SegmentApi, and what has to run bes
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from aiohttp import web
@@ -42,7 +43,8 @@ from segmentstore.http.stream_directory import (
     ForkRegistry,
     StreamDirectory,
     StreamExpiry,
-    StreamHandleCache,
+    StreamHandle,
+    open_stream_handle,
 )
 from segmentstore.http.stream_read import StreamEvents, StreamRead, Waiters
 from segmentstore.http.tier2_verbs import (
@@ -54,6 +56,7 @@ from segmentstore.http.tier2_verbs import (
     no_swap_owner,
 )
 from segmentstore.runtime.clock import ClockWatch, WallClock
+from segmentstore.runtime.handle_cache import HandleCache
 
 
 class HttpApplication:
@@ -152,7 +155,7 @@ class SharedParts:
     segments: SegmentApi
     settings: HttpSettings
     clock_watch: ClockWatch
-    pins: StreamHandleCache
+    handles: HandleCache[StreamHandle]
     directory: StreamDirectory
     waiters: Waiters
     bodies: BodyReader
@@ -167,7 +170,7 @@ class SharedParts:
             "body_in_flight_bytes": self.bodies.budget.bytes_held,
             "waiting_readers": len(self.waiters),
             "event_stream_connections": self.waiters.connections,
-            "pinned_segments": len(self.pins),
+            "pinned_segments": len(self.handles),
             "expired_streams_total": self.directory.expired_count,
             "clocks_trusted": 0 if self.clock_watch.complaint() else 1,
         }
@@ -199,7 +202,7 @@ def build_application(
     maintenance = Maintenance(
         clock_watch=shared.clock_watch,
         directory=shared.directory,
-        pins=shared.pins,
+        handles=shared.handles,
         waiters=shared.waiters,
         settings=settings,
     )
@@ -245,9 +248,9 @@ def _shared_parts(
     expiry = StreamExpiry(
         clock_watch=clock_watch, wall_clock=wall_clock, streams_max=settings.expiring_streams_max
     )
-    pins = StreamHandleCache(
-        segments=segments,
-        count_max=settings.pinned_segments_max,
+    handles = HandleCache(
+        open_handle=partial(open_stream_handle, segments),
+        idle_max=settings.pinned_segments_max,
         idle_seconds=settings.pin_idle_seconds,
     )
     budget = BodyBudget(
@@ -258,9 +261,9 @@ def _shared_parts(
         segments=segments,
         settings=settings,
         clock_watch=clock_watch,
-        pins=pins,
+        handles=handles,
         directory=StreamDirectory(
-            segments=segments, pins=pins, expiry=expiry, forks=ForkRegistry(segments=segments)
+            segments=segments, handles=handles, expiry=expiry, forks=ForkRegistry(segments=segments)
         ),
         waiters=Waiters(
             waiters_max=settings.waiters_max,

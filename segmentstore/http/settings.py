@@ -45,11 +45,11 @@ class HttpSettings:
     content_type_bytes_max: int = 255
 
     pinned_segments_max: int = 1_024
-    """Segments whose name stays resolved between two appends."""
+    """Segments that stay open between two appends."""
     pin_idle_seconds: float = 10.0
 
     tick_seconds: float = 1.0
-    """Between two looks at the clocks and at idle pins."""
+    """Between two looks at the clocks and at idle segments."""
     sweep_interval_seconds: float = 30.0
     """Between two passes over all streams that look for expired ones nobody asks for."""
     sweep_page_segments: int = 500

@@ -85,6 +85,7 @@ from segmentstore.http.stream_attributes import (
 from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
 from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.handle_cache import PinnedHandle
 
 _APPEND_ATTEMPTS_MAX = 8
 NUMBER_MAX = (1 << 53) - 1
@@ -152,32 +153,36 @@ class StreamAppend:
         executor: Executor | None,
     ) -> None:
         self._directory = directory
-        self._pins = directory.pins
+        self._handles = directory.handles
         self._bodies = bodies
         self._settings = settings
         self._executor = executor
         self._date = HttpDate(wall_clock)
 
     async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
-        pin = self._pins.lease_nowait(name)
-        if pin is not None:
+        pinned = self._handles.acquire_nowait(name)
+        if pinned is not None:
             try:
-                if is_plain(request.headers, pin):
+                if is_plain(request.headers, pinned.handle):
                     body = self._bodies.read_nowait(request, self._settings.append_bytes_max)
                     if body:
-                        return await self._append_plain(request, name, pin, body)
+                        return await self._append_plain(request, name, pinned, body)
             finally:
-                self._pins.release(pin, asyncio.get_running_loop().time())
+                self._handles.release(pinned)
         return await self._judge_and_append(request, name)
 
     async def _append_plain(
-        self, request: web.BaseRequest, name: str, pin: StreamHandle, body: bytes
+        self,
+        request: web.BaseRequest,
+        name: str,
+        pinned: PinnedHandle[StreamHandle],
+        body: bytes,
     ) -> web.StreamResponse:
-        segment = pin.segment
+        segment = pinned.handle.segment
         try:
             length = await await_shielded(segment.append(body))
         except SegmentStoreError as error:
-            await self._pins.forget(name, pin)
+            self._handles.discard(pinned)
             if not isinstance(error, SegmentNotFoundError | SegmentSealedError):
                 raise
             # Nothing was appended. What the answer is, or whether there is a new segment, takes the whole judgement.
@@ -235,43 +240,43 @@ class StreamAppend:
         asked.body = asked.payload = body
         loop = asyncio.get_running_loop()
         for _ in range(_APPEND_ATTEMPTS_MAX):
-            pin = self._pins.lease_nowait(name)
-            if pin is None:
-                pin = await self._open(name)
+            pinned = self._handles.acquire_nowait(name)
+            if pinned is None:
+                pinned = await self._open(name)
             try:
-                answer = await self._attempt(name, pin, asked, loop)
+                answer = await self._attempt(name, pinned.handle, asked, loop)
             except SegmentStoreError as error:
-                # The pin may be the reason (its container stopped, its segment was recreated).
-                await self._pins.forget(name, pin)
+                # The handle may be the reason (its container stopped, its segment was recreated).
+                self._handles.discard(pinned)
                 if not isinstance(error, SegmentNotFoundError):
                     raise
                 answer = None
             finally:
-                self._pins.release(pin, loop.time())
+                self._handles.release(pinned)
             if answer is not None:
                 return answer
         raise busy("the stream changes too fast to be judged", self._settings.retry_after_seconds)
 
-    async def _open(self, name: str) -> StreamHandle:
+    async def _open(self, name: str) -> PinnedHandle[StreamHandle]:
         async with self._directory.open(name):
-            return await self._pins.lease(name)
+            return await self._handles.acquire(name)
 
     async def _attempt(
-        self, name: str, pin: StreamHandle, asked: AppendRequest, loop: AbstractEventLoop
+        self, name: str, stream: StreamHandle, asked: AppendRequest, loop: AbstractEventLoop
     ) -> web.Response | None:
         """An answer, or None if the world changed under the judgement and it must be made again."""
-        configuration = pin.configuration
+        configuration = stream.configuration
         if configuration.may_expire:
-            await self._directory.access(pin.segment.info(), configuration)
+            await self._directory.access(stream.segment.info(), configuration)
         mismatch = False
         if asked.body:
-            if asked.content_type != pin.content_type_accepted:
+            if asked.content_type != stream.content_type_accepted:
                 mismatch = media_type_of(asked.content_type or "") != configuration.media_type
                 if not mismatch:
-                    pin.content_type_accepted = asked.content_type or ""
+                    stream.content_type_accepted = asked.content_type or ""
             if configuration.is_json and not mismatch and asked.payload is asked.body:
                 await self._split_json(asked, loop)
-        segment = pin.segment
+        segment = stream.segment
         judgement = ACCEPTED
         if mismatch or asked.invalid_body or asked.claim or asked.sequence is not None:
             await self._load(segment, asked)
@@ -394,11 +399,11 @@ class StreamAppend:
         return web.Response(status=status, headers=headers)
 
 
-def is_plain(headers: Mapping[str, str], pin: StreamHandle) -> bool:
+def is_plain(headers: Mapping[str, str], stream: StreamHandle) -> bool:
     """Whether a request with a body asks for nothing but to append it as it is."""
     return (
-        pin.takes_plain_bytes
-        and headers.get(header_names.CONTENT_TYPE) == pin.content_type_accepted
+        stream.takes_plain_bytes
+        and headers.get(header_names.CONTENT_TYPE) == stream.content_type_accepted
         and header_names.STREAM_CLOSED not in headers
         and header_names.STREAM_SEQ not in headers
         and header_names.PRODUCER_ID not in headers

@@ -1,6 +1,6 @@
 """Which streams exist, for all verbs: a segment that is neither expired, nor half created, nor deleted.
 
-StreamDirectory finds, expires and deletes streams. It keeps the open segments of hot streams (StreamHandleCache), the
+StreamDirectory finds, expires and deletes streams. It keeps the open segments of hot streams (a HandleCache), the
 last accesses by which streams expire (StreamExpiry), and the names that forks keep taken (ForkRegistry).
 
 - A stream that is over is removed by what notices it first: a request for it, or the sweep.
@@ -14,9 +14,9 @@ last accesses by which streams expire (StreamExpiry), and the names that forks k
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, NoReturn, TypeVar
@@ -47,6 +47,7 @@ from segmentstore.http.stream_attributes import (
 )
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import ClockWatch, WallClock
+from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.keyed_locks import KeyedLocks
 
 logger = logging.getLogger(__name__)
@@ -73,12 +74,12 @@ class StreamDirectory:
         self,
         *,
         segments: SegmentApi,
-        pins: "StreamHandleCache",
+        handles: "HandleCache[StreamHandle]",
         expiry: "StreamExpiry",
         forks: "ForkRegistry",
     ) -> None:
         self.segments = segments
-        self.pins = pins
+        self.handles = handles
         self.expiry = expiry
         self.forks = forks
         self.locks = KeyedLocks[str]()
@@ -205,7 +206,7 @@ class StreamDirectory:
 
         Callers let it run to its end, whoever leaves meanwhile.
         """
-        await self.pins.forget(properties.name)
+        await self.handles.discard_name(properties.name)
         taken = await self.forks.remove_source(properties.name, configuration.fork_origin, take)
         self.expiry.forget(properties)
         return taken
@@ -234,122 +235,22 @@ class StreamDirectory:
 class StreamHandle:
     """One open segment, with what a stream's appends need to know of it."""
 
-    __slots__ = (
-        "configuration",
-        "content_type_accepted",
-        "forgotten",
-        "last_used",
-        "opened",
-        "segment",
-        "takes_plain_bytes",
-        "users",
-    )
+    __slots__ = ("configuration", "content_type_accepted", "segment", "takes_plain_bytes")
 
-    def __init__(self, segment: Segment, opened: AbstractAsyncContextManager[Segment]) -> None:
+    def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.opened = opened
         self.configuration: StreamConfiguration = configuration_of(segment.info().core_attributes)
         self.takes_plain_bytes = not (self.configuration.may_expire or self.configuration.is_json)
         """Whether a body of the right type is stored as it comes, and nothing else happens."""
         self.content_type_accepted = self.configuration.content_type
         """The last Content-Type header that matched: clients repeat themselves."""
-        self.users = 0
-        self.last_used = 0.0
-        self.forgotten = False
 
 
-class StreamHandleCache:
-    """Segments that stay resolved between two appends.
-
-    Use: pin = lease_nowait(name) or await lease(name); ...; release(pin).
-
-    Opening a segment resolves its name, activates it and pins it, which costs more than the append itself. A hot
-    stream therefore keeps its open segment here, least recently used first out.
-
-    - At most `count_max` idle pins are kept; a pin idle for `idle_seconds` is released, so nothing stays pinned for
-      ever.
-    - A pin that was forgotten (its segment was deleted, or its container stopped) is never handed out again.
-    - A pin is released only when nobody uses it.
-    """
-
-    def __init__(self, *, segments: SegmentApi, count_max: int, idle_seconds: float) -> None:
-        self._segments = segments
-        self._count_max = count_max
-        self._idle_seconds = idle_seconds
-        self._pins: OrderedDict[str, StreamHandle] = OrderedDict()
-        self._retired: deque[StreamHandle] = deque()
-
-    def __len__(self) -> int:
-        return len(self._pins)
-
-    def lease_nowait(self, name: str) -> StreamHandle | None:
-        """The kept pin of that name, None if there is none."""
-        pin = self._pins.get(name)
-        if pin is not None:
-            pin.users += 1
-            self._pins.move_to_end(name)
-        return pin
-
-    async def lease(self, name: str) -> StreamHandle:
-        """Raises what open_segment raises."""
-        await self._close_retired()
-        opened = self._segments.open_segment(name)
-        segment = await opened.__aenter__()
-        pin = StreamHandle(segment, opened)
-        pin.users = 1
-        if name in self._pins:
-            # Somebody else opened it meanwhile; one of the two serves the next request.
-            pin.forgotten = True
-            return pin
-        self._pins[name] = pin
-        while len(self._pins) > self._count_max:
-            self._retire(next(iter(self._pins)))
-        return pin
-
-    def release(self, pin: StreamHandle, now: float) -> None:
-        """The other end of a lease; `now` is the loop's time."""
-        assert pin.users > 0, f"released more often than leased name={pin.segment.name!r}"
-        pin.users -= 1
-        pin.last_used = now
-        if pin.forgotten and pin.users == 0:
-            self._retired.append(pin)
-
-    async def forget(self, name: str, pin: StreamHandle | None = None) -> None:
-        """Hand it out no more: for a pin that met the end of its segment, or before a delete."""
-        if name in self._pins and pin in (None, self._pins[name]):
-            self._retire(name)
-        await self._close_retired()
-
-    async def release_idle(self, now: float) -> None:
-        """Called by the tick. O(n): pins are in the order of their leases, and one in use must not hide idle ones."""
-        for name, pin in list(self._pins.items()):
-            if not pin.users and now - pin.last_used >= self._idle_seconds:
-                self._retire(name)
-        await self._close_retired()
-
-    async def close(self) -> None:
-        """Release every pin that nobody uses, and forget the rest."""
-        while self._pins:
-            self._retire(next(iter(self._pins)))
-        await self._close_retired()
-
-    def check(self) -> None:
-        """Prove the bounds and that no forgotten pin is handed out. O(n)."""
-        assert len(self._pins) <= self._count_max, f"pins={len(self._pins)} max={self._count_max}"
-        for name, pin in self._pins.items():
-            assert not pin.forgotten, f"a forgotten pin is still handed out name={name!r}"
-        for pin in self._retired:
-            assert pin.users == 0, f"retired in use name={pin.segment.name!r} users={pin.users}"
-
-    def _retire(self, name: str) -> None:
-        pin = self._pins.pop(name)
-        pin.forgotten = True
-        if pin.users == 0:
-            self._retired.append(pin)
-
-    async def _close_retired(self) -> None:
-        while self._retired:
-            await self._retired.popleft().opened.__aexit__(None, None, None)
+@asynccontextmanager
+async def open_stream_handle(segments: SegmentApi, name: str) -> AsyncIterator[StreamHandle]:
+    """Raises what open_segment raises."""
+    async with segments.open_segment(name) as segment:
+        yield StreamHandle(segment)
 
 
 class StreamExpiry:

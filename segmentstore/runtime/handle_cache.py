@@ -1,11 +1,11 @@
 """Segments and tables that stay open between two requests.
 
 Opening resolves a name, activates the segment and pins it, which costs more than an append or a read itself. What is
-in use is kept by its users; what nobody uses is kept for a while, the longest idle first out.
+in use is kept by its users; what is idle is kept for a while, the longest idle first out.
 
-- At most `idle_max` handles are kept that nobody uses, none longer than `idle_seconds`: eviction stays possible (H27).
-- A forgotten handle (its segment was deleted, or its container stopped) is never handed out again.
-- A handle is closed only when nobody uses it.
+- At most `idle_max` idle handles are kept, none longer than `idle_seconds`: eviction stays possible.
+- A discarded handle (its segment was deleted, or its container stopped) is never handed out again.
+- A handle is closed only when it is not in use.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Handle = TypeVar("Handle")
 class PinnedHandle(Generic[Handle]):
     """One open handle."""
 
-    __slots__ = ("forgotten", "handle", "idle_since", "name", "opened", "users")
+    __slots__ = ("discarded", "handle", "idle_since", "name", "opened", "users")
 
     def __init__(
         self, name: str, handle: Handle, opened: AbstractAsyncContextManager[Handle]
@@ -30,11 +30,11 @@ class PinnedHandle(Generic[Handle]):
         self.opened = opened
         self.users = 1
         self.idle_since = 0.0
-        self.forgotten = False
+        self.discarded = False
 
 
 class HandleCache(Generic[Handle]):
-    """Use: pin = lease_nowait(name) or await lease(name); ...; release(pin)."""
+    """Use: pinned = acquire_nowait(name) or await acquire(name); ...; release(pinned)."""
 
     def __init__(
         self,
@@ -48,83 +48,92 @@ class HandleCache(Generic[Handle]):
         self._idle_seconds = idle_seconds
         self._handles: dict[str, PinnedHandle[Handle]] = {}
         self._idle: OrderedDict[str, PinnedHandle[Handle]] = OrderedDict()
-        self._retired: deque[PinnedHandle[Handle]] = deque()
+        self._to_close: deque[PinnedHandle[Handle]] = deque()
 
     def __len__(self) -> int:
         return len(self._handles)
 
-    def lease_nowait(self, name: str) -> PinnedHandle[Handle] | None:
+    def acquire_nowait(self, name: str) -> PinnedHandle[Handle] | None:
         """The open handle of that name, None if there is none. O(1)."""
-        pin = self._handles.get(name)
-        if pin is not None:
-            if pin.users == 0:
+        pinned = self._handles.get(name)
+        if pinned is not None:
+            if pinned.users == 0:
                 del self._idle[name]
-            pin.users += 1
-        return pin
+            pinned.users += 1
+        return pinned
 
-    async def lease(self, name: str) -> PinnedHandle[Handle]:
+    async def acquire(self, name: str) -> PinnedHandle[Handle]:
         """Raises what opening raises."""
-        await self._close_retired()
-        pin = self.lease_nowait(name)
-        if pin is not None:
-            return pin
+        await self._close_discarded()
+        pinned = self.acquire_nowait(name)
+        if pinned is not None:
+            return pinned
         opened = self._open_handle(name)
-        pin = PinnedHandle(name, await opened.__aenter__(), opened)
+        pinned = PinnedHandle(name, await opened.__aenter__(), opened)
         if name in self._handles:
-            # Somebody else opened it meanwhile; one of the two serves the next request.
-            pin.forgotten = True
+            # Another caller opened it meanwhile; one of the two serves the next request.
+            pinned.discarded = True
         else:
-            self._handles[name] = pin
-        return pin
+            self._handles[name] = pinned
+        return pinned
 
-    def release(self, pin: PinnedHandle[Handle]) -> None:
-        """The other end of a lease."""
-        assert pin.users > 0, f"released more often than leased name={pin.name!r}"
-        pin.users -= 1
-        if pin.users:
+    def release(self, pinned: PinnedHandle[Handle]) -> None:
+        """The other end of acquire()."""
+        assert pinned.users > 0, f"released more often than acquired name={pinned.name!r}"
+        pinned.users -= 1
+        if pinned.users:
             return
-        if pin.forgotten:
-            self._retired.append(pin)
+        if pinned.discarded:
+            self._to_close.append(pinned)
             return
-        pin.idle_since = asyncio.get_running_loop().time()
-        self._idle[pin.name] = pin
+        pinned.idle_since = asyncio.get_running_loop().time()
+        self._idle[pinned.name] = pinned
         if len(self._idle) > self._idle_max:
-            self.forget(next(iter(self._idle.values())))
+            self.discard(next(iter(self._idle.values())))
 
-    def forget(self, pin: PinnedHandle[Handle]) -> None:
+    def discard(self, pinned: PinnedHandle[Handle]) -> None:
         """Hand it out no more: it met the end of its segment or container."""
-        if pin.forgotten:
+        if pinned.discarded:
             return
-        pin.forgotten = True
-        del self._handles[pin.name]
-        if pin.users == 0:
-            del self._idle[pin.name]
-            self._retired.append(pin)
+        pinned.discarded = True
+        del self._handles[pinned.name]
+        if pinned.users == 0:
+            del self._idle[pinned.name]
+            self._to_close.append(pinned)
+
+    async def discard_name(self, name: str) -> None:
+        """Before what is open by that name is deleted: an idle handle is closed, one in use is handed out no more."""
+        pinned = self._handles.get(name)
+        if pinned is not None:
+            self.discard(pinned)
+        await self._close_discarded()
 
     async def release_idle(self, now: float) -> None:
         """Called by the tick; `now` is the loop's time."""
         while self._idle:
-            pin = next(iter(self._idle.values()))
-            if now - pin.idle_since < self._idle_seconds:
+            pinned = next(iter(self._idle.values()))
+            if now - pinned.idle_since < self._idle_seconds:
                 break
-            self.forget(pin)
-        await self._close_retired()
+            self.discard(pinned)
+        await self._close_discarded()
 
     async def close(self) -> None:
-        """Close what nobody uses, and hand the rest out no more."""
-        for pin in list(self._handles.values()):
-            self.forget(pin)
-        await self._close_retired()
+        """Close what is idle, and hand the rest out no more."""
+        for pinned in list(self._handles.values()):
+            self.discard(pinned)
+        await self._close_discarded()
 
     def check(self) -> None:
-        """Prove the bounds, and that idle is what nobody uses. O(n)."""
+        """Prove the bounds, and that exactly the idle handles have no users. O(n)."""
         assert len(self._idle) <= self._idle_max, f"idle={len(self._idle)} max={self._idle_max}"
-        for name, pin in self._handles.items():
-            assert not pin.forgotten, f"a forgotten pin is still handed out name={name!r}"
-            assert (pin.users == 0) == (name in self._idle), f"idle and in use name={name!r}"
-        for pin in self._retired:
-            assert pin.users == 0, f"retired in use name={pin.name!r} users={pin.users}"
+        for name, pinned in self._handles.items():
+            assert not pinned.discarded, f"a discarded handle is still handed out name={name!r}"
+            assert (pinned.users == 0) == (name in self._idle), f"idle and in use name={name!r}"
+        for pinned in self._to_close:
+            assert pinned.users == 0, (
+                f"to be closed in use name={pinned.name!r} users={pinned.users}"
+            )
 
-    async def _close_retired(self) -> None:
-        while self._retired:
-            await self._retired.popleft().opened.__aexit__(None, None, None)
+    async def _close_discarded(self) -> None:
+        while self._to_close:
+            await self._to_close.popleft().opened.__aexit__(None, None, None)

@@ -130,7 +130,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def _assemble(self) -> None:
         settings, counters = self._settings, self._services.counters
-        pins = self._services.segment_handles
+        handles = self._services.segment_handles
         self._outgoing = SendBuffer(
             transport=self._transport,
             settings=settings,
@@ -141,7 +141,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._tasks = TaskSet(on_end=self._regulate, on_failure=self._task_failed)
         self._run_work = self._tasks.guarded(self._work_later)
         self._appends = ConnectionAppends(
-            pins=pins,
+            handles=handles,
             outgoing=self._outgoing,
             tasks=self._tasks,
             counters=counters,
@@ -151,7 +151,7 @@ class WireConnection(asyncio.BufferedProtocol):
             fail=self.fail,
         )
         self._reads = ConnectionReads(
-            pins=pins,
+            handles=handles,
             outgoing=self._outgoing,
             tasks=self._tasks,
             counters=counters,

@@ -79,7 +79,7 @@ class ConnectionReads:
     def __init__(
         self,
         *,
-        pins: HandleCache[Segment],
+        handles: HandleCache[Segment],
         outgoing: SendBuffer,
         tasks: TaskSet,
         counters: WireCounters,
@@ -87,7 +87,7 @@ class ConnectionReads:
         on_answered: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._handles = pins
+        self._handles = handles
         self._outgoing = outgoing
         self._tasks = tasks
         self._counters = counters
@@ -164,18 +164,18 @@ class ConnectionReads:
             self._look(command)
 
     def _look(self, command: ReadSegment) -> None:
-        pin = self._handles.lease_nowait(command.segment)
-        if pin is not None:
+        pinned = self._handles.acquire_nowait(command.segment)
+        if pinned is not None:
             try:
-                if self._look_in_memory(pin.handle, command):
+                if self._look_in_memory(pinned.handle, command):
                     return
             except SegmentStoreError as error:
                 if not is_stale(error):
                     self._refuse(command, error)
                     return
-                self._handles.forget(pin)
+                self._handles.discard(pinned)
             finally:
-                self._handles.release(pin)
+                self._handles.release(pinned)
         self._cold_queue.append(command)
         self._start_cold()
 
@@ -241,15 +241,15 @@ class ConnectionReads:
 
     async def _read_cold(self, command: ReadSegment) -> None:
         try:
-            pin = await self._handles.lease(command.segment)
+            pinned = await self._handles.acquire(command.segment)
             try:
-                await self._read_opened(pin.handle, command)
+                await self._read_opened(pinned.handle, command)
             except SegmentStoreError as error:
                 if is_stale(error):
-                    self._handles.forget(pin)
+                    self._handles.discard(pinned)
                 raise
             finally:
-                self._handles.release(pin)
+                self._handles.release(pinned)
         except SegmentStoreError as error:
             self._refuse(command, error)
         finally:

@@ -111,10 +111,10 @@ class ConnectionRequests:
             system_is_closed=system_is_closed,
         )
         self._look_ups = TableLookupBatcher(
-            pins=table_commands.pins, order=self._order, outgoing=outgoing, counters=counters
+            handles=table_commands.handles, order=self._order, outgoing=outgoing, counters=counters
         )
         self._updates = TableUpdateBatcher(
-            pins=table_commands.pins,
+            handles=table_commands.handles,
             order=self._order,
             answers=self,
             counters=counters,

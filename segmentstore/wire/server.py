@@ -72,7 +72,7 @@ class WireServer:
                 settings=settings,
             ),
             table_commands=TableCommands(
-                tables=tables, pins=self._table_handles, settings=settings
+                tables=tables, handles=self._table_handles, settings=settings
             ),
             verify_token=verify_token,
             system_is_closed=system_is_closed,
@@ -146,7 +146,7 @@ class WireServer:
         )
 
     def check(self) -> None:
-        """O(connections, writers and pins)."""
+        """O(connections, writers and handles)."""
         self._segment_handles.check()
         self._table_handles.check()
         for connection in self._connections:

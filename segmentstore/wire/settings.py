@@ -56,6 +56,6 @@ class WireSettings:
     table_page_entries_max: int = 1_000
     """Keys or entries of one page, whatever was asked for."""
     tick_seconds: float = 1.0
-    """Between two looks at idle pins, waiting reads and closing connections."""
+    """Between two looks at idle handles, waiting reads and closing connections."""
     drain_seconds: float = 5.0
     """A connection that is closed may take so long to accept its last replies."""

@@ -17,7 +17,7 @@ TableCommands gets what no batch takes.
   itself, but they are one operation of the table, one record of its log and one piece of what is sent.
 - Nothing that could change the table stands between the updates of a batch: `submit()` comes before any other command,
   and at the end of what was received.
-- A batch of updates keeps its table leased until it is answered.
+- A batch of updates keeps its table acquired until it is answered.
 - A batch overtakes nothing: where a request before it of the same table is under way in a manner that forbids it,
   there is no batch, and the frame becomes a command that waits.
 - At most `_UPDATE_BATCH_BYTES` and one entry are gathered; they count as un-acknowledged from their submission on.
@@ -134,32 +134,32 @@ class TableCommands:
     """answer() in a task; begin_read() first for what may be in memory."""
 
     def __init__(
-        self, *, tables: TableApi, pins: HandleCache[Table], settings: WireSettings
+        self, *, tables: TableApi, handles: HandleCache[Table], settings: WireSettings
     ) -> None:
         self._tables = tables
-        self._handles = pins
+        self._handles = handles
         self._page_entries_max = settings.table_page_entries_max
 
     @property
-    def pins(self) -> HandleCache[Table]:
+    def handles(self) -> HandleCache[Table]:
         """The tables that are open."""
         return self._handles
 
     def begin_read(self, command: ReadTable, answers: Answers) -> bool:
         """Whether it is answered: all of it was in memory."""
-        pin = self._handles.lease_nowait(command.segment)
-        if pin is None:
+        pinned = self._handles.acquire_nowait(command.segment)
+        if pinned is None:
             return False
         try:
-            found = pin.handle.get_nowait([key.key for key in command.keys])
+            found = pinned.handle.get_nowait([key.key for key in command.keys])
         except SegmentStoreError as error:
             if is_stale(error):
-                self._handles.forget(pin)
+                self._handles.discard(pinned)
                 return False
             answers.refuse(command, error)
             return True
         finally:
-            self._handles.release(pin)
+            self._handles.release(pinned)
         if found is None:
             return False
         answers.reply(command, _read_reply(command, found))
@@ -178,23 +178,23 @@ class TableCommands:
                 return await self._answer_with_table(command)
 
     async def _answer_with_table(self, command: OpenCommand) -> Command:
-        kept = self._handles.lease_nowait(command.segment)
+        kept = self._handles.acquire_nowait(command.segment)
         if kept is not None:
             try:
-                return await self._answer_leased(kept, command)
+                return await self._answer_acquired(kept, command)
             except SegmentNotFoundError:
                 pass  # It may exist again under its name.
-        return await self._answer_leased(await self._handles.lease(command.segment), command)
+        return await self._answer_acquired(await self._handles.acquire(command.segment), command)
 
-    async def _answer_leased(self, pin: PinnedHandle[Table], command: OpenCommand) -> Command:
+    async def _answer_acquired(self, pinned: PinnedHandle[Table], command: OpenCommand) -> Command:
         try:
-            return await self._answer_opened(pin.handle, command)
+            return await self._answer_opened(pinned.handle, command)
         except SegmentStoreError as error:
             if is_stale(error):
-                self._handles.forget(pin)
+                self._handles.discard(pinned)
             raise
         finally:
-            self._handles.release(pin)
+            self._handles.release(pinned)
 
     async def _answer_opened(self, table: Table, command: OpenCommand) -> Command:
         match command:
@@ -319,12 +319,12 @@ class TableLookupBatcher:
     def __init__(
         self,
         *,
-        pins: HandleCache[Table],
+        handles: HandleCache[Table],
         order: BatchOrder,
         outgoing: SendBuffer,
         counters: WireCounters,
     ) -> None:
-        self._handles = pins
+        self._handles = handles
         self._order = order
         self._outgoing = outgoing
         self._counters = counters
@@ -346,13 +346,13 @@ class TableLookupBatcher:
                 return position, 0
         if not self._order.may_look_up(named.segment):
             return position, 0
-        pin = self._handles.lease_nowait(named.segment)
-        if pin is None:
+        pinned = self._handles.acquire_nowait(named.segment)
+        if pinned is None:
             return position, 0
         try:
-            return self._answer_from(pin.handle, named, view, position, limit)
+            return self._answer_from(pinned.handle, named, view, position, limit)
         finally:
-            self._handles.release(pin)
+            self._handles.release(pinned)
 
     def _answer_from(
         self, table: Table, named: NamedTable, view: memoryview, position: int, limit: int
@@ -392,12 +392,12 @@ class TableLookupBatcher:
 class _UpdateBatch:
     """Updates of one table that came one behind the other."""
 
-    __slots__ = ("byte_count", "entries", "key_length", "pin", "request_ids", "segment")
+    __slots__ = ("byte_count", "entries", "key_length", "pinned", "request_ids", "segment")
 
-    def __init__(self, segment: str, pin: PinnedHandle[Table]) -> None:
+    def __init__(self, segment: str, pinned: PinnedHandle[Table]) -> None:
         self.segment = segment
-        self.pin = pin
-        self.key_length = pin.handle.key_length
+        self.pinned = pinned
+        self.key_length = pinned.handle.key_length
         self.request_ids: list[int] = []
         self.entries: list[TableEntry] = []
         self.byte_count = 0
@@ -415,13 +415,13 @@ class TableUpdateBatcher:
     def __init__(
         self,
         *,
-        pins: HandleCache[Table],
+        handles: HandleCache[Table],
         order: BatchOrder,
         answers: UpdateAnswers,
         counters: WireCounters,
         charge: Callable[[int], None],
     ) -> None:
-        self._handles = pins
+        self._handles = handles
         self._order = order
         self._answers = answers
         self._counters = counters
@@ -523,10 +523,10 @@ class TableUpdateBatcher:
         """None if the table is not open, or if updates of it have to wait."""
         if not self._order.may_change(segment):
             return None
-        pin = self._handles.lease_nowait(segment)
-        if pin is None:
+        pinned = self._handles.acquire_nowait(segment)
+        if pinned is None:
             return None
-        self._group = _UpdateBatch(segment, pin)
+        self._group = _UpdateBatch(segment, pinned)
         return self._group
 
     def submit(self) -> None:
@@ -536,13 +536,13 @@ class TableUpdateBatcher:
             return
         self._group = None
         if not group.entries:
-            self._handles.release(group.pin)
+            self._handles.release(group.pinned)
             return
         self._counters.requests += len(group.entries)
         self._charge(group.byte_count)
         self._order.change_begins(group.segment)
         try:
-            future = group.pin.handle.update_each(group.entries)
+            future = group.pinned.handle.update_each(group.entries)
         except SegmentStoreError as error:
             self._failed(group, error)
         else:
@@ -557,7 +557,7 @@ class TableUpdateBatcher:
         if isinstance(error, SegmentStoreError):
             self._failed(group, error)
             return
-        self._handles.release(group.pin)
+        self._handles.release(group.pinned)
         try:
             if error is not None:
                 raise error
@@ -585,8 +585,8 @@ class TableUpdateBatcher:
 
     def _failed(self, group: _UpdateBatch, error: SegmentStoreError) -> None:
         if is_stale(error):
-            self._handles.forget(group.pin)
-        self._handles.release(group.pin)
+            self._handles.discard(group.pinned)
+        self._handles.release(group.pinned)
         for number in range(len(group.entries)):
             if isinstance(error, SegmentNotFoundError):
                 # Nothing was stored, and the table may exist again under its name.

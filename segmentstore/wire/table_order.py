@@ -96,7 +96,7 @@ class TableOrder:
         """With `system_is_closed` no batch takes a table of the store itself: it is refused as a command."""
         self._system_is_closed = system_is_closed
         self._commands = commands
-        self._handles = commands.pins
+        self._handles = commands.handles
         self._answers = answers
         self._tasks = tasks
         self._queues: dict[str, _TableQueue] = {}
@@ -192,9 +192,9 @@ class TableOrder:
     # --- changes ---------------------------------------------------------------------------------
 
     def _begin_change(self, queue: _TableQueue, command: Change, *, is_retry: bool) -> None:
-        pin = self._handles.lease_nowait(command.segment)
-        if pin is not None:
-            self._submit(queue, pin, command, is_retry=is_retry)
+        pinned = self._handles.acquire_nowait(command.segment)
+        if pinned is not None:
+            self._submit(queue, pinned, command, is_retry=is_retry)
         else:
             queue.is_closed_off = True
             self._tasks.start(self._open_and_submit(queue, command))
@@ -202,30 +202,30 @@ class TableOrder:
     async def _open_and_submit(self, queue: _TableQueue, command: Change) -> None:
         try:
             try:
-                pin = await self._handles.lease(command.segment)
+                pinned = await self._handles.acquire(command.segment)
             except SegmentStoreError as error:
                 self._answers.refuse(command, error)
             else:
-                self._submit(queue, pin, command, is_retry=True)
+                self._submit(queue, pinned, command, is_retry=True)
         finally:
             queue.is_closed_off = False
             self._go_on(queue)
 
     def _submit(
-        self, queue: _TableQueue, pin: PinnedHandle[Table], command: Change, *, is_retry: bool
+        self, queue: _TableQueue, pinned: PinnedHandle[Table], command: Change, *, is_retry: bool
     ) -> None:
         try:
-            future = submit_change(pin.handle, command)
+            future = submit_change(pinned.handle, command)
         except SegmentStoreError as error:
             if is_stale(error):
-                self._handles.forget(pin)
-            self._handles.release(pin)
+                self._handles.discard(pinned)
+            self._handles.release(pinned)
             self._answers.refuse(command, error)
             return
         queue.changes += 1
         future.add_done_callback(
             guarded(
-                lambda _: self._settled(queue, pin, command, future, is_retry=is_retry),
+                lambda _: self._settled(queue, pinned, command, future, is_retry=is_retry),
                 self._answers.fail,
             )
         )
@@ -233,7 +233,7 @@ class TableOrder:
     def _settled(
         self,
         queue: _TableQueue,
-        pin: PinnedHandle[Table],
+        pinned: PinnedHandle[Table],
         command: Change,
         future: TableFuture,
         *,
@@ -241,8 +241,8 @@ class TableOrder:
     ) -> None:
         error = future.exception()
         if error is not None and is_stale(error):
-            self._handles.forget(pin)
-        self._handles.release(pin)
+            self._handles.discard(pinned)
+        self._handles.release(pinned)
         try:
             if error is None:
                 self._answers.reply(command, change_reply(command, future.result()))

@@ -91,7 +91,7 @@ class ConnectionAppends:
     def __init__(
         self,
         *,
-        pins: HandleCache[Segment],
+        handles: HandleCache[Segment],
         outgoing: SendBuffer,
         tasks: TaskSet,
         counters: WireCounters,
@@ -100,7 +100,7 @@ class ConnectionAppends:
         discharge: Callable[[int], None],
         fail: Callable[[str], None],
     ) -> None:
-        self._handles = pins
+        self._handles = handles
         self._outgoing = outgoing
         self._tasks = tasks
         self._settings = settings
@@ -109,7 +109,7 @@ class ConnectionAppends:
         self._groups: dict[bytes, AppendBatch] = {}
         """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
         self._owner = WriterContext(
-            pins=pins,
+            handles=handles,
             outgoing=outgoing,
             counters=counters,
             charge=charge,
@@ -202,7 +202,7 @@ class ConnectionAppends:
     async def _set_up(self, command: SetupAppend) -> None:
         try:
             try:
-                pin, last_number = await self._open_behind_all(command)
+                pinned, last_number = await self._open_behind_all(command)
             finally:
                 # A later set-up of the same writer has taken the place of this one.
                 newest = self._setting_up.get(command.writer_id) is command
@@ -217,12 +217,12 @@ class ConnectionAppends:
             self._writers[command.writer_id] = Writer(
                 owner=self._owner,
                 writer_id=command.writer_id,
-                pin=pin,
+                pinned=pinned,
                 last_number=last_number,
                 now=asyncio.get_running_loop().time(),
             )
         else:
-            self._handles.release(pin)
+            self._handles.release(pinned)
         self._outgoing.reply(
             AppendSetup(
                 command.request_id,
@@ -235,41 +235,41 @@ class ConnectionAppends:
     async def _open_behind_all(
         self, command: SetupAppend
     ) -> tuple[PinnedHandle[Segment], int | None]:
-        """The leased segment, and the writer's last number in it once nothing before this is under way."""
+        """The acquired segment, and the writer's last number in it once nothing before this is under way."""
         key = client_attribute_key(command.writer_id)
-        kept = self._handles.lease_nowait(command.segment)
+        kept = self._handles.acquire_nowait(command.segment)
         if kept is not None:
             try:
                 return kept, await self._last_number(kept, key)
             except SegmentStoreError as error:
                 if not is_stale(error):
                     raise
-        pin = await self._handles.lease(command.segment)
-        return pin, await self._last_number(pin, key)
+        pinned = await self._handles.acquire(command.segment)
+        return pinned, await self._last_number(pinned, key)
 
-    async def _last_number(self, pin: PinnedHandle[Segment], key: AttributeKey) -> int | None:
-        """Keeps the lease unless it raises."""
+    async def _last_number(self, pinned: PinnedHandle[Segment], key: AttributeKey) -> int | None:
+        """Keeps the handle unless it raises."""
         try:
-            if TABLE_KEY_LENGTH in pin.handle.info().core_attributes:
+            if TABLE_KEY_LENGTH in pinned.handle.info().core_attributes:
                 raise NotATableError(
-                    f"the segment is a table, which takes no appends name={pin.name!r}"
+                    f"the segment is a table, which takes no appends name={pinned.name!r}"
                 )
-            await asyncio.shield(pin.handle.barrier())
-            number = (await pin.handle.load_attributes([key])).get(key)
+            await asyncio.shield(pinned.handle.barrier())
+            number = (await pinned.handle.load_attributes([key])).get(key)
         except BaseException as error:
             if is_stale(error):
-                self._handles.forget(pin)
-            self._handles.release(pin)
+                self._handles.discard(pinned)
+            self._handles.release(pinned)
             raise
         return number if isinstance(number, int) else None
 
     async def _reopen(self, writer: "Writer") -> None:
         try:
-            pin = await self._handles.lease(writer.segment_name)
+            pinned = await self._handles.acquire(writer.segment_name)
         except SegmentStoreError as error:
             writer.reopening_failed(error)
             return
-        writer.reopened(pin, asyncio.get_running_loop().time())
+        writer.reopened(pinned, asyncio.get_running_loop().time())
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -300,8 +300,8 @@ class WriterContext:
         "discharge",
         "fail",
         "guarded",
+        "handles",
         "outgoing",
-        "pins",
         "reopen",
         "writers",
     )
@@ -309,7 +309,7 @@ class WriterContext:
     def __init__(
         self,
         *,
-        pins: HandleCache[Segment],
+        handles: HandleCache[Segment],
         outgoing: SendBuffer,
         counters: WireCounters,
         charge: Callable[[int], None],
@@ -319,7 +319,7 @@ class WriterContext:
         guarded: Callable[[Callable[["Future[int]"], None]], Callable[["Future[int]"], None]],
         writers: Mapping[bytes, "Writer"],
     ) -> None:
-        self.pins = pins
+        self.handles = handles
         self.outgoing = outgoing
         self.counters = counters
         self.charge = charge
@@ -348,7 +348,7 @@ class Writer:
         "_last_used",
         "_owner",
         "_parked",
-        "_pin",
+        "_pinned",
         "_settle_callback",
         "_state",
         "_stored_number",
@@ -363,15 +363,15 @@ class Writer:
         *,
         owner: WriterContext,
         writer_id: bytes,
-        pin: PinnedHandle[Segment],
+        pinned: PinnedHandle[Segment],
         last_number: int | None,
         now: float,
     ) -> None:
         self._owner = owner
         self._writer_id = writer_id
         self._key = AttributeKey(writer_id)
-        self._pin: PinnedHandle[Segment] | None = pin
-        self.segment_name = pin.name
+        self._pinned: PinnedHandle[Segment] | None = pinned
+        self.segment_name = pinned.name
         self._state = WriterState.LIVE
         self._stored_number = NO_EVENT_NUMBER if last_number is None else last_number
         """Of the newest submitted append; the next one is compared against it."""
@@ -405,8 +405,8 @@ class Writer:
             )
         self._used = True
         self._owner.charge(len(append.data))
-        if self._pin is not None:
-            self._submit(self._pin.handle, append)
+        if self._pinned is not None:
+            self._submit(self._pinned.handle, append)
             return
         self._parked.append(append)
         if len(self._parked) == 1:
@@ -531,13 +531,13 @@ class Writer:
         elif now - self._last_used >= idle_seconds:
             self._release()
 
-    def reopened(self, pin: PinnedHandle[Segment], now: float) -> None:
-        """The segment is open again: what waited for it goes on. Takes over the lease."""
-        assert self._pin is None, f"opened twice segment={self.segment_name!r}"
-        self._pin = pin
+    def reopened(self, pinned: PinnedHandle[Segment], now: float) -> None:
+        """The segment is open again: what waited for it goes on. Takes over the handle."""
+        assert self._pinned is None, f"opened twice segment={self.segment_name!r}"
+        self._pinned = pinned
         self._last_used = now
         while self._parked:
-            self._submit(pin.handle, self._parked.popleft())
+            self._submit(pinned.handle, self._parked.popleft())
         if self._state is WriterState.ENDED and not self._in_flight:
             self._release()
 
@@ -551,13 +551,15 @@ class Writer:
         assert self._told_number <= self._acked_number <= self._stored_number, (
             f"told={self._told_number} acked={self._acked_number} stored={self._stored_number}"
         )
-        assert not (self._in_flight and self._pin is None), "an append in flight holds no segment"
+        assert not (self._in_flight and self._pinned is None), (
+            "an append in flight holds no segment"
+        )
 
     def _forget_segment(self) -> None:
-        if self._pin is not None:
-            self._owner.pins.forget(self._pin)
+        if self._pinned is not None:
+            self._owner.handles.discard(self._pinned)
 
     def _release(self) -> None:
-        pin, self._pin = self._pin, None
-        if pin is not None:
-            self._owner.pins.release(pin)
+        pinned, self._pinned = self._pinned, None
+        if pinned is not None:
+            self._owner.handles.release(pinned)
