@@ -1,17 +1,26 @@
 """What the client asks of the controller, in the client's own words.
 
-`ControllerClient` asks about scopes, streams, their segments and reader groups, `TransactionCalls` about the
-transactions of one stream, `TableCalls` about the key-value tables of one scope.
+`ControllerClient` has a section for each thing that a controller knows: scopes, streams, their segments, transactions,
+stages, reader groups, key-value tables.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
+from google.protobuf.message import Message
+
 from segmentstore.client.connection import Endpoint
-from segmentstore.client.controller_channel import ControllerChannel, check_status, status_of
-from segmentstore.client.errors import AlreadyExistsError, ClientError
+from segmentstore.client.controller_channel import (
+    OWN_SERVICE,
+    PRAVEGA_SERVICE,
+    Answer,
+    ControllerChannel,
+    status_of,
+)
+from segmentstore.client.errors import AlreadyExistsError, ClientError, TransactionClosedError
 from segmentstore.client.stream_config import (
     RetentionPolicy,
     RetentionType,
@@ -21,10 +30,21 @@ from segmentstore.client.stream_config import (
 )
 from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.codec.controller_api import controller_pb2 as messages
+from segmentstore.codec.controller_api import staged_commits_pb2 as stage_messages
 from segmentstore.codec.stream_names import transaction_halves, transaction_id_of
 
 _RETENTION_LIMIT_MAX = (1 << 63) - 1
 _NO_TRANSACTION_TIMESTAMP = -(1 << 63)
+_TRANSACTION_ID_BYTES = 16
+
+Item = TypeVar("Item")
+Page = TypeVar(
+    "Page",
+    messages.ScopesResponse,
+    messages.StreamsInScopeResponse,
+    messages.KVTablesInScopeResponse,
+)
+"""Answers that give a part and a token for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,16 @@ class BegunTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagesAnswer:
+    """How far the commit of stages is."""
+
+    is_duplicate: bool
+    is_completed: bool
+    transaction_ids: Sequence[int]
+    """What the stages became, as far as they are remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
     """The shape of a table's keys, fixed for its life; lengths in bytes."""
 
@@ -80,14 +110,16 @@ class ControllerClient:
     """Every verb raises what ControllerChannel raises; only what is particular is said."""
 
     def __init__(self, channel: ControllerChannel) -> None:
-        self.channel = channel
+        self._channel = channel
 
     async def close(self) -> None:
-        await self.channel.close()
+        await self._channel.close()
+
+    # Scopes
 
     async def create_scope(self, scope: str) -> None:
         """Raises AlreadyExistsError."""
-        answer = await self.channel.ask(
+        await self._channel.ask(
             "createScope",
             messages.ScopeInfo(scope=scope),
             messages.CreateScopeStatus,
@@ -95,11 +127,10 @@ class ControllerClient:
             name=scope,
             repeatable=False,
         )
-        check_status(answer, what="scope", name=scope)
 
     async def delete_scope(self, scope: str) -> None:
         """Raises NotFoundError, NotEmptyError."""
-        answer = await self.channel.ask(
+        await self._channel.ask(
             "deleteScope",
             messages.ScopeInfo(scope=scope),
             messages.DeleteScopeStatus,
@@ -107,100 +138,84 @@ class ControllerClient:
             name=scope,
             repeatable=False,
         )
-        check_status(answer, what="scope", name=scope)
 
     async def list_scopes(self) -> Sequence[str]:
         """All of them."""
-        found: list[str] = []
-        token = ""
-        while True:
-            answer = await self.channel.ask(
-                "listScopes",
-                messages.ScopesRequest(continuationToken=messages.ContinuationToken(token=token)),
-                messages.ScopesResponse,
-                what="scopes",
-                name="",
-            )
-            found.extend(answer.scopes)
-            if not answer.scopes or answer.continuationToken.token == token:
-                return found
-            token = answer.continuationToken.token
+        return await self._pages(
+            "listScopes",
+            lambda token: messages.ScopesRequest(continuationToken=token),
+            messages.ScopesResponse,
+            lambda page: page.scopes,
+            scope="",
+        )
 
     async def list_streams(self, scope: str, *, tag: str | None = None) -> Sequence[str]:
         """All streams of a scope, also internal ones; with `tag` those that carry it."""
-        found: list[str] = []
-        token = ""
-        while True:
-            continuation = messages.ContinuationToken(token=token)
-            info = messages.ScopeInfo(scope=scope)
+        info = messages.ScopeInfo(scope=scope)
+
+        def request(token: messages.ContinuationToken) -> Message:
             if tag is None:
-                answer = await self.channel.ask(
-                    "listStreamsInScope",
-                    messages.StreamsInScopeRequest(scope=info, continuationToken=continuation),
-                    messages.StreamsInScopeResponse,
-                    what="scope",
-                    name=scope,
-                )
-            else:
-                answer = await self.channel.ask(
-                    "listStreamsInScopeForTag",
-                    messages.StreamsInScopeWithTagRequest(
-                        scope=info, tag=tag, continuationToken=continuation
-                    ),
-                    messages.StreamsInScopeResponse,
-                    what="scope",
-                    name=scope,
-                )
-            check_status(answer, what="scope", name=scope)
-            found.extend(each.stream for each in answer.streams)
-            if not answer.streams or answer.continuationToken.token == token:
-                return found
-            token = answer.continuationToken.token
+                return messages.StreamsInScopeRequest(scope=info, continuationToken=token)
+            return messages.StreamsInScopeWithTagRequest(
+                scope=info, tag=tag, continuationToken=token
+            )
+
+        return await self._pages(
+            "listStreamsInScope" if tag is None else "listStreamsInScopeForTag",
+            request,
+            messages.StreamsInScopeResponse,
+            lambda page: [each.stream for each in page.streams],
+            scope=scope,
+        )
+
+    async def list_tables(self, scope: str) -> Sequence[str]:
+        """The key-value tables of a scope."""
+        return await self._pages(
+            "listKeyValueTablesInScope",
+            lambda token: messages.KVTablesInScopeRequest(
+                scope=messages.ScopeInfo(scope=scope), continuationToken=token
+            ),
+            messages.KVTablesInScopeResponse,
+            lambda page: [each.kvtName for each in page.kvtables],
+            scope=scope,
+        )
+
+    # Streams
 
     async def create_stream(self, stream: StreamName, config: StreamConfig) -> None:
         """Raises AlreadyExistsError, NotFoundError for the scope."""
-        answer = await self.channel.ask(
+        await self._ask(
             "createStream",
+            stream,
             _config_message(stream, config),
             messages.CreateStreamStatus,
-            what="stream",
-            name=str(stream),
             repeatable=False,
         )
-        check_status(answer, what="stream", name=str(stream))
 
     async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
-        await self._update("updateStream", stream, _config_message(stream, config))
+        request = _config_message(stream, config)
+        await self._ask("updateStream", stream, request, messages.UpdateStreamStatus)
 
     async def seal_stream(self, stream: StreamName) -> None:
-        await self._update("sealStream", stream, stream.message())
+        await self._ask("sealStream", stream, stream.message(), messages.UpdateStreamStatus)
 
     async def truncate_stream(self, stream: StreamName, offsets: Mapping[int, int]) -> None:
-        await self._update(
-            "truncateStream",
-            stream,
-            messages.StreamCut(streamInfo=stream.message(), cut=dict(offsets)),
-        )
+        request = messages.StreamCut(streamInfo=stream.message(), cut=dict(offsets))
+        await self._ask("truncateStream", stream, request, messages.UpdateStreamStatus)
 
     async def delete_stream(self, stream: StreamName) -> None:
         """Raises StateConflictError unless the stream is sealed."""
-        answer = await self.channel.ask(
+        await self._ask(
             "deleteStream",
+            stream,
             stream.message(),
             messages.DeleteStreamStatus,
-            what="stream",
-            name=str(stream),
             repeatable=False,
         )
-        check_status(answer, what="stream", name=str(stream))
 
     async def stream_config(self, stream: StreamName) -> StreamConfig:
-        answer = await self.channel.ask(
-            "getStreamConfiguration",
-            stream.message(),
-            messages.StreamConfig,
-            what="stream",
-            name=str(stream),
+        answer = await self._ask(
+            "getStreamConfiguration", stream, stream.message(), messages.StreamConfig
         )
         scaling, retention = answer.scalingPolicy, answer.retentionPolicy
         return StreamConfig(
@@ -219,80 +234,13 @@ class ControllerClient:
             tuple(answer.tags.tag),
         )
 
-    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
-        """The segments that take events now, by range; none if the stream is sealed."""
-        answer = await self.channel.ask(
-            "getCurrentSegments",
-            stream.message(),
-            messages.SegmentRanges,
-            what="stream",
-            name=str(stream),
-        )
-        return ranges_of(answer.segmentRanges)
-
-    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
-        """The segments of one of the stream's epochs."""
-        answer = await self.channel.ask(
-            "getEpochSegments",
-            messages.GetEpochSegmentsRequest(streamInfo=stream.message(), epoch=epoch),
-            messages.SegmentRanges,
-            what="stream",
-            name=str(stream),
-        )
-        return ranges_of(answer.segmentRanges)
-
-    async def head_offsets(self, stream: StreamName) -> Mapping[int, int]:
-        """Where the stream begins: offsets by segment id."""
-        answer = await self.channel.ask(
-            "getSegments",
-            messages.GetSegmentsRequest(streamInfo=stream.message(), timestamp=0),
-            messages.SegmentsAtTime,
-            what="stream",
-            name=str(stream),
-        )
-        return {each.segmentId.segmentId: each.offset for each in answer.segments}
-
-    async def successors(self, stream: StreamName, segment_id: int) -> Sequence[Successor]:
-        """What follows a segment that ended; none if the stream is sealed."""
-        answer = await self.channel.ask(
-            "getSegmentsImmediatelyFollowing",
-            messages.SegmentId(streamInfo=stream.message(), segmentId=segment_id),
-            messages.SuccessorResponse,
-            what="stream",
-            name=str(stream),
-        )
-        return [Successor(range_of(each.segment), tuple(each.value)) for each in answer.segments]
-
-    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint:
-        """The segment store that serves the segment."""
-        name = StreamName(scope, stream)
-        answer = await self.channel.ask(
-            "getURI",
-            messages.SegmentId(streamInfo=name.message(), segmentId=segment_id),
-            messages.NodeUri,
-            what="stream",
-            name=str(name),
-        )
-        return Endpoint(answer.endpoint, answer.port)
-
-    async def delegation_token(self, scope: str, stream: str) -> str:
-        """What segment stores take for the right to use the stream; empty where nobody asks for it."""
-        name = StreamName(scope, stream)
-        answer = await self.channel.ask(
-            "getDelegationToken",
-            name.message(),
-            messages.DelegationToken,
-            what="stream",
-            name=str(name),
-        )
-        return str(answer.delegationToken)
-
     async def scale(
         self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
     ) -> int:
         """Begin to replace active segments by new ones; the epoch before it. Raises StateConflictError."""
-        answer = await self.channel.ask(
+        answer = await self._ask(
             "scale",
+            stream,
             messages.ScaleRequest(
                 streamInfo=stream.message(),
                 sealedSegments=list(sealed),
@@ -302,22 +250,19 @@ class ControllerClient:
                 scaleTimestamp=0,
             ),
             messages.ScaleResponse,
-            what="stream",
-            name=str(stream),
             repeatable=False,
         )
-        check_status(answer, what="stream", name=str(stream))
         epoch: int = answer.epoch
         return epoch
 
     async def is_scale_finished(self, stream: StreamName, epoch: int) -> bool:
         """Whether the scale that `scale` began in this epoch is over. Raises ClientError if it failed."""
-        answer = await self.channel.ask(
+        answer = await self._ask(
             "checkScale",
+            stream,
             messages.ScaleStatusRequest(streamInfo=stream.message(), epoch=epoch),
             messages.ScaleStatusResponse,
-            what="stream",
-            name=str(stream),
+            checked=False,
         )
         if answer.status == messages.ScaleStatusResponse.SUCCESS:
             return True
@@ -325,12 +270,188 @@ class ControllerClient:
             return False
         raise ClientError(f"scale failed name={stream} epoch={epoch}")
 
+    async def delegation_token(self, scope: str, stream: str) -> str:
+        """What segment stores take for the right to use the stream; empty where no segment store asks for it."""
+        name = StreamName(scope, stream)
+        answer = await self._ask(
+            "getDelegationToken", name, name.message(), messages.DelegationToken
+        )
+        return str(answer.delegationToken)
+
+    # Segments of streams
+
+    async def current_segments(self, stream: StreamName) -> Sequence[SegmentRange]:
+        """The segments that take events now, by range; none if the stream is sealed."""
+        answer = await self._ask(
+            "getCurrentSegments", stream, stream.message(), messages.SegmentRanges
+        )
+        return _ranges_of(answer.segmentRanges)
+
+    async def epoch_segments(self, stream: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        """The segments of one of the stream's epochs."""
+        request = messages.GetEpochSegmentsRequest(streamInfo=stream.message(), epoch=epoch)
+        answer = await self._ask("getEpochSegments", stream, request, messages.SegmentRanges)
+        return _ranges_of(answer.segmentRanges)
+
+    async def head_offsets(self, stream: StreamName) -> Mapping[int, int]:
+        """Where the stream begins: offsets by segment id."""
+        request = messages.GetSegmentsRequest(streamInfo=stream.message(), timestamp=0)
+        answer = await self._ask("getSegments", stream, request, messages.SegmentsAtTime)
+        return {each.segmentId.segmentId: each.offset for each in answer.segments}
+
+    async def successors(self, stream: StreamName, segment_id: int) -> Sequence[Successor]:
+        """What follows a segment that ended; none if the stream is sealed."""
+        answer = await self._ask(
+            "getSegmentsImmediatelyFollowing",
+            stream,
+            messages.SegmentId(streamInfo=stream.message(), segmentId=segment_id),
+            messages.SuccessorResponse,
+        )
+        return [Successor(_range_of(each.segment), tuple(each.value)) for each in answer.segments]
+
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint:
+        """The segment store that serves the segment."""
+        name = StreamName(scope, stream)
+        request = messages.SegmentId(streamInfo=name.message(), segmentId=segment_id)
+        answer = await self._ask("getURI", name, request, messages.NodeUri)
+        return Endpoint(answer.endpoint, answer.port)
+
+    # Transactions
+
+    async def begin_transaction(self, stream: StreamName, lease_seconds: float) -> BegunTransaction:
+        """Repeated after a lost answer: a transaction that no client knows of ends with its lease."""
+        answer = await self._ask(
+            "createTransaction",
+            stream,
+            messages.CreateTxnRequest(streamInfo=stream.message(), lease=int(lease_seconds * 1000)),
+            messages.CreateTxnResponse,
+        )
+        return BegunTransaction(
+            transaction_id_of(high=answer.txnId.highBits, low=answer.txnId.lowBits),
+            _ranges_of(answer.activeSegments),
+        )
+
+    async def extend_lease(
+        self, stream: StreamName, transaction_id: int, lease_seconds: float
+    ) -> None:
+        """Raises NotFoundError, TransactionClosedError if the lease cannot be extended any more."""
+        answer = await self._ask_transaction(
+            "pingTransaction",
+            transaction_id,
+            messages.PingTxnRequest(
+                streamInfo=stream.message(),
+                txnId=_transaction_id_message(transaction_id),
+                lease=int(lease_seconds * 1000),
+            ),
+            messages.PingTxnStatus,
+            checked=False,
+        )
+        if answer.status != messages.PingTxnStatus.OK:
+            raise TransactionClosedError(f"{transaction_id:032x}", status_of(answer).lower())
+
+    async def commit_transaction(self, stream: StreamName, transaction_id: int) -> None:
+        """Returns when the commit can no longer be undone; it may still be under way. Raises NotFoundError."""
+        request = _transaction_message(stream, transaction_id)
+        await self._ask_transaction(
+            "commitTransaction", transaction_id, request, messages.TxnStatus
+        )
+
+    async def abort_transaction(self, stream: StreamName, transaction_id: int) -> None:
+        """Raises NotFoundError."""
+        request = _transaction_message(stream, transaction_id)
+        await self._ask_transaction("abortTransaction", transaction_id, request, messages.TxnStatus)
+
+    async def transaction_state(self, stream: StreamName, transaction_id: int) -> TransactionState:
+        request = _transaction_message(stream, transaction_id)
+        answer = await self._ask_transaction(
+            "checkTransactionState", transaction_id, request, messages.TxnState
+        )
+        return TransactionState(status_of(answer, "state").lower())
+
+    async def completed_transactions(self, stream: StreamName) -> Mapping[int, TransactionState]:
+        """Transactions that ended, as far as the controller remembers them."""
+        answer = await self._ask(
+            "listCompletedTransactions",
+            stream,
+            messages.ListCompletedTxnRequest(streamInfo=stream.message()),
+            messages.ListCompletedTxnResponse,
+        )
+        return {
+            transaction_id_of(high=each.txnId.highBits, low=each.txnId.lowBits): TransactionState(
+                status_of(each).lower()
+            )
+            for each in answer.response
+        }
+
+    # Stages
+
+    async def begin_stage(self, stream: StreamName, lease_seconds: float) -> BegunTransaction:
+        """Repeated after a lost answer: a stage that no client knows of ends with its lease."""
+        answer = await self._ask(
+            "beginStage",
+            stream,
+            stage_messages.BeginStageRequest(
+                scope=stream.scope, stream=stream.stream, lease_ms=int(lease_seconds * 1000)
+            ),
+            stage_messages.BeginStageResponse,
+            service=OWN_SERVICE,
+        )
+        return BegunTransaction(
+            int.from_bytes(answer.transaction_id, "big"),
+            [SegmentRange(each.segment_id, each.low, each.high) for each in answer.ranges],
+        )
+
+    async def commit_stages(
+        self,
+        stream: StreamName,
+        stages: Sequence[int],
+        *,
+        application_id: str,
+        version: int,
+        forgettable: bool,
+    ) -> StagesAnswer:
+        """Decide the commit, or ask how far it is. Raises StateConflictError."""
+        answer = await self._ask(
+            "commitStages",
+            stream,
+            stage_messages.CommitStagesRequest(
+                scope=stream.scope,
+                stream=stream.stream,
+                application_id=application_id,
+                version=version,
+                transaction_ids=[each.to_bytes(_TRANSACTION_ID_BYTES, "big") for each in stages],
+                forgettable=forgettable,
+            ),
+            stage_messages.CommitStagesResponse,
+            service=OWN_SERVICE,
+        )
+        return StagesAnswer(
+            is_duplicate=answer.duplicate,
+            is_completed=answer.completed,
+            transaction_ids=[int.from_bytes(each, "big") for each in answer.transaction_ids],
+        )
+
+    async def last_version(self, stream: StreamName, application_id: str) -> int | None:
+        """The version that the application committed last, None if there is none."""
+        answer = await self._ask(
+            "lastVersion",
+            stream,
+            stage_messages.LastVersionRequest(
+                scope=stream.scope, stream=stream.stream, application_id=application_id
+            ),
+            stage_messages.LastVersionResponse,
+            service=OWN_SERVICE,
+        )
+        return answer.version if answer.known else None
+
+    # Reader groups
+
     async def create_reader_group(
         self, scope: str, group: str, streams: Sequence[StreamName]
     ) -> None:
         """Make the group known, so that it is listed. Raises AlreadyExistsError."""
         group_id = _group_id(scope, group)
-        answer = await self.channel.ask(
+        answer = await self._channel.ask(
             "createReaderGroup",
             messages.ReaderGroupConfiguration(
                 scope=scope,
@@ -344,13 +465,12 @@ class ControllerClient:
             what="reader group",
             name=f"{scope}/{group}",
         )
-        check_status(answer, what="reader group", name=f"{scope}/{group}")
         if answer.config.readerGroupId != group_id:
             raise AlreadyExistsError("reader group of another client", f"{scope}/{group}")
 
     async def delete_reader_group(self, scope: str, group: str) -> None:
         """Forget the group. Raises NotFoundError."""
-        answer = await self.channel.ask(
+        await self._channel.ask(
             "deleteReaderGroup",
             messages.ReaderGroupInfo(
                 scope=scope, readerGroup=group, readerGroupId=_group_id(scope, group)
@@ -360,126 +480,15 @@ class ControllerClient:
             name=f"{scope}/{group}",
             repeatable=False,
         )
-        check_status(answer, what="reader group", name=f"{scope}/{group}")
 
-    async def _update(
-        self,
-        method: str,
-        stream: StreamName,
-        request: messages.StreamConfig | messages.StreamInfo | messages.StreamCut,
-    ) -> None:
-        answer = await self.channel.ask(
-            method, request, messages.UpdateStreamStatus, what="stream", name=str(stream)
-        )
-        check_status(answer, what="stream", name=str(stream))
+    # Key-value tables
 
-
-class TransactionCalls:
-    """Transactions of one stream."""
-
-    def __init__(self, controller: ControllerClient, stream: StreamName) -> None:
-        self._controller = controller
-        self._stream = stream
-
-    async def begin(self, lease_seconds: float) -> BegunTransaction:
-        """Repeated after a lost answer: a transaction that nobody knows of ends with its lease."""
-        answer = await self._controller.channel.ask(
-            "createTransaction",
-            messages.CreateTxnRequest(
-                streamInfo=self._stream.message(), lease=int(lease_seconds * 1000)
-            ),
-            messages.CreateTxnResponse,
-            what="stream",
-            name=str(self._stream),
-        )
-        found = answer.txnId
-        return BegunTransaction(
-            transaction_id_of(high=found.highBits, low=found.lowBits),
-            ranges_of(answer.activeSegments),
-        )
-
-    async def ping(self, transaction_id: int, lease_seconds: float) -> str:
-        """Extend the lease; the name of the answer's status."""
-        answer = await self._controller.channel.ask(
-            "pingTransaction",
-            messages.PingTxnRequest(
-                streamInfo=self._stream.message(),
-                txnId=_transaction_id_message(transaction_id),
-                lease=int(lease_seconds * 1000),
-            ),
-            messages.PingTxnStatus,
-            what="transaction",
-            name=f"{transaction_id:032x}",
-        )
-        return status_of(answer)
-
-    async def commit(self, transaction_id: int) -> None:
-        """Returns when the commit can no longer be undone; it may still be under way. Raises NotFoundError."""
-        await self._end("commitTransaction", transaction_id)
-
-    async def abort(self, transaction_id: int) -> None:
-        """Raises NotFoundError."""
-        await self._end("abortTransaction", transaction_id)
-
-    async def state(self, transaction_id: int) -> TransactionState:
-        answer = await self._controller.channel.ask(
-            "checkTransactionState",
-            self._request(transaction_id),
-            messages.TxnState,
-            what="transaction",
-            name=f"{transaction_id:032x}",
-        )
-        return TransactionState(status_of(answer, "state").lower())
-
-    async def completed(self) -> Mapping[int, TransactionState]:
-        """Transactions that ended, as far as the controller remembers them."""
-        answer = await self._controller.channel.ask(
-            "listCompletedTransactions",
-            messages.ListCompletedTxnRequest(streamInfo=self._stream.message()),
-            messages.ListCompletedTxnResponse,
-            what="stream",
-            name=str(self._stream),
-        )
-        return {
-            transaction_id_of(high=each.txnId.highBits, low=each.txnId.lowBits): TransactionState(
-                status_of(each).lower()
-            )
-            for each in answer.response
-        }
-
-    async def _end(self, method: str, transaction_id: int) -> None:
-        name = f"{transaction_id:032x}"
-        answer = await self._controller.channel.ask(
-            method,
-            self._request(transaction_id),
-            messages.TxnStatus,
-            what="transaction",
-            name=name,
-        )
-        check_status(answer, what="transaction", name=name)
-
-    def _request(self, transaction_id: int) -> messages.TxnRequest:
-        return messages.TxnRequest(
-            streamInfo=self._stream.message(),
-            txnId=_transaction_id_message(transaction_id),
-            timestamp=_NO_TRANSACTION_TIMESTAMP,
-        )
-
-
-class TableCalls:
-    """Key-value tables of one scope."""
-
-    def __init__(self, controller: ControllerClient, scope: str) -> None:
-        self._controller = controller
-        self._scope = scope
-
-    async def create(self, table: str, config: TableConfig) -> None:
+    async def create_table(self, scope: str, table: str, config: TableConfig) -> None:
         """Raises AlreadyExistsError, NotFoundError for the scope."""
-        name = f"{self._scope}/{table}"
-        answer = await self._controller.channel.ask(
+        await self._channel.ask(
             "createKeyValueTable",
             messages.KeyValueTableConfig(
-                scope=self._scope,
+                scope=scope,
                 kvtName=table,
                 partitionCount=config.partitions,
                 primaryKeyLength=config.primary_key_length,
@@ -487,85 +496,117 @@ class TableCalls:
             ),
             messages.CreateKeyValueTableStatus,
             what="table",
-            name=name,
+            name=f"{scope}/{table}",
             repeatable=False,
         )
-        check_status(answer, what="table", name=name)
 
-    async def delete(self, table: str) -> None:
+    async def delete_table(self, scope: str, table: str) -> None:
         """Raises NotFoundError."""
-        name = f"{self._scope}/{table}"
-        answer = await self._controller.channel.ask(
+        await self._channel.ask(
             "deleteKeyValueTable",
-            self._info(table),
+            messages.KeyValueTableInfo(scope=scope, kvtName=table),
             messages.DeleteKVTableStatus,
             what="table",
-            name=name,
+            name=f"{scope}/{table}",
             repeatable=False,
         )
-        check_status(answer, what="table", name=name)
 
-    async def config(self, table: str) -> TableConfig:
+    async def table_config(self, scope: str, table: str) -> TableConfig:
         """Raises NotFoundError."""
-        name = f"{self._scope}/{table}"
-        answer = await self._controller.channel.ask(
+        answer = await self._channel.ask(
             "getKeyValueTableConfiguration",
-            self._info(table),
+            messages.KeyValueTableInfo(scope=scope, kvtName=table),
             messages.KeyValueTableConfigResponse,
             what="table",
-            name=name,
+            name=f"{scope}/{table}",
         )
-        check_status(answer, what="table", name=name)
         return TableConfig(
             primary_key_length=answer.config.primaryKeyLength,
             secondary_key_length=answer.config.secondaryKeyLength,
             partitions=answer.config.partitionCount,
         )
 
-    async def segments(self, table: str) -> Sequence[SegmentRange]:
-        """The partitions."""
-        answer = await self._controller.channel.ask(
+    async def table_segments(self, scope: str, table: str) -> Sequence[SegmentRange]:
+        """The partitions of a table."""
+        answer = await self._channel.ask(
             "getCurrentSegmentsKeyValueTable",
-            self._info(table),
+            messages.KeyValueTableInfo(scope=scope, kvtName=table),
             messages.SegmentRanges,
             what="table",
-            name=f"{self._scope}/{table}",
+            name=f"{scope}/{table}",
         )
-        return ranges_of(answer.segmentRanges)
+        return _ranges_of(answer.segmentRanges)
 
-    async def list(self) -> Sequence[str]:
-        """The tables of the scope."""
-        found: list[str] = []
-        token = ""
+    # How it is asked
+
+    async def _ask(
+        self,
+        method: str,
+        stream: StreamName,
+        request: Message,
+        answer: type[Answer],
+        *,
+        repeatable: bool = True,
+        checked: bool = True,
+        service: str = PRAVEGA_SERVICE,
+    ) -> Answer:
+        return await self._channel.ask(
+            method,
+            request,
+            answer,
+            what="stream",
+            name=str(stream),
+            repeatable=repeatable,
+            checked=checked,
+            service=service,
+        )
+
+    async def _ask_transaction(
+        self,
+        method: str,
+        transaction_id: int,
+        request: Message,
+        answer: type[Answer],
+        *,
+        checked: bool = True,
+    ) -> Answer:
+        return await self._channel.ask(
+            method,
+            request,
+            answer,
+            what="transaction",
+            name=f"{transaction_id:032x}",
+            checked=checked,
+        )
+
+    async def _pages(
+        self,
+        method: str,
+        request: Callable[[messages.ContinuationToken], Message],
+        answer: type[Page],
+        items: Callable[[Page], Iterable[Item]],
+        *,
+        scope: str,
+    ) -> Sequence[Item]:
+        """What is on all pages of a list."""
+        found: list[Item] = []
+        token = messages.ContinuationToken(token="")
         while True:
-            answer = await self._controller.channel.ask(
-                "listKeyValueTablesInScope",
-                messages.KVTablesInScopeRequest(
-                    scope=messages.ScopeInfo(scope=self._scope),
-                    continuationToken=messages.ContinuationToken(token=token),
-                ),
-                messages.KVTablesInScopeResponse,
-                what="scope",
-                name=self._scope,
-            )
-            check_status(answer, what="scope", name=self._scope)
-            found.extend(each.kvtName for each in answer.kvtables)
-            if not answer.kvtables or answer.continuationToken.token == token:
+            page = await self._channel.ask(method, request(token), answer, what="scope", name=scope)
+            before = len(found)
+            found.extend(items(page))
+            if len(found) == before or page.continuationToken.token == token.token:
                 return found
-            token = answer.continuationToken.token
-
-    def _info(self, table: str) -> messages.KeyValueTableInfo:
-        return messages.KeyValueTableInfo(scope=self._scope, kvtName=table)
+            token = page.continuationToken
 
 
-def range_of(message: messages.SegmentRange) -> SegmentRange:
-    """In the client's words."""
+def _range_of(message: messages.SegmentRange) -> SegmentRange:
     return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
 
 
-def ranges_of(found: Iterable[messages.SegmentRange]) -> Sequence[SegmentRange]:
+def _ranges_of(found: Iterable[messages.SegmentRange]) -> Sequence[SegmentRange]:
     """In ascending order."""
-    return sorted((range_of(each) for each in found), key=lambda each: each.low)
+    return sorted((_range_of(each) for each in found), key=lambda each: each.low)
 
 
 def _config_message(stream: StreamName, config: StreamConfig) -> messages.StreamConfig:
@@ -590,6 +631,14 @@ def _config_message(stream: StreamName, config: StreamConfig) -> messages.Stream
 def _group_id(scope: str, group: str) -> str:
     """Derived from the name, so that a repeated create recognises its own group and not that of another client."""
     return str(uuid5(NAMESPACE_URL, f"segmentstore-reader-group:{scope}/{group}"))
+
+
+def _transaction_message(stream: StreamName, transaction_id: int) -> messages.TxnRequest:
+    return messages.TxnRequest(
+        streamInfo=stream.message(),
+        txnId=_transaction_id_message(transaction_id),
+        timestamp=_NO_TRANSACTION_TIMESTAMP,
+    )
 
 
 def _transaction_id_message(transaction_id: int) -> messages.TxnId:

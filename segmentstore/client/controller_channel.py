@@ -5,7 +5,7 @@ Invariants:
 - A call ends within `request_seconds`, its retries included.
 - Only calls that may be carried out twice are sent again; the others fail with OutcomeUnknownError when the
   connection breaks, because they may have been carried out.
-- A status that is not a success becomes an error here, by its name, so that no caller compares numbers.
+- A status that is not a success becomes an error here, by its name, unless the caller wants to look at it (`checked`).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, Segmen
 
 Answer = TypeVar("Answer", bound=Message)
 
-_SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+PRAVEGA_SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 OWN_SERVICE: Final = "segmentstore.controller.v1.StagedCommits"
 """Calls that Pravega's controller does not have."""
 _SUCCESS: Final = ("SUCCESS", "OK", "STARTED")
@@ -76,9 +76,10 @@ class ControllerChannel:
         what: str,
         name: str,
         repeatable: bool = True,
-        service: str = _SERVICE,
+        checked: bool = True,
+        service: str = PRAVEGA_SERVICE,
     ) -> Answer:
-        """The answer, its status not looked at. `what` and `name` are for messages.
+        """The answer. `what` and `name` are for messages; not `checked`, the caller looks at the status.
 
         Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer.
         """
@@ -88,7 +89,7 @@ class ControllerChannel:
         deadline = loop.time() + self._settings.request_seconds
         while True:
             try:
-                return await call(
+                found = await call(
                     request,
                     timeout=max(0.001, deadline - loop.time()),
                     metadata=self._metadata(),
@@ -102,6 +103,10 @@ class ControllerChannel:
                 pause = backoff.next_seconds()
                 if loop.time() + pause >= deadline:
                     raise refusal from error
+            else:
+                if checked and "status" in answer.DESCRIPTOR.fields_by_name:
+                    _check_status(found, what=what, name=name)
+                return found
             await asyncio.sleep(pause)
 
     def _call(
@@ -163,9 +168,9 @@ def status_of(answer: Message, field: str = "status") -> str:
     return value.name if value is not None else f"{number}"
 
 
-def check_status(answer: Message, *, what: str, name: str, field: str = "status") -> None:
+def _check_status(answer: Message, *, what: str, name: str) -> None:
     """Raises what a status means that is not a success."""
-    status = status_of(answer, field)
+    status = status_of(answer)
     if status in _SUCCESS:
         return
     if status.endswith("NOT_FOUND"):

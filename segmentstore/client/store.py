@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from segmentstore.client.byte_segment import ByteSegment
 from segmentstore.client.connection import ConnectionPool, Endpoint, Sign
-from segmentstore.client.controller import ControllerClient, StreamName, TableCalls
+from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.controller_channel import ControllerChannel
 from segmentstore.client.reader_group import ReaderGroup
 from segmentstore.client.segment_calls import (
@@ -43,7 +43,6 @@ class Scope:
     def __init__(self, name: str, *, controller: ControllerClient) -> None:
         self.name = name
         self._controller = controller
-        self._tables = TableCalls(controller, name)
 
     async def create(self) -> None:
         """Raises AlreadyExistsError, InvalidRequestError for the name."""
@@ -60,7 +59,7 @@ class Scope:
 
     async def tables(self) -> Sequence[str]:
         """Names of the key-value tables, in order. Raises NotFoundError."""
-        return sorted(await self._tables.list())
+        return sorted(await self._controller.list_tables(self.name))
 
     async def reader_groups(self) -> Sequence[str]:
         """Names of the reader groups, in order. Raises NotFoundError."""
@@ -117,7 +116,7 @@ class Store:
     def table(self, name: str) -> Table:
         """`scope/table`. Raises InvalidRequestError."""
         scope, table = _two_parts(name, "table")
-        return Table(scope, table, tables=TableCalls(self._controller, scope), calls=self._calls)
+        return Table(scope, table, controller=self._controller, calls=self._calls)
 
 
 def connect(

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from segmentstore.client.byte_segment import ByteSegment, SegmentInfo
-from segmentstore.client.controller import (
-    ControllerClient,
-    StreamName,
-    TransactionCalls,
-    TransactionState,
-)
+from segmentstore.client.controller import ControllerClient, StreamName, TransactionState
 from segmentstore.client.errors import (
     DeadlineExceededError,
     NotFoundError,
@@ -47,7 +42,6 @@ class Stream:
         self.name = name
         self._controller = controller
         self._calls = calls
-        self._transactions = TransactionCalls(controller, name)
 
     async def create(self, config: StreamConfig | None = None) -> None:
         """Raises AlreadyExistsError, NotFoundError for the scope, InvalidRequestError for the name."""
@@ -172,7 +166,7 @@ class Stream:
     ) -> Transaction:
         """An open transaction that was begun elsewhere. Raises TransactionClosedError, NotFoundError."""
         number = _transaction_number(transaction_id)
-        state = await self._transactions.state(number)
+        state = await self._controller.transaction_state(self.name, number)
         if state is TransactionState.UNKNOWN:
             raise NotFoundError("transaction", transaction_id)
         if state is not TransactionState.OPEN:
@@ -183,23 +177,26 @@ class Stream:
 
     async def transaction_state(self, transaction_id: str) -> TransactionState:
         """Where a transaction is in its life."""
-        return await self._transactions.state(_transaction_number(transaction_id))
+        return await self._controller.transaction_state(
+            self.name, _transaction_number(transaction_id)
+        )
 
     async def begin_transaction(self, *, lease_seconds: float) -> str:
         """Begin a transaction that nobody keeps alive; its id. It ends with its lease unless it is resumed."""
-        return f"{(await self._transactions.begin(lease_seconds)).transaction_id:032x}"
+        begun = await self._controller.begin_transaction(self.name, lease_seconds)
+        return f"{begun.transaction_id:032x}"
 
     async def commit_transaction(self, transaction_id: str) -> None:
         """Commit without having written anything here. Raises NotFoundError."""
-        await self._transactions.commit(_transaction_number(transaction_id))
+        await self._controller.commit_transaction(self.name, _transaction_number(transaction_id))
 
     async def abort_transaction(self, transaction_id: str) -> None:
         """Abort somebody's transaction. Raises NotFoundError."""
-        await self._transactions.abort(_transaction_number(transaction_id))
+        await self._controller.abort_transaction(self.name, _transaction_number(transaction_id))
 
     async def completed_transactions(self) -> Mapping[str, TransactionState]:
         """Transactions that ended, as far as the controller remembers them."""
-        found = await self._transactions.completed()
+        found = await self._controller.completed_transactions(self.name)
         return {f"{number:032x}": state for number, state in found.items()}
 
     def _transaction(
@@ -212,7 +209,7 @@ class Stream:
             stream=self.name,
             lease_seconds=default if lease_seconds is None else lease_seconds,
             resumed=resumed,
-            transactions=self._transactions,
+            controller=self._controller,
             calls=self._calls.with_own_connections(),
         )
 

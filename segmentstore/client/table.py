@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from segmentstore.client.controller import TableCalls, TableConfig
+from segmentstore.client.controller import ControllerClient, TableConfig
 from segmentstore.client.errors import NotFoundError
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import KeySpace
@@ -54,10 +54,12 @@ class Update:
 class Table:
     """Cheap to make; nothing to close."""
 
-    def __init__(self, scope: str, name: str, *, tables: TableCalls, calls: SegmentCalls) -> None:
+    def __init__(
+        self, scope: str, name: str, *, controller: ControllerClient, calls: SegmentCalls
+    ) -> None:
         self.scope = scope
         self.name = name
-        self._tables = tables
+        self._controller = controller
         self._calls = calls
         self._shape: tuple[TableConfig, KeySpace] | None = None
 
@@ -65,7 +67,8 @@ class Table:
         self, *, key_length: int, secondary_key_length: int = 0, partitions: int = 1
     ) -> None:
         """Make an empty table; lengths in bytes, each key has both parts. Raises AlreadyExistsError, NotFoundError."""
-        await self._tables.create(
+        await self._controller.create_table(
+            self.scope,
             self.name,
             TableConfig(
                 primary_key_length=key_length,
@@ -76,7 +79,7 @@ class Table:
 
     async def delete(self) -> None:
         """Remove the table and all it holds. Raises NotFoundError."""
-        await self._tables.delete(self.name)
+        await self._controller.delete_table(self.scope, self.name)
         self._shape = None
 
     async def config(self) -> TableConfig:
@@ -208,8 +211,8 @@ class Table:
 
     async def _known_shape(self) -> tuple[TableConfig, KeySpace]:
         if self._shape is None:
-            config = await self._tables.config(self.name)
-            ranges = await self._tables.segments(self.name)
+            config = await self._controller.table_config(self.scope, self.name)
+            ranges = await self._controller.table_segments(self.scope, self.name)
             if not ranges:
                 raise NotFoundError("table", f"{self.scope}/{self.name}")
             self._shape = config, KeySpace(ranges)

@@ -27,16 +27,11 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from segmentstore.client.controller import (
-    ControllerClient,
-    StreamName,
-    TransactionCalls,
-    TransactionState,
-)
-from segmentstore.client.controller_channel import OWN_SERVICE
+from segmentstore.client.controller import ControllerClient, StreamName, TransactionState
 from segmentstore.client.errors import (
     ClientError,
     DeadlineExceededError,
@@ -48,13 +43,11 @@ from segmentstore.client.event_writer import AppendWindow, EventWriter, WriteTar
 from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
-from segmentstore.codec.controller_api import staged_commits_pb2 as messages
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.task_set import TaskSet
 
-_TRANSACTION_ID_BYTES = 16
 _COMMIT_POLL_SECONDS_FIRST = 0.004
 
 
@@ -67,13 +60,13 @@ class Transaction:
         stream: StreamName,
         lease_seconds: float,
         resumed: tuple[int, Sequence[SegmentRange]] | None,
-        transactions: TransactionCalls,
+        controller: ControllerClient,
         calls: SegmentCalls,
     ) -> None:
         """`calls` are the transaction's own: it closes their connections. `resumed` is its id and its segments."""
         self._stream = stream
         self._lease_seconds = lease_seconds
-        self._transactions = transactions
+        self._controller = controller
         self._settings = calls.settings
         self._id, self._ranges = resumed if resumed is not None else (0, ())
         self._is_resumed = resumed is not None
@@ -97,7 +90,7 @@ class Transaction:
 
     async def __aenter__(self) -> Self:
         if not self._is_resumed:
-            begun = await self._transactions.begin(self._lease_seconds)
+            begun = await self._controller.begin_transaction(self._stream, self._lease_seconds)
             self._id, self._ranges = begun.transaction_id, begun.ranges
         await self._writer.open()
         self._tasks.start(self._extend_lease(), name=f"lease of transaction {self.id}")
@@ -136,7 +129,7 @@ class Transaction:
         """
         self._check_open()
         await self._writer.flush()
-        await self._transactions.commit(self._id)
+        await self._controller.commit_transaction(self._stream, self._id)
         self._is_ended = True
         await self.detach()
         await self._wait_until(TransactionState.COMMITTED)
@@ -144,13 +137,13 @@ class Transaction:
     async def abort(self) -> None:
         """Throw away what was written."""
         self._check_open()
-        await self._transactions.abort(self._id)
+        await self._controller.abort_transaction(self._stream, self._id)
         self._is_ended = True
         await self.detach()
 
     async def state(self) -> TransactionState:
         """What the controller says."""
-        return await self._transactions.state(self._id)
+        return await self._controller.transaction_state(self._stream, self._id)
 
     async def detach(self) -> None:
         """Leave the transaction as it is: open until its lease ends, for somebody else to resume."""
@@ -168,7 +161,7 @@ class Transaction:
     async def _abort_quietly(self) -> None:
         """The body's error matters more than an abort that fails: the lease ends the transaction as well."""
         try:
-            await self._transactions.abort(self._id)
+            await self._controller.abort_transaction(self._stream, self._id)
         except SegmentStoreError:
             return
 
@@ -189,10 +182,7 @@ class Transaction:
     async def _extend_lease(self) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
-            status = await self._transactions.ping(self._id, self._lease_seconds)
-            if status != "OK":
-                self._failure = TransactionClosedError(self.id, status.lower())
-                return
+            await self._controller.extend_lease(self._stream, self._id, self._lease_seconds)
 
     def _lease_failed(self, error: BaseException) -> None:
         if isinstance(error, NotFoundError):
@@ -238,27 +228,14 @@ class StagedTransactions:
         self._stream = stream
         self._controller = controller
         self._calls = calls
-        self._transactions = TransactionCalls(controller, stream)
 
     async def begin(self, *, lease_seconds: float) -> "Stage":
         """A new stage, to be held in `async with`. Raises NotFoundError, StateConflictError for a sealed stream."""
-        # Repeated after a lost answer: a stage that nobody knows of ends with its lease.
-        answer = await self._controller.channel.ask(
-            "beginStage",
-            messages.BeginStageRequest(
-                scope=self._stream.scope,
-                stream=self._stream.stream,
-                lease_ms=int(lease_seconds * 1000),
-            ),
-            messages.BeginStageResponse,
-            what="stream",
-            name=str(self._stream),
-            service=OWN_SERVICE,
-        )
+        begun = await self._controller.begin_stage(self._stream, lease_seconds)
         return Stage(
             stream=self._stream,
-            transaction_id=int.from_bytes(answer.transaction_id, "big"),
-            ranges=[SegmentRange(each.segment_id, each.low, each.high) for each in answer.ranges],
+            transaction_id=begun.transaction_id,
+            ranges=begun.ranges,
             calls=self._calls.with_own_connections(),
         )
 
@@ -277,14 +254,12 @@ class StagedTransactions:
         open any more, or the stream is sealed: nothing was committed), DeadlineExceededError (decided, but not merged
         after `wait_seconds`, or `append_seconds` of the settings).
         """
-        request = messages.CommitStagesRequest(
-            scope=self._stream.scope,
-            stream=self._stream.stream,
+        commit = partial(
+            self._controller.commit_stages,
+            self._stream,
+            [int(each, 16) for each in stage_ids],
             application_id=application_id,
             version=version,
-            transaction_ids=[
-                int(each, 16).to_bytes(_TRANSACTION_ID_BYTES, "big") for each in stage_ids
-            ],
             forgettable=forgettable,
         )
         settings = self._calls.settings
@@ -292,54 +267,34 @@ class StagedTransactions:
             seconds_first=_COMMIT_POLL_SECONDS_FIRST,
             seconds_max=settings.transaction_poll_seconds,
         )
-        first = answer = await self._commit(request)
+        first = answer = await commit()
         try:
             async with asyncio.timeout(
                 settings.append_seconds if wait_seconds is None else wait_seconds
             ):
-                while not answer.completed:
+                while not answer.is_completed:
                     await asyncio.sleep(polling.next_seconds())
-                    answer = await self._commit(request)
+                    answer = await commit()
         except TimeoutError as error:
             raise DeadlineExceededError(
                 f"stages are committed but not merged yet stream={self._stream}"
                 f" application={application_id!r} version={version}"
             ) from error
-        return StagedCommit(first.duplicate, tuple(each.hex() for each in answer.transaction_ids))
+        return StagedCommit(
+            first.is_duplicate, tuple(f"{each:032x}" for each in answer.transaction_ids)
+        )
 
     async def abort(self, stage_id: str) -> None:
         """Throw a stage away. Of a stage that was committed, or that ended before, nothing changes."""
         try:
-            await self._transactions.abort(int(stage_id, 16))
+            await self._controller.abort_transaction(self._stream, int(stage_id, 16))
         except (NotFoundError, ServiceUnavailableError):
             # FAILURE is what the controller says of a stage that was committed.
             return
 
     async def last_version(self, application_id: str) -> int | None:
         """The version that the application committed last, None if there is none."""
-        answer = await self._controller.channel.ask(
-            "lastVersion",
-            messages.LastVersionRequest(
-                scope=self._stream.scope,
-                stream=self._stream.stream,
-                application_id=application_id,
-            ),
-            messages.LastVersionResponse,
-            what="stream",
-            name=str(self._stream),
-            service=OWN_SERVICE,
-        )
-        return answer.version if answer.known else None
-
-    async def _commit(self, request: messages.CommitStagesRequest) -> messages.CommitStagesResponse:
-        return await self._controller.channel.ask(
-            "commitStages",
-            request,
-            messages.CommitStagesResponse,
-            what="stream",
-            name=str(self._stream),
-            service=OWN_SERVICE,
-        )
+        return await self._controller.last_version(self._stream, application_id)
 
 
 class Stage:

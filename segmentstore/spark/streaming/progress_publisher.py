@@ -98,6 +98,7 @@ class ProgressPublisher:
             messages.CreateReaderGroupResponse,
             what="reader group",
             name=self.name,
+            checked=False,
         )
         if answer.status == messages.CreateReaderGroupResponse.SUCCESS:
             return answer.config
@@ -117,6 +118,7 @@ class ProgressPublisher:
             messages.UpdateReaderGroupResponse,
             what="reader group",
             name=self.name,
+            checked=False,
         )
         if answer.status == messages.UpdateReaderGroupResponse.SUCCESS:
             wanted.generation = answer.generation
@@ -138,6 +140,7 @@ class ProgressPublisher:
             messages.UpdateSubscriberStatus,
             what="stream",
             name=stream,
+            checked=False,
         )
         status = messages.UpdateSubscriberStatus
         if answer.status == status.SUCCESS:
