@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import ContainerNotFoundError, InvalidRequestError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
 
 NAME_BYTES_MAX = 512
@@ -66,6 +66,23 @@ class SegmentProperties:
     core_attributes: Mapping[AttributeKey, AttributeValue] = field(default_factory=dict)
     active: bool = True
     """False if answered from Tier 2 without activating it (listings)."""
+    container_down: str = ""
+    """Why the container is down: then this is what Tier 2 has published of the segment, and the container may know of
+    more bytes, of a seal, a truncation or a deletion. "" if the container says it."""
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether bytes behind `length`, or a seal, may be known to the container alone, which is down."""
+        return bool(self.container_down) and not self.sealed
+
+    def is_end(self, offset: int) -> bool:
+        """Whether the segment is known to have no byte at or behind `offset` now."""
+        return offset >= self.length and not self.may_have_more
+
+    def require_container(self) -> None:
+        """Before saying what only the container may say. Raises ContainerNotFoundError if it is down."""
+        if self.container_down:
+            raise ContainerNotFoundError(self.container_id, self.container_down)
 
 
 class ReadResultEntryKind(Enum):
@@ -99,8 +116,9 @@ class ReadResultEntry(Protocol):
         """
 
 
-class Segment(Protocol):
-    """One active segment, its name resolved once and pinned (H27) until the context manager ends."""
+class ReadOnlySegment(Protocol):
+    """One segment open for reading. It may be what Tier 2 has of it while its container is down (`container_down` of
+    its properties): then whatever only the container could say raises ContainerNotFoundError."""
 
     @property
     def name(self) -> str: ...
@@ -110,6 +128,29 @@ class Segment(Protocol):
 
     def info(self) -> SegmentProperties:
         """Committed state now."""
+
+    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
+        """Committed bytes from `offset` on, as many as the cache holds there (at most length_max); None if the first
+        one is not in memory, or at the end. Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError."""
+
+    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
+        """As read_nowait(), in pieces that are not copied, none where that says None. They are the cache's memory: look
+        at them before giving up the loop, later they may hold other bytes (H53)."""
+
+    def readable(self, offset: int) -> "Future[None]":
+        """Done when `offset` < length, or the segment was sealed, deleted or merged away, or its container stopped:
+        look again then (H58). One waiter of the bounded number; raises TooManyWaitersError. Cancel it to leave.
+        """
+
+    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
+        """Entries from `offset` on until max_length bytes were delivered or an entry without bytes came.
+
+        Hold it in `aclosing`. Raises BadOffsetError (from the first step) for an offset past the length, or negative.
+        """
+
+
+class Segment(ReadOnlySegment, Protocol):
+    """One active segment, its name resolved once and pinned (H27) until the context manager ends."""
 
     def append(
         self,
@@ -148,24 +189,15 @@ class Segment(Protocol):
     ) -> Mapping[AttributeKey, AttributeValue]:
         """Committed values of those that exist; fetches unknown ones from Tier 2."""
 
-    def read_nowait(self, offset: int, length_max: int) -> bytes | None:
-        """Committed bytes from `offset` on, as many as the cache holds there (at most length_max); None if the first
-        one is not in memory, or at the end. Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError."""
 
-    def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
-        """As read_nowait(), in pieces that are not copied, none where that says None. They are the cache's memory: look
-        at them before giving up the loop, later they may hold other bytes (H53)."""
+class SegmentReads(Protocol):
+    """What can be read, also of a container that is down for good. For readers alone: who decides by what it reads
+    (a merge, a deletion, an append) asks SegmentApi, which answers for containers that run."""
 
-    def readable(self, offset: int) -> "Future[None]":
-        """Done when `offset` < length, or the segment was sealed, deleted or merged away, or its container stopped:
-        look again then (H58). One waiter of the bounded number; raises TooManyWaitersError. Cancel it to leave.
-        """
+    def open_segment(self, name: str) -> AbstractAsyncContextManager[ReadOnlySegment]:
+        """Raises SegmentNotFoundError, ContainerNotFoundError, InvalidRequestError."""
 
-    def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
-        """Entries from `offset` on until max_length bytes were delivered or an entry without bytes came.
-
-        Hold it in `aclosing`. Raises BadOffsetError (from the first step) for an offset past the length, or negative.
-        """
+    async def info(self, name: str) -> SegmentProperties: ...
 
 
 class SegmentApi(Protocol):

@@ -26,7 +26,8 @@ failure doubles the pause up to a limit, and a container that ran well for a whi
 - A container that failed because bytes are corrupt never comes back: a person must look first.
 - Neither does one that failed `same_failure_count` times in a row for the same cause at the same place, unless it is a
   cause that may pass by itself: what it meets is in its log or in Tier 2, and every later life will meet it. The others
-  go on. `complaints()` names both kinds, why they are down, and what a person can do.
+  go on. `complaints()` names both kinds, why they are down, and what a person can do. `on_kept_down` is told of each in
+  the turn in which it is decided.
 - An assignment source runs nothing: pauses end when a watcher looks, so there is no task to own and none to leak.
 """
 
@@ -37,6 +38,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Protocol
 
 from segmentstore.contracts.containers import (
     AssignmentSource,
@@ -283,11 +285,25 @@ class _Placement:
     """Why it stays down, and what to do; "" while it may come back."""
 
 
+class KeptDownListener(Protocol):
+    """Called with no await in between, for a container that stays down until the process is started again."""
+
+    def __call__(self, container_id: ContainerId, *, why: str, corrupt: bool) -> None:
+        """`why` has the cause, and what a person can do."""
+
+
 class InProcessAssignmentSource:
     """AssignmentSource for a single host. One watcher at a time."""
 
-    def __init__(self, *, container_count: int, settings: RestartSettings) -> None:
+    def __init__(
+        self,
+        *,
+        container_count: int,
+        settings: RestartSettings,
+        on_kept_down: KeptDownListener = lambda *_, **__: None,
+    ) -> None:
         self._settings = settings
+        self._on_kept_down = on_kept_down
         self._placements = {
             ContainerId(n): _Placement(
                 Backoff(
@@ -349,11 +365,13 @@ class InProcessAssignmentSource:
         placement.lasting_failure = found
         if is_corrupt(failure.cause):
             pause = _NEVER
-            self._keep_down(failure, "its bytes are damaged")
+            self._keep_down(failure, "its bytes are damaged", corrupt=True)
         elif found and placement.lasting_failures >= self._settings.same_failure_count:
             pause = _NEVER
             self._keep_down(
-                failure, f"it failed {placement.lasting_failures} times in a row at {found}"
+                failure,
+                f"it failed {placement.lasting_failures} times in a row at {found}",
+                corrupt=False,
             )
         else:
             pause = placement.backoff.next_seconds()
@@ -362,16 +380,18 @@ class InProcessAssignmentSource:
         self._version += 1
         self._changed.set()
 
-    def _keep_down(self, failure: ContainerFailure, why: str) -> None:
+    def _keep_down(self, failure: ContainerFailure, why: str, *, corrupt: bool) -> None:
         placement = self._placements[failure.container_id]
+        meanwhile = "" if corrupt else " Meanwhile what Tier 2 has of its segments can be read."
         placement.complaint = (
             f"container {failure.container_id} stays down: {why}: {_root_of(failure.cause)};"
             " nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
-            " removed or a version is installed that mends it. With the server stopped `segmentstore tier2 cat` reads"
-            " what Tier 2 has, and `segmentstore recover --from-tier2` makes a store of that alone, without what is"
-            " only in the log"
+            f" removed or a version is installed that mends it.{meanwhile} With the server stopped"
+            " `segmentstore tier2 cat` reads what Tier 2 has, and `segmentstore recover --from-tier2` makes a store of"
+            " that alone, without what is only in the log"
         )
         logger.error("%s", placement.complaint)
+        self._on_kept_down(failure.container_id, why=placement.complaint, corrupt=corrupt)
 
     def complaints(self) -> list[str]:
         """For `/health`: the containers that stay down until the process is started again."""

@@ -2,8 +2,10 @@
 
 Invariants:
 
-- `get` gives only containers that have recovered and have not ended.
-- A container id is in one of three states: absent (with a reason), starting, running.
+- `get` gives only containers that have recovered and have not ended. `reads_of` gives for one that stays down what Tier
+  2 has of it, which is for readers alone.
+- A container id is in one of three states: absent (with a reason), starting, running. Only one that is absent has
+  something in its place for readers.
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
@@ -13,6 +15,7 @@ from typing import Protocol
 from segmentstore.contracts.containers import ContainerHealth, ContainerState, SegmentContainer
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.segments import SegmentReads
 
 NOT_ASSIGNED = "not assigned to this host"
 
@@ -32,6 +35,7 @@ class ContainerRegistry:
         self._starting: dict[ContainerId, SegmentContainer] = {}
         self._reasons: dict[ContainerId, str] = {}
         self._failed: dict[ContainerId, ContainerHealth] = {}
+        self._published: dict[ContainerId, SegmentReads] = {}
         self._listeners: list[ContainerListener] = []
 
     @property
@@ -46,6 +50,11 @@ class ContainerRegistry:
                 container_id, self._reasons.get(container_id, NOT_ASSIGNED)
             )
         return container
+
+    def reads_of(self, container_id: ContainerId) -> SegmentReads:
+        """The running container, or what is read in the place of one that stays down. Raises ContainerNotFoundError."""
+        container = self._running.get(container_id) or self._published.get(container_id)
+        return self.get(container_id) if container is None else container
 
     def running(self) -> Sequence[ContainerId]:
         """Ids of the running containers, ascending."""
@@ -62,6 +71,7 @@ class ContainerRegistry:
         assert container_id not in self._starting, f"starts twice container={container_id}"
         self._starting[container_id] = container
         self._failed.pop(container_id, None)
+        self._published.pop(container_id, None)
         self._reasons[container_id] = "recovering"
 
     def set_running(self, container: SegmentContainer) -> None:
@@ -88,6 +98,16 @@ class ContainerRegistry:
         if ran is not None:
             self._notify(container_id, runs=False)
 
+    def set_kept_down(
+        self, container_id: ContainerId, *, reason: str, published: SegmentReads | None
+    ) -> None:
+        """The container has failed and is not started again; `published` answers readers in its place, if anything."""
+        assert container_id not in self._running, f"it runs container={container_id}"
+        assert container_id not in self._starting, f"it starts container={container_id}"
+        self._reasons[container_id] = reason
+        if published is not None:
+            self._published[container_id] = published
+
     def health(self) -> Sequence[ContainerHealth]:
         """One entry for every container of the store, by id."""
         return [self._health_of(ContainerId(number)) for number in range(self._container_count)]
@@ -102,6 +122,8 @@ class ContainerRegistry:
         """O(number of containers)."""
         both = [container_id for container_id in self._running if container_id in self._starting]
         assert not both, f"starting and running at once containers={both}"
+        replaced = [c for c in self._published if c in self._running or c in self._starting]
+        assert not replaced, f"what Tier 2 has is read beside the container containers={replaced}"
         for container_id, container in [*self._running.items(), *self._starting.items()]:
             assert container.container_id == container_id, (
                 f"filed under a wrong id id={container_id} container={container.container_id}"

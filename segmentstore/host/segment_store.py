@@ -1,6 +1,7 @@
 """The whole store by name: every verb of segments and tables goes to the container that owns the name.
 
-SegmentStore is the store as one SegmentApi, TableStore as one TableApi. SegmentLayout says where a segment's bytes are
+SegmentStore is the store as one SegmentApi, TableStore as one TableApi, and StoreReads as one SegmentReads: it
+reads of containers that stay down too. SegmentLayout says where a segment's bytes are
 in Tier 2, and where its events begin there, for servers that tell clients of it.
 
 Invariants:
@@ -26,9 +27,11 @@ from segmentstore.contracts.errors import InvalidRequestError, MergeRefusedError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId
 from segmentstore.contracts.segments import (
     AttributeUpdate,
+    ReadOnlySegment,
     Segment,
     SegmentApi,
     SegmentProperties,
+    SegmentReads,
     check_segment_name,
 )
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
@@ -156,6 +159,23 @@ class SegmentStore:
     def _container(self, name: str) -> SegmentContainer:
         check_segment_name(name)
         return self._registry.get(container_of(name, self._registry.container_count))
+
+
+class StoreReads:
+    """Routes reads by name: to the container, or to what Tier 2 has of one that stays down. For readers alone."""
+
+    def __init__(self, *, registry: ContainerRegistry) -> None:
+        self._registry = registry
+
+    def open_segment(self, name: str) -> AbstractAsyncContextManager[ReadOnlySegment]:
+        return self._reads(name).open_segment(name)
+
+    async def info(self, name: str) -> SegmentProperties:
+        return await self._reads(name).info(name)
+
+    def _reads(self, name: str) -> SegmentReads:
+        check_segment_name(name)
+        return self._registry.reads_of(container_of(name, self._registry.container_count))
 
 
 class TableStore:

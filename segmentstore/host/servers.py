@@ -19,7 +19,7 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
-from segmentstore.host.segment_store import SegmentLayout, SegmentStore, TableStore
+from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads, TableStore
 from segmentstore.host.settings import ServiceSettings, split_address, split_list
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import HttpServer, build_application
@@ -50,6 +50,7 @@ class Servers:
         *,
         settings: ServiceSettings,
         store: SegmentStore,
+        reads: StoreReads,
         tables: TableStore,
         registry: ContainerRegistry,
         container_complaints: Callable[[], Sequence[str]],
@@ -66,7 +67,7 @@ class Servers:
         self._backup_owners = backup_owners
         self._registry = registry
         self._container_complaints = container_complaints
-        self._http = self._http_server(store, wall_clock, random)
+        self._http = self._http_server(store, reads, wall_clock, random)
         self._wire: WireServer | None = None
         self._controller: ControllerSupervisor | None = None
         self._controller_server: ControllerServer | None = None
@@ -77,6 +78,7 @@ class Servers:
 
             self._wire = WireServer(
                 segments=store,
+                reads=reads,
                 tables=tables,
                 random=random,
                 settings=WireSettings(unacked_bytes_max=settings.wire.unacknowledged_bytes_max),
@@ -152,7 +154,7 @@ class Servers:
         return Endpoint(_EVERYWHERE.get(host, host), port)
 
     def _http_server(
-        self, store: SegmentStore, wall_clock: WallClock, random: Random
+        self, store: SegmentStore, reads: StoreReads, wall_clock: WallClock, random: Random
     ) -> HttpServer:
         host, port = split_address(self._settings.http.address)
         settings = HttpSettings(
@@ -164,6 +166,7 @@ class Servers:
         )
         application = build_application(
             segments=store,
+            reads=reads,
             health=self._health,
             metrics=self._registry.metrics,
             node_metrics=self._metrics,

@@ -36,7 +36,8 @@ from segmentstore.host.container_manager import ContainerManager, InProcessAssig
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
 from segmentstore.host.object_stores import Tier2Stores, tier2_place
-from segmentstore.host.segment_store import SegmentLayout, SegmentStore, TableStore
+from segmentstore.host.published_container import PublishedContainer
+from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads, TableStore
 from segmentstore.host.servers import Servers
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings, parse_retention_rules
@@ -50,6 +51,7 @@ from tier1.file_log.settings import FileLogSettings
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
 from tier2.settings import StorageSettings
+from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
 _TIER1_THREADS_MAX = 16
@@ -125,7 +127,15 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         )
         stack.push_async_callback(containers.close)
         registry = ContainerRegistry(container_count=count)
-        assignments = InProcessAssignmentSource(container_count=count, settings=settings.restart)
+
+        def keep_down(container_id: ContainerId, *, why: str, corrupt: bool) -> None:
+            # Damage may be a contradiction between the log and what is published: neither is answered from then.
+            published = None if corrupt else containers.published(container_id, why=why)
+            registry.set_kept_down(container_id, reason=why, published=published)
+
+        assignments = InProcessAssignmentSource(
+            container_count=count, settings=settings.restart, on_kept_down=keep_down
+        )
         manager = ContainerManager(
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
             assignments=assignments,
@@ -149,6 +159,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         servers = Servers(
             settings=settings,
             store=store,
+            reads=StoreReads(registry=registry),
             tables=TableStore(registry=registry),
             registry=registry,
             container_complaints=assignments.complaints,
@@ -218,14 +229,7 @@ class ContainerFactory:
             store_id=self._identity.store_id,
             container_id=container_id,
             container_count=self._identity.container_count,
-            settings=StorageSettings(
-                compression=Compression[settings.tier2.codec.upper()],
-                garbage_grace_seconds=settings.tier2.garbage_grace_seconds,
-                cold_compression=Compression[settings.tier2.cold_codec.upper()],
-                cold_seconds=settings.tier2.cold_seconds,
-                compaction_bytes_per_second=settings.tier2.compaction_bytes_max,
-                scrub_bytes_per_second=settings.tier2.scrub_bytes_max,
-            ),
+            settings=self._storage_settings(),
             wall_clock=self._wall_clock,
             random=self._random,
             executor=lane,
@@ -251,9 +255,30 @@ class ContainerFactory:
             ),
         )
 
+    def published(self, container_id: ContainerId, *, why: str) -> PublishedContainer:
+        """What is read in the place of a container that stays down. Does no I/O."""
+        reader = ContainerReader(
+            object_store=self._object_stores.of(container_id),
+            container_id=container_id,
+            settings=self._storage_settings(),
+            executor=self._read_lanes[container_id],
+        )
+        return PublishedContainer(reader=reader, why=why)
+
     def storage_of(self, container_id: ContainerId) -> TieredStorage:
         """Tier 2 of the container's present life, for compactors beside it. Raises KeyError if it had none."""
         return self._storages[container_id]
+
+    def _storage_settings(self) -> StorageSettings:
+        tier2 = self._settings.tier2
+        return StorageSettings(
+            compression=Compression[tier2.codec.upper()],
+            garbage_grace_seconds=tier2.garbage_grace_seconds,
+            cold_compression=Compression[tier2.cold_codec.upper()],
+            cold_seconds=tier2.cold_seconds,
+            compaction_bytes_per_second=tier2.compaction_bytes_max,
+            scrub_bytes_per_second=tier2.scrub_bytes_max,
+        )
 
     def _processor_settings(self) -> OperationProcessorSettings:
         return OperationProcessorSettings(

@@ -58,9 +58,10 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
-    Segment,
+    ReadOnlySegment,
     SegmentApi,
     SegmentProperties,
+    SegmentReads,
 )
 from segmentstore.http import header_names
 from segmentstore.http.cross_origin import CrossOrigin
@@ -108,28 +109,31 @@ class SegmentStreaming:
     - One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
     - If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one.
       What the first of them meets is the answer: it begins only when they are there.
+    - Of a container that stays down it gives what Tier 2 has, says so in a header, and refuses what lies behind.
     """
 
     def __init__(
         self,
         *,
-        segments: SegmentApi,
+        reads: SegmentReads,
         directory: StreamDirectory,
         settings: HttpSettings,
         cross_origin: CrossOrigin,
     ) -> None:
-        self._segments = segments
+        self._reads = reads
         self._directory = directory
         self._settings = settings
         self._cross_origin = cross_origin
 
     async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
-        async with self._segments.open_segment(name) as segment:
+        async with self._reads.open_segment(name) as segment:
             properties = segment.info()
             configuration = configuration_of(properties.core_attributes)
             if configuration.may_expire:
                 await self._directory.access(properties, configuration)
             offset = parse_count(request.query.get("offset"), "offset", properties.start_offset)
+            if offset >= properties.length and properties.may_have_more:
+                properties.require_container()
             if offset > properties.length:
                 raise BadOffsetError(name, expected=properties.length, given=offset)
             if offset < properties.start_offset:
@@ -151,13 +155,20 @@ class SegmentStreaming:
                     "Segment-Sealed": "true" if properties.sealed else "false",
                 },
             )
+            if properties.container_down:
+                response.headers["Segment-Published-Only"] = "true"
             self._cross_origin.add_to(request, response)
             async with begun(request, response):
                 await self._stream(response, segment, offset, end, first)
         return response
 
     async def _stream(
-        self, response: web.StreamResponse, segment: Segment, offset: int, end: int, piece: bytes
+        self,
+        response: web.StreamResponse,
+        segment: ReadOnlySegment,
+        offset: int,
+        end: int,
+        piece: bytes,
     ) -> None:
         while piece:
             async with asyncio.timeout(self._settings.write_seconds_max):
@@ -165,7 +176,7 @@ class SegmentStreaming:
             offset += len(piece)
             piece = await self._piece(segment, offset, end)
 
-    async def _piece(self, segment: Segment, offset: int, end: int) -> bytes:
+    async def _piece(self, segment: ReadOnlySegment, offset: int, end: int) -> bytes:
         """What follows; nothing at the end."""
         if offset >= end:
             return b""
@@ -181,6 +192,7 @@ class SegmentVerbs:
         self,
         *,
         segments: SegmentApi,
+        reads: SegmentReads,
         directory: StreamDirectory,
         bodies: BodyReader,
         streaming: SegmentStreaming,
@@ -188,6 +200,7 @@ class SegmentVerbs:
         settings: HttpSettings,
     ) -> None:
         self._segments = segments
+        self._reads = reads
         self._directory = directory
         self._handles = directory.handles
         self._bodies = bodies
@@ -343,10 +356,11 @@ class SegmentVerbs:
         return json_response(200, {"storage_length": properties.storage_length})
 
     async def _info(self, _request: web.BaseRequest, name: str) -> web.Response:
-        properties = await self._segments.info(name)
-        attributes = await self._segments.attributes(name)
+        properties = await self._reads.info(name)
         shown = properties_as_json(properties)
-        shown["attributes"] = len(attributes)
+        if properties.container_down:
+            return json_response(200, {**shown, "container_down": properties.container_down})
+        shown["attributes"] = len(await self._segments.attributes(name))
         for container in self._health().containers:
             if container.container_id == properties.container_id:
                 shown["throttle"] = container.throttle

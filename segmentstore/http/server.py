@@ -24,7 +24,7 @@ from random import Random
 
 from aiohttp import web
 
-from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.segments import SegmentApi, SegmentReads
 from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.health_and_metrics import (
     ContainerMetrics,
@@ -153,6 +153,7 @@ class SharedParts:
     """What several verbs use together."""
 
     segments: SegmentApi
+    reads: SegmentReads
     settings: HttpSettings
     clock_watch: ClockWatch
     handles: HandleCache[StreamHandle]
@@ -179,6 +180,7 @@ class SharedParts:
 def build_application(
     *,
     segments: SegmentApi,
+    reads: SegmentReads | None = None,
     health: Callable[[], NodeHealth],
     metrics: Callable[[], ContainerMetrics],
     node_metrics: Callable[[], Mapping[str, float]] = dict,
@@ -192,12 +194,13 @@ def build_application(
 ) -> HttpApplication:
     """An application for HttpServer.
 
+    `reads` answers readers, also of containers that stay down (without it `segments` does).
     `health`, `metrics` and `node_metrics` (of the process's other faces) give snapshots, taken when asked for.
     `settle_clocks` tells the rest of the process when a person says that the present time is right (H77).
     `swap_owners` gives the owner of a container to compactors beside it (H9), `backup_owners` those of all (H6).
     `executor` splits large JSON bodies (None: the loop's own). Does no I/O.
     """
-    shared = _shared_parts(segments, wall_clock, settings or HttpSettings())
+    shared = _shared_parts(segments, reads or segments, wall_clock, settings or HttpSettings())
     settings = shared.settings
     maintenance = Maintenance(
         clock_watch=shared.clock_watch,
@@ -238,7 +241,7 @@ def build_application(
 
 
 def _shared_parts(
-    segments: SegmentApi, wall_clock: WallClock, settings: HttpSettings
+    segments: SegmentApi, reads: SegmentReads, wall_clock: WallClock, settings: HttpSettings
 ) -> SharedParts:
     clock_watch = ClockWatch(
         wall_clock=wall_clock,
@@ -259,11 +262,16 @@ def _shared_parts(
     )
     return SharedParts(
         segments=segments,
+        reads=reads,
         settings=settings,
         clock_watch=clock_watch,
         handles=handles,
         directory=StreamDirectory(
-            segments=segments, handles=handles, expiry=expiry, forks=ForkRegistry(segments=segments)
+            segments=segments,
+            reads=reads,
+            handles=handles,
+            expiry=expiry,
+            forks=ForkRegistry(segments=segments),
         ),
         waiters=Waiters(
             waiters_max=settings.waiters_max,
@@ -310,10 +318,11 @@ def _build_stream_read(shared: SharedParts, wall_clock: WallClock, random: Rando
 def _build_segment_verbs(shared: SharedParts, health: Callable[[], NodeHealth]) -> SegmentVerbs:
     return SegmentVerbs(
         segments=shared.segments,
+        reads=shared.reads,
         directory=shared.directory,
         bodies=shared.bodies,
         streaming=SegmentStreaming(
-            segments=shared.segments,
+            reads=shared.reads,
             directory=shared.directory,
             settings=shared.settings,
             cross_origin=shared.cross_origin,

@@ -30,9 +30,11 @@ from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
+    ReadOnlySegment,
     Segment,
     SegmentApi,
     SegmentProperties,
+    SegmentReads,
 )
 from segmentstore.http.requests import RESERVED_PART, is_reserved
 from segmentstore.http.responses import gone, not_found
@@ -61,7 +63,7 @@ _FORK_REGISTRY_PREFIX = RESERVED_PART + "/forks/"
 class OpenStream:
     """An existing stream, pinned while its context lasts."""
 
-    segment: Segment
+    segment: ReadOnlySegment
     properties: SegmentProperties
     """As of opening."""
     configuration: StreamConfiguration
@@ -74,21 +76,30 @@ class StreamDirectory:
         self,
         *,
         segments: SegmentApi,
+        reads: SegmentReads,
         handles: "HandleCache[StreamHandle]",
         expiry: "StreamExpiry",
         forks: "ForkRegistry",
     ) -> None:
         self.segments = segments
+        self._reads = reads
         self.handles = handles
         self.expiry = expiry
         self.forks = forks
         self.locks = KeyedLocks[str]()
         self.expired_count = 0
 
-    @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[OpenStream]:
+    def open(self, name: str) -> AbstractAsyncContextManager[OpenStream]:
         """Raises Refusal: 404 (absent or over), 410 (deleted, but its forks live)."""
-        async with self._find(name) as stream:
+        return self._open_in(self.segments, name)
+
+    def open_for_reading(self, name: str) -> AbstractAsyncContextManager[OpenStream]:
+        """As open(), also of a container that stays down: what Tier 2 has of the stream. For reads of bytes alone."""
+        return self._open_in(self._reads, name)
+
+    @asynccontextmanager
+    async def _open_in(self, segments: SegmentReads, name: str) -> AsyncIterator[OpenStream]:
+        async with self._find(name, segments) as stream:
             if stream is not None:
                 yield stream
                 return
@@ -99,14 +110,14 @@ class StreamDirectory:
     async def open_locked(self, name: str) -> AsyncIterator[OpenStream | None]:
         """For a caller that holds the name's lock: the stream, None if there is none."""
         await self._remove_if_over(name)
-        async with self._find(name) as stream:
+        async with self._find(name, self.segments) as stream:
             yield stream
 
     @asynccontextmanager
-    async def _find(self, name: str) -> AsyncIterator[OpenStream | None]:
+    async def _find(self, name: str, segments: SegmentReads) -> AsyncIterator[OpenStream | None]:
         async with AsyncExitStack() as stack:
             try:
-                segment = await stack.enter_async_context(self.segments.open_segment(name))
+                segment = await stack.enter_async_context(segments.open_segment(name))
             except SegmentNotFoundError:
                 segment = None
             if segment is None:

@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.segments import (
+    ReadOnlySegment,
     ReadResultEntry,
     ReadResultEntryKind,
-    Segment,
     SegmentProperties,
 )
 from segmentstore.http.json_messages import whole_lines_length
@@ -29,12 +29,15 @@ def byte_offset(
 ) -> int:
     """Where the requested offset lies in the stream.
 
-    Raises Refusal: 410 (an earlier stream of that name, or truncated bytes), 400 (past the end).
+    Raises Refusal: 410 (an earlier stream of that name, or truncated bytes), 400 (past the end); ContainerNotFoundError
+    where only a container could say so that is down.
     """
     match requested.place:
         case OffsetPlace.START:
             return properties.start_offset
         case OffsetPlace.NOW:
+            if properties.may_have_more:
+                properties.require_container()
             return properties.length
         case OffsetPlace.TOKEN:
             pass
@@ -45,7 +48,11 @@ def byte_offset(
             is_of_incarnation(requested, ancestor) and offset <= shared
             for ancestor, shared in origin.ancestors
         ):
+            # The container may know of a later stream of that name.
+            properties.require_container()
             raise gone("offset belongs to another stream, perhaps an earlier one of this name")
+    if offset >= properties.length and properties.may_have_more:
+        properties.require_container()
     if offset > properties.length:
         raise bad_request(f"offset lies past the end offset={offset} length={properties.length}")
     if offset < properties.start_offset:
@@ -85,7 +92,7 @@ async def read_piece(stream: OpenStream, offset: int, bytes_max: int) -> bytes:
     return content
 
 
-async def gather(segment: Segment, offset: int, length_max: int) -> bytes:
+async def gather(segment: ReadOnlySegment, offset: int, length_max: int) -> bytes:
     """What can be read of the segment now, from `offset` on, up to `length_max` bytes; b"" at the end.
 
     Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError, StorageError.
@@ -108,7 +115,7 @@ async def gather(segment: Segment, offset: int, length_max: int) -> bytes:
     return content if len(content) <= length_max else content[:length_max]
 
 
-async def wait_for_bytes(segment: Segment, offset: int, length_max: int) -> bytes:
+async def wait_for_bytes(segment: ReadOnlySegment, offset: int, length_max: int) -> bytes:
     """At least one byte at `offset`, waiting for it if need be; b"" if the segment is sealed there.
 
     Put a deadline around it. Raises what gather() raises; SegmentNotFoundError if it is deleted meanwhile.
@@ -120,6 +127,8 @@ async def wait_for_bytes(segment: Segment, offset: int, length_max: int) -> byte
     raise AssertionError(f"a read without a first entry name={segment.name!r} offset={offset}")
 
 
-def _entries(segment: Segment, offset: int, length: int) -> AsyncGenerator[ReadResultEntry, None]:
+def _entries(
+    segment: ReadOnlySegment, offset: int, length: int
+) -> AsyncGenerator[ReadResultEntry, None]:
     # The door promises an iterator held in `aclosing`, so one with aclose(); its type does not say so.
     return segment.read(offset, length)

@@ -192,8 +192,10 @@ class StreamRead:
         self._random = random
 
     async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
-        async with self._directory.open(name) as stream:
-            live = request.query.get("live")
+        live = request.query.get("live")
+        # An event stream has no word for "there may be more that nobody can give": it is refused whole.
+        open_stream = self._directory.open if live == "sse" else self._directory.open_for_reading
+        async with open_stream(name) as stream:
             requested = _requested_offset(request, needed=live in {"long-poll", "sse"})
             self._directory.expiry.touch(stream.properties, stream.configuration)
             offset = byte_offset(requested, stream.properties, stream.configuration)
@@ -263,7 +265,7 @@ class StreamRead:
     ) -> web.Response:
         properties = stream.segment.info()
         end = offset + len(content)
-        at_end = end >= properties.length
+        at_end = properties.is_end(end)
         closed = at_end and properties.sealed
         headers = {
             **CONTENT_HEADERS,

@@ -36,7 +36,7 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.frames import check_frame_length, decode_command
 from segmentstore.codec.wire_protocol.reads import ReadSegment
-from segmentstore.contracts.segments import Segment
+from segmentstore.contracts.segments import Segment, SegmentReads
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.reads import ConnectionReads, read_request
@@ -65,6 +65,7 @@ class ConnectionServices:
     settings: WireSettings
     counters: WireCounters
     segment_handles: HandleCache[Segment]
+    reads: SegmentReads | None
     segment_commands: SegmentCommands
     table_commands: TableCommands
     verify_token: TokenVerifier | None
@@ -152,6 +153,7 @@ class WireConnection(asyncio.BufferedProtocol):
         )
         self._reads = ConnectionReads(
             handles=handles,
+            reads=self._services.reads,
             outgoing=self._outgoing,
             tasks=self._tasks,
             counters=counters,

@@ -6,6 +6,7 @@
   end of the segment (sealed, deleted, moved away), after `long_poll_seconds` without data, or with the connection
   (H58).
 - A client that does not take what it asked for makes its own reads wait, and nothing else.
+- What Tier 2 has of a container that stays down is read too; where only the container could answer it is refused.
 - Every answer carries the offset that was asked for: clients find their request by it.
 
 A client that catches up sends thousands of ReadSegment frames a second, and the general codec takes longer than the
@@ -28,10 +29,20 @@ from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
 from segmentstore.codec.wire_protocol.fields import decode_text, encode_text
 from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
 from segmentstore.codec.wire_protocol.refusals import ILLEGAL_ARGUMENT, ErrorMessage
-from segmentstore.contracts.errors import BadOffsetError, SegmentStoreError, TooManyWaitersError
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    ContainerNotFoundError,
+    SegmentStoreError,
+    TooManyWaitersError,
+)
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.contracts.segments import ReadResultEntryKind, Segment
-from segmentstore.runtime.handle_cache import HandleCache
+from segmentstore.contracts.segments import (
+    ReadOnlySegment,
+    ReadResultEntryKind,
+    Segment,
+    SegmentReads,
+)
+from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.replies import SendBuffer, is_stale, reply_to_error
 from segmentstore.wire.settings import WireSettings
@@ -80,6 +91,7 @@ class ConnectionReads:
         self,
         *,
         handles: HandleCache[Segment],
+        reads: SegmentReads | None,
         outgoing: SendBuffer,
         tasks: TaskSet,
         counters: WireCounters,
@@ -88,6 +100,7 @@ class ConnectionReads:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handles = handles
+        self._reads_of_down = reads
         self._outgoing = outgoing
         self._tasks = tasks
         self._counters = counters
@@ -179,7 +192,7 @@ class ConnectionReads:
         self._cold_queue.append(command)
         self._start_cold()
 
-    def _look_in_memory(self, segment: Segment, command: ReadSegment) -> bool:
+    def _look_in_memory(self, segment: ReadOnlySegment, command: ReadSegment) -> bool:
         """Answer it, or let it wait at the end; False if its bytes are in Tier 2 only. Raises what reading raises."""
         offset = command.offset
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
@@ -210,7 +223,7 @@ class ConnectionReads:
 
     # --- at the end ------------------------------------------------------------------------------
 
-    def _wait(self, segment: Segment, command: ReadSegment) -> None:
+    def _wait(self, segment: ReadOnlySegment, command: ReadSegment) -> None:
         number = self._next_number
         self._next_number += 1
         now = self._loop.time()
@@ -241,22 +254,32 @@ class ConnectionReads:
 
     async def _read_cold(self, command: ReadSegment) -> None:
         try:
-            pinned = await self._handles.acquire(command.segment)
             try:
-                await self._read_opened(pinned.handle, command)
-            except SegmentStoreError as error:
-                if is_stale(error):
-                    self._handles.discard(pinned)
-                raise
-            finally:
-                self._handles.release(pinned)
+                pinned = await self._handles.acquire(command.segment)
+            except ContainerNotFoundError:
+                if self._reads_of_down is None:
+                    raise
+                async with self._reads_of_down.open_segment(command.segment) as segment:
+                    await self._read_opened(segment, command)
+            else:
+                await self._read_acquired(pinned, command)
         except SegmentStoreError as error:
             self._refuse(command, error)
         finally:
             self._cold_count -= 1
             self._start_cold()
 
-    async def _read_opened(self, segment: Segment, command: ReadSegment) -> None:
+    async def _read_acquired(self, pinned: PinnedHandle[Segment], command: ReadSegment) -> None:
+        try:
+            await self._read_opened(pinned.handle, command)
+        except SegmentStoreError as error:
+            if is_stale(error):
+                self._handles.discard(pinned)
+            raise
+        finally:
+            self._handles.release(pinned)
+
+    async def _read_opened(self, segment: ReadOnlySegment, command: ReadSegment) -> None:
         if self._look_in_memory(segment, command):
             return
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
@@ -266,7 +289,7 @@ class ConnectionReads:
                     break
                 # One entry will do: the client asks again for what follows.
                 data = await entry.content()
-                at_tail = command.offset + len(data) >= segment.info().length
+                at_tail = segment.info().is_end(command.offset + len(data))
                 self._answer(command, data, at_tail=at_tail)
                 return
         # It was truncated, sealed or merged while we looked.

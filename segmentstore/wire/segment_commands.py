@@ -82,6 +82,7 @@ from segmentstore.contracts.segments import (
     ReadResultEntryKind,
     Segment,
     SegmentApi,
+    SegmentReads,
 )
 from segmentstore.wire.settings import WireSettings
 
@@ -105,6 +106,7 @@ class SegmentCommands:
         self,
         *,
         segments: SegmentApi,
+        reads: SegmentReads,
         random: Random,
         flush_container: FlushContainer | None,
         list_chunks: ListChunks | None,
@@ -114,6 +116,7 @@ class SegmentCommands:
         self._searched_bytes_max = settings.event_search_bytes_max
         self._searches = asyncio.Semaphore(settings.event_searches_max)
         self._segments = segments
+        self._reads = reads
         self._random = random
         self._flush_container = flush_container
         self._list_chunks = list_chunks
@@ -164,7 +167,10 @@ class SegmentCommands:
     # --- questions -------------------------------------------------------------------------------
 
     async def _info(self, command: GetStreamSegmentInfo) -> Command:
-        info = await self._segments.info(command.segment)
+        info = await self._reads.info(command.segment)
+        if info.may_have_more:
+            # The answer has no word for a length that is only a lower bound: clients would take it for the end.
+            info.require_container()
         return StreamSegmentInfo(
             command.request_id,
             command.segment,

@@ -9,7 +9,7 @@ import logging
 from asyncio import Server
 from random import Random
 
-from segmentstore.contracts.segments import Segment, SegmentApi
+from segmentstore.contracts.segments import Segment, SegmentApi, SegmentReads
 from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
@@ -43,10 +43,12 @@ class WireServer:
         list_chunks: ListChunks | None = None,
         event_near: EventNear | None = None,
         system_is_closed: bool = False,
+        reads: SegmentReads | None = None,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
         `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
-        `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients."""
+        `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients.
+        `reads` answers reads of containers that are not here; without it they are refused."""
         self._settings = settings
         self._counters = WireCounters()
         self._segment_handles: HandleCache[Segment] = HandleCache(
@@ -63,8 +65,10 @@ class WireServer:
             settings=settings,
             counters=self._counters,
             segment_handles=self._segment_handles,
+            reads=reads,
             segment_commands=SegmentCommands(
                 segments=segments,
+                reads=reads or segments,
                 random=random,
                 flush_container=flush_container,
                 list_chunks=list_chunks,
