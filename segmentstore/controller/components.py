@@ -74,6 +74,7 @@ class ControllerComponents:
             operations=self.streams.operations,
             segments=segments,
             steps=self.streams.segments,
+            scaling=self.streams.scaling,
         )
         self.subscribers = Subscribers(
             store=self.metadata,
@@ -127,7 +128,6 @@ class ControllerComponents:
         rolling = RollingCommit(
             operations=self.streams.operations,
             transition=self.streams.transition,
-            segments=self.streams.segments,
             merges=merges,
             table=table,
             wall_clock=wall_clock,
@@ -141,7 +141,6 @@ class ControllerComponents:
             book=book,
             table=table,
             operations=self.streams.operations,
-            segments=self.streams.segments,
             merges=merges,
             rolling=rolling,
             reservations=reservations,
@@ -155,7 +154,6 @@ class ControllerComponents:
             book=book,
             table=table,
             operations=self.streams.operations,
-            segments=self.streams.segments,
             decisions=decisions,
             reservations=reservations,
             ids=ids,
@@ -172,7 +170,6 @@ class ControllerComponents:
             book=book,
             table=table,
             operations=self.streams.operations,
-            segments=self.streams.segments,
             completer=completer,
             decisions=decisions,
             sweeper=self.sweeper,

@@ -1,6 +1,6 @@
 """The controller: recovers, keeps working in the background, answers calls.
 
-    repair() only after a recovery from Tier 2 alone: make segments and records agree
+    repair() only after a recovery from Tier 2 alone: make segments and records agree; behind a start, end lost tails
     start()  find or create the tables, load the transactions, finish what an earlier process began, as far as it can
     run()    the background work, until cancelled: interrupted operations, transactions, retention, scaling, watermarks
     service  the gRPC service for a ControllerServer, or for a simulation that calls it without a socket
@@ -38,7 +38,7 @@ from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.retry_queue import ResourceName, RetryQueue
 from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.streams.repair import RepairReport
+from segmentstore.controller.streams.repair import RepairReport, TailIsLost, nothing_is_lost
 from segmentstore.controller.streams.stream_history import all_scopes
 from segmentstore.runtime.clock import WallClock
 
@@ -101,16 +101,22 @@ class Controller:
             self._components.transactions.start_failure or self._scopes_left_behind.complaints()
         )
 
-    async def repair(self) -> RepairReport:
+    async def repair(self, is_lost: TailIsLost = nothing_is_lost) -> RepairReport:
         """After a recovery from Tier 2 alone, before `start`: make segments and records agree. May be repeated."""
         components = self.components
         await components.metadata.start()
         await components.scopes.resume_all()
-        report = await components.repair.repair_all()
+        report = await components.repair.repair_all(is_lost)
         done = await components.transactions.repair()
         report.created.extend(done.created)
         report.ended_transactions.extend(done.ended)
         return report
+
+    async def end_lost_tails(self, is_lost: TailIsLost, report: RepairReport) -> None:
+        """Behind `repair`, when all that it found is decided: starts, ends segments, and adds them to the report."""
+        repair = self.components.repair
+        await self.start()
+        await repair.end_lost_tails(is_lost, report)
 
     async def start(self, *, whole: bool = False) -> None:
         """Recover. Raises SegmentStoreError (the store is not there yet): start again later.

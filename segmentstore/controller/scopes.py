@@ -84,10 +84,12 @@ class Scopes:
             known = await self._settled(scope)
             if known.record is not None and known.record.state is ScopeState.ACTIVE:
                 raise ScopeExistsError(scope)
+            skipped = (await self._metadata.scopes.read(DELETED_NUMBERS_KEY)).record
+            first_number = known.record.first_segment_number if known.record is not None else 0
             record = ScopeRecord(
                 ScopeState.ACTIVE,
                 known.record.incarnation + 1 if known.record is not None else 1,
-                known.record.first_segment_number if known.record is not None else 0,
+                max(first_number, skipped.number if skipped is not None else 0),
                 self._wall_clock.now_ms(),
             )
             await self._metadata.create_scope_table(scope, record.incarnation)

@@ -3,6 +3,7 @@
 `repair_streams` uses it after a recovery from Tier 2 alone: it makes streams agree with their segments (H78). The
 controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows to
 be written went with Tier 1. A commit would bring a part of them, or wait for ever for a segment that never comes.
+Behind that the segments of containers whose logs were lost are ended (`unfinished_work` has the mark of them).
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import ContainerStoppedError
@@ -24,6 +26,7 @@ from segmentstore.controller.transactions.transaction_table import LoadedFence, 
 from segmentstore.host.segment_store import TableStore
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import resolve_settings
+from segmentstore.recovery.unfinished_work import lost_logs, unmark_lost_logs
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 
@@ -79,10 +82,19 @@ async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRep
             locate=lambda _: Endpoint("127.0.0.1", 0),
             settings=ControllerSettings(),
         )
-        report = await controller.repair()
+        lost = lost_logs(data_directory)
+        count = service.registry.container_count
+
+        def is_lost(name: str) -> bool:
+            return container_of(name, count) in lost
+
+        report = await controller.repair(is_lost)
         aborted = await _abort_open(tables)
+        await controller.end_lost_tails(is_lost, report)
         for container in service.registry.all_running():
             await container.flush()
+        if not report.failures:
+            unmark_lost_logs(data_directory)
         return StreamRepair(report, aborted)
 
 

@@ -12,6 +12,7 @@ Invariants:
   that has only the id was left by a recovery that was cut off, or is an old copy, and could not claim the manifest.
 - A new log has an id of its own, and follows that of the manifest: with its first claim the manifest is its own for
   good. Should the lost log turn up again (another machine, a directory that was moved away), it is refused.
+- Containers that get a new log are marked before (`unfinished_work`): what their segments held last may be gone.
 - A directory of another store is refused before anything is brought there (`check_target`).
 - Nothing in Tier 2 is changed, but for `create_empty_manifests`: it writes a manifest where the one of a container is
   lost and a person said that the container shall begin empty. The next start of the store claims the manifests as after
@@ -33,6 +34,7 @@ from segmentstore.host.data_directory import (
 )
 from segmentstore.host.data_directory import decode_identity as decode_store_identity
 from segmentstore.recovery.tier2_access import open_objects
+from segmentstore.recovery.unfinished_work import mark_lost_logs
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import SystemFileSystem
@@ -112,6 +114,7 @@ class DataDirectoryRebuild:
             )
         )
         try:
+            mark_lost_logs(self._path, self._without_log(first.container_count))
             return [
                 await self._recover_log(manifest, directory.log_path(manifest.container_id))
                 for manifest in self._roots
@@ -135,6 +138,18 @@ class DataDirectoryRebuild:
         for container_id, epoch in (begun_anew or {}).items():
             logs.append(self._made(container_id, epoch))
         return logs
+
+    def _without_log(self, container_count: int) -> list[int]:
+        """Those that get a new one now, and those without a root that will begin with one."""
+        roots = {int(manifest.container_id): manifest for manifest in self._roots}
+        without: list[int] = []
+        for container_id in range(container_count):
+            path = self._log_path(container_id)
+            manifest = roots.get(container_id)
+            belongs = manifest is None or self._belongs(path, manifest)
+            if not self._files.exists(path) or not belongs:
+                without.append(container_id)
+        return without
 
     def _made(self, container_id: int, floor: int) -> RecoveredLog:
         path = self._log_path(container_id)

@@ -32,14 +32,7 @@ from segmentstore.recovery.report import (
     summary,
     unfinished,
 )
-from segmentstore.recovery.restore import (
-    UnfinishedRestore,
-    finish_restore,
-    mark_restore,
-    require_whole_copy,
-    unfinished_restore,
-    unmark_restore,
-)
+from segmentstore.recovery.restore import finish_restore, require_whole_copy
 from segmentstore.recovery.survey import (
     ContainerSurvey,
     Losses,
@@ -56,6 +49,13 @@ from segmentstore.recovery.tier2_copy import (
     require_linkable,
     require_no_tier2,
     require_unused,
+)
+from segmentstore.recovery.unfinished_work import (
+    UnfinishedRestore,
+    mark_restore,
+    unfinished_restore,
+    unmark_lost_logs,
+    unmark_restore,
 )
 from tier2.object_stores.places import object_directory
 from tier2.store_reader import ContainerReader
@@ -281,7 +281,9 @@ async def _repair_and_finish(
         )
     else:
         repaired = True
-        if options.repair and has_streams:
+        if not has_streams:
+            unmark_lost_logs(options.data)
+        elif options.repair:
             repaired = await repair(result, options.data, options.start_place)
         if restore is not None and repaired:
             # A restore that was cut off after its copy is through as well now.

@@ -158,6 +158,17 @@ async def repair(result: RecoveryResult, data: Path, tier2_place: str) -> bool:
             "transactions were open and are aborted: their clients begin them anew", done.aborted
         ),
         *named("created empty, since they are not in Tier 2", report.created),
+        *named(
+            "segments may have lost their last bytes with Tier 1 and are ended, their streams go on in new ones;"
+            " a position behind such an end is lost",
+            report.ended,
+        ),
+        *named("segments were sealed and are shorter now", report.shorter),
+        *named(
+            "segments of byte streams may have lost their last bytes with Tier 1 and go on where they end now; a"
+            " position behind that is of other bytes",
+            report.byte_segments,
+        ),
         *named("streams whose head moved to what is left", report.moved_heads),
         *named(
             "transactions were to be committed to an epoch that is not in Tier 2, and are aborted",
@@ -168,8 +179,14 @@ async def repair(result: RecoveryResult, data: Path, tier2_place: str) -> bool:
             report.strangers,
             report.stranger_count,
         ),
+        *named(
+            "streams go on in segments whose last bytes may be lost, run this again",
+            report.failures,
+        ),
     ]
-    return True
+    if report.failures:
+        result.failure = ErrorKind.UNAVAILABLE
+    return not report.failures
 
 
 def named(what: str, names: Sequence[str], count: int | None = None) -> list[str]:

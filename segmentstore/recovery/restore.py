@@ -10,19 +10,9 @@
 - A copy counts as whole if every container that the mark names has at least the version that the mark names. Nothing is
   made of another one.
 - Nothing is written before the backup is known to be there as a whole, unless a person wants it with its damage.
-
-The mark of a `backup restore`, or of a `recover --copy`, that is not finished: without it a copied Tier 2 could be that
-of any store.
-
-    DATA/restore.unfinished   a JSON object: the backup, and the manifest version that was copied of each container
-
-- The mark is durable before the first byte is copied, and goes when nothing is left to do.
-- Backups that are not newer than the copied manifest name objects that were not copied: the mark says which those are.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -40,20 +30,15 @@ from segmentstore.recovery.tier2_copy import (
     require_no_tier2,
     require_unused,
 )
-from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.recovery.unfinished_work import (
+    UnfinishedRestore,
+    mark_restore,
+    unfinished_restore,
+    unmark_lost_logs,
+    unmark_restore,
+)
 from tier2.manifest.manifest import Manifest
 from tier2.offline.lost_data import find_lost_chunks_of_snapshot
-
-_MARK_NAME = "restore.unfinished"
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedRestore:
-    """Which backup, and the copied manifest versions by container id."""
-
-    backup: str
-    """Empty: the newest roots."""
-    root_versions: Mapping[int, int]
 
 
 async def restore_backup(
@@ -177,7 +162,9 @@ async def _start_again(result: RecoveryResult, data: Path, restore: UnfinishedRe
         require_whole_copy(data, restore, roots)
         contents = [await contents_of(each) for each in copy.containers]
     await DataDirectoryRebuild(data, roots).run()
-    if any(each.has_streams for each in contents) and not await repair(result, data, ""):
+    if not any(each.has_streams for each in contents):
+        unmark_lost_logs(data)
+    elif not await repair(result, data, ""):
         return
     await finish_restore(data, restore)
     result.remarks.append(how_to_start(data, ""))
@@ -205,44 +192,3 @@ async def drop_backup(name: str, data_directory: Path, tier2_place: str) -> bool
             assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
             dropped |= await container.backups.drop(name)
     return dropped
-
-
-def mark_restore(data_directory: Path, restore: UnfinishedRestore) -> None:
-    """Durable when it returns."""
-    data_directory.mkdir(parents=True, exist_ok=True)
-    aside = data_directory / f"{_MARK_NAME}.new"
-    content = {
-        "backup": restore.backup,
-        "root_versions": {str(key): value for key, value in restore.root_versions.items()},
-    }
-    files = SystemFileSystem()
-    aside.unlink(missing_ok=True)
-    file = files.open(str(aside), create=True)
-    try:
-        file.write_at(0, [json.dumps(content).encode()])
-        file.sync_data()
-    finally:
-        file.close()
-    files.rename(str(aside), str(data_directory / _MARK_NAME))
-    files.sync_directory(str(data_directory))
-
-
-def unfinished_restore(data_directory: Path) -> UnfinishedRestore | None:
-    """None if there is none. Raises CorruptedDataError."""
-    path = data_directory / _MARK_NAME
-    try:
-        content = json.loads(path.read_bytes())
-        versions = {int(key): int(value) for key, value in content["root_versions"].items()}
-        return UnfinishedRestore(str(content["backup"]), versions)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptedDataError(
-            f"the mark of an unfinished restore is damaged: remove the directory and restore again path={path}"
-        ) from error
-
-
-def unmark_restore(data_directory: Path) -> None:
-    """Nothing is left to do."""
-    (data_directory / _MARK_NAME).unlink(missing_ok=True)
-    SystemFileSystem().sync_directory(str(data_directory))

@@ -60,6 +60,7 @@ class Cluster:
             operations=self.streams.operations,
             segments=self.segments,
             steps=self.streams.segments,
+            scaling=self.streams.scaling,
         )
         self.scopes = Scopes(
             metadata=self.metadata,
@@ -150,7 +151,8 @@ class Cluster:
         self, history: StreamHistory, before: EpochRecord, after: EpochRecord
     ) -> None:
         replaced = replaced_segments(before, after)
-        assert replaced, "an epoch that replaces nothing"
+        # A repair skips epochs that lost segments have.
+        assert replaced or before.segments == after.segments, "an epoch that replaces nothing"
         for segment in replaced:
             sealed = (await history.sealed([segment.segment_id]))[segment.segment_id].record
             assert sealed is not None, segment

@@ -2,7 +2,15 @@
 
 import pytest
 
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
+from segmentstore.codec.stream_names import number_of
 from segmentstore.controller.errors import RetryLaterError
+from segmentstore.controller.streams.repair import (
+    NUMBERS_SKIPPED,
+    RepairReport,
+    TailIsLost,
+    nothing_is_lost,
+)
 from tests.controller.cluster import Cluster
 
 EPOCH = 1 << 32
@@ -98,3 +106,117 @@ async def test_h78_an_operation_whose_segment_is_missing_ends_after_repair() -> 
     await cluster.streams.sealing.seal("s", "a")
     assert await cluster.current("a") == []
     await cluster.check()
+
+
+def tail_lost(name: str) -> bool:
+    """Tier 1 of every container went."""
+    return bool(name)
+
+
+async def recovered(cluster: Cluster, is_lost: TailIsLost = tail_lost) -> RepairReport:
+    report = await cluster.repair.repair_all(is_lost)
+    await cluster.start()
+    await cluster.repair.end_lost_tails(is_lost, report)
+    return report
+
+
+async def events(cluster: Cluster, stream: str, segment_id: int, length: int) -> None:
+    history = await cluster.streams.operations.history("s", stream)
+    async with cluster.memory_segments.open_segment(history.segment_name(segment_id)) as segment:
+        await segment.append(b"x" * length, events=1)
+
+
+async def test_h78_a_segment_that_may_have_lost_its_tail_ends_and_its_stream_goes_on_in_others() -> (
+    None
+):
+    """Otherwise new bytes would get offsets that readers and writers know of lost ones."""
+    cluster = await a_stream_with_history()
+    before = await cluster.current("a")
+    for segment_id in before:
+        await events(cluster, "a", segment_id, 20)
+    ranges = [
+        (each.low, each.high) for each in await cluster.streams.queries.current_segments("s", "a")
+    ]
+    report = await recovered(cluster)
+    names = ["s/a/1.#epoch.0", "s/a/2.#epoch.1", "s/a/3.#epoch.1"]
+    assert sorted(report.ended) == [f"{name} at {30}" for name in names]
+    assert report.failures == []
+    for name in names:
+        assert (await cluster.memory_segments.info(name)).sealed
+    after = await cluster.streams.queries.current_segments("s", "a")
+    assert [(each.low, each.high) for each in after] == ranges
+    assert not {each.segment_id for each in after} & set(before)
+    await cluster.check()
+    again = await recovered(cluster, nothing_is_lost)
+    assert (again.ended, again.created) == ([], [])
+    assert [each.segment_id for each in after] == await cluster.current("a")
+
+
+async def test_h78_only_segments_of_containers_without_their_log_end() -> None:
+    cluster = await a_stream_with_history()
+    for segment_id in await cluster.current("a"):
+        await events(cluster, "a", segment_id, 20)
+    report = await recovered(cluster, lambda name: name == "s/a/1.#epoch.0")
+    assert report.ended == ["s/a/1.#epoch.0 at 30"]
+    assert [each >> 32 for each in await cluster.current("a")] == [1, 1, 2]
+    await cluster.check()
+
+
+async def test_h78_numbers_that_a_lost_table_may_have_given_are_not_given_again() -> None:
+    cluster = await a_stream_with_history()
+    for segment_id in await cluster.current("a"):
+        await events(cluster, "a", segment_id, 20)
+    await recovered(cluster)
+    await cluster.create("new")
+    await cluster.scopes.create("t")
+    for scope, stream in (("s", "a"), ("s", "new")):
+        current = await cluster.streams.queries.current_segments(scope, stream)
+        assert all(number_of(each.segment_id) >= NUMBERS_SKIPPED for each in current), stream
+    assert await cluster.metadata.first_segment_number("t") >= NUMBERS_SKIPPED
+    await recovered(cluster)
+    assert await cluster.metadata.first_segment_number("s") >= 2 * NUMBERS_SKIPPED
+
+
+async def test_h78_epochs_of_segments_that_no_stream_lists_are_not_given_again() -> None:
+    """A commit behind a scale gives its segments numbers that are in use, and the epoch alone tells them apart."""
+    cluster = await a_stream_with_history()
+    stranger = "s/a/1.#epoch.5"
+    await cluster.memory_segments.create(stranger)
+    assert (await recovered(cluster, nothing_is_lost)).strangers == [stranger]
+    history = await cluster.streams.operations.history("s", "a")
+    assert (await history.state()).last_epoch == 5
+    assert (await history.epoch(5)).segments == (await history.epoch(1)).segments
+    await cluster.streams.scaling.scale("s", "a", sealed=[1], ranges=[(0.5, 1.0)])
+    assert (await history.state()).last_epoch == 6
+    await cluster.memory_segments.delete(stranger)
+    await cluster.check()
+
+
+async def test_h78_a_replaced_segment_that_came_back_shorter_is_sealed_and_the_loss_has_a_name() -> (
+    None
+):
+    cluster = await a_stream_with_history()
+    await cluster.streams.scaling.scale("s", "a", sealed=[1], ranges=[(0.5, 1.0)])
+    name = "s/a/1.#epoch.0"
+    await cluster.memory_segments.delete(name)
+    await cluster.memory_segments.create(name)
+    await events(cluster, "a", 1, 4)
+    report = await recovered(cluster, nothing_is_lost)
+    assert report.shorter == [f"{name} by 6 bytes"]
+    assert (await cluster.memory_segments.info(name)).sealed
+    history = await cluster.streams.operations.history("s", "a")
+    assert (await history.sealed([1]))[1].record == SealedSegmentRecord(2, 4)
+    assert (await recovered(cluster, nothing_is_lost)).shorter == []
+    await cluster.check()
+
+
+async def test_h78_a_byte_stream_stays_in_its_segment_and_is_named() -> None:
+    """Its clients read and write the active segment alone: ended, its bytes would be out of their reach."""
+    cluster = Cluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.create("bytes")
+    await cluster.append("bytes", 0, 10)
+    report = await recovered(cluster)
+    assert (report.ended, report.byte_segments) == ([], ["s/bytes/0.#epoch.0 at 10"])
+    assert await cluster.current("bytes") == [0]

@@ -1,5 +1,6 @@
 """Everything but Tier 2 is lost, and everything that was flushed comes back: H7, H15, H78."""
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -11,6 +12,9 @@ import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
+from segmentstore.client import StreamCut, connect
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.controller.streams.repair import NUMBERS_SKIPPED
 from tests.cli.command_line import CommandLine
 from tests.cli.controller_commands import ControllerCommands
 from tests.client.real_server import controller_address
@@ -98,6 +102,34 @@ def work(client: Client, folder: Path) -> str:
     return still_open
 
 
+def changed(seen: dict[str, object]) -> set[str]:
+    """What a recovery adds to: the records of streams, and the streams that go on."""
+    streams = ("s/grown", "s/quiet", "stream s/grown", "stream s/quiet", "_system/_tables/s")
+    return {name for name in seen if name.startswith(streams)}
+
+
+def contents(seen: object) -> object:
+    """What was written to a segment or a stream, without what a recovery adds."""
+    if isinstance(seen, dict):
+        return (seen["sha256"], seen["start_offset"], seen["length"])
+    assert isinstance(seen, tuple), seen
+    return seen[0]
+
+
+async def tail_of(address: str, stream: str) -> StreamCut:
+    async with connect(address) as store:
+        return await store.stream(stream).tail()
+
+
+async def read_from(address: str, stream: str, start: StreamCut) -> list[bytes]:
+    async with (
+        asyncio.timeout(20),
+        connect(address) as store,
+        store.stream(stream).read(start) as events,
+    ):
+        return [event.data async for event in events]
+
+
 def wait_until_gone(client: Client, part: str) -> None:
     for _ in range(600):
         if part not in client.segment("list", "-o", "json"):
@@ -173,8 +205,17 @@ def test_h7_h15_everything_that_was_flushed_comes_back_from_tier_2_alone(
         client = client_of(new, capfdbinary, folder)
         wait_until_gone(client, "#transaction.")
         found = client.everything()
-        assert {name: found.get(name) for name in flushed} == flushed
-        assert set(found) - set(flushed) == {"_system/_tables/transactions"}
+        # Streams go on in other segments, since nobody knows what their last ones had beyond what Tier 2 has.
+        assert {name: found.get(name) for name in flushed if name not in changed(flushed)} == {
+            name: seen for name, seen in flushed.items() if name not in changed(flushed)
+        }
+        for name in (name for name in changed(flushed) if not name.startswith("_system/")):
+            assert contents(found[name]) == contents(flushed[name]), name
+        assert {name.split(".#epoch.")[0] for name in set(found) - set(flushed)} == {
+            "_system/_tables/transactions",
+            *(f"s/grown/{number}" for number in range(NUMBERS_SKIPPED + 5, NUMBERS_SKIPPED + 8)),
+            *(f"s/quiet/{number}" for number in range(NUMBERS_SKIPPED + 2, NUMBERS_SKIPPED + 4)),
+        }
         assert "never seen" not in client.must("stream", "read", "s/grown")
         client.must("stream", "write", "s/quiet", lines=b"goes on\n")
         assert client.must("stream", "read", "s/quiet") == "goes on\n"
@@ -248,3 +289,34 @@ def test_h78_an_open_transaction_of_which_a_part_is_lost_is_aborted_and_holds_up
         wait_until_gone(client, "#transaction.")
         read = client.must("stream", "read", "s/grown").split()
         assert sorted(read) == ["another", "flushed"]
+
+
+def test_h78_no_segment_has_two_histories_when_its_tail_went_with_tier_1(
+    tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A position that was taken behind what Tier 2 has is loss, and never a place in the middle of newer events."""
+    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=60s"]) as old:
+        client = client_of(old, capfdbinary, folder)
+        client.must("scope", "create", "s")
+        client.must("table", "create", "s/table")
+        client.must("stream", "create", "s/tail")
+        client.must("stream", "write", "s/tail", lines=b"flushed\n")
+        client.segment("flush")
+        client.must("stream", "write", "s/tail", lines=b"acknowledged\n" * 3)
+        positions = asyncio.run(tail_of(controller_address(old), "s/tail"))
+        old.kill()
+    cli = CommandLine(capfdbinary)
+    arguments = ["recover", "--from-tier2", str(tmp_path / "old"), "--data", str(tmp_path / "new")]
+    done = cli(*arguments, "--quiet", "-o", "json")
+    assert done.exit_code == ExitCode.OK, done.errors
+    assert "position behind such an end is lost: s/tail/0.#epoch.0 at 15" in done.errors
+    again = cli(*arguments, "--quiet", "-o", "json")
+    assert again.exit_code == ExitCode.OK, again.errors
+    assert "position behind" not in again.errors
+    with ServerProcess(tmp_path / "new") as new:
+        client = client_of(new, capfdbinary, folder)
+        client.must("stream", "write", "s/tail", lines=b"goes on, and longer\n" * 3)
+        read = client.must("stream", "read", "s/tail")
+        assert read == "flushed\n" + "goes on, and longer\n" * 3
+        with pytest.raises(SegmentStoreError, match="past the end"):
+            asyncio.run(read_from(controller_address(new), "s/tail", positions))

@@ -3,6 +3,7 @@
 | table segment | key | record |
 |---|---|---|
 | `_system/_tables/scopes` | `scope/<scope>` | ScopeRecord |
+| | `numbers` | SegmentNumberRecord: scopes that are created from now on begin there, after a recovery |
 | `_system/_tables/<scope>/<incarnation>` | `stream/<stream>/state` | StreamStateRecord |
 | | `stream/<stream>/configuration` | StreamConfigurationRecord |
 | | `stream/<stream>/epoch/<epoch>` | EpochRecord |

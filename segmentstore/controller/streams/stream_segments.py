@@ -135,6 +135,11 @@ def _segment_is_missing(name: str) -> RetryLaterError:
     return RetryLaterError(f"a segment that its stream lists is missing name={name!r}")
 
 
-def _size_of(properties: SegmentProperties) -> SegmentSize:
+def event_count(properties: SegmentProperties) -> int:
+    """Of those that were appended as events; 0 if nobody counted."""
     events = properties.core_attributes.get(EVENT_COUNT, 0)
-    return SegmentSize(properties.length, events if isinstance(events, int) else 0)
+    return events if isinstance(events, int) else 0
+
+
+def _size_of(properties: SegmentProperties) -> SegmentSize:
+    return SegmentSize(properties.length, event_count(properties))
