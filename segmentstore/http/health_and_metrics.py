@@ -13,7 +13,6 @@
 A name that ends in `_total` is a counter, every other one a gauge. Nothing else in this project imports the exporter.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from segmentstore.contracts.containers import ContainerHealth
+from segmentstore.runtime.latency_histogram import LatencyHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BOUNDS_SECONDS = (
@@ -103,20 +103,6 @@ def container_as_json(container: ContainerHealth) -> dict[str, object]:
     }
 
 
-class LatencyHistogram:
-    """Durations of one verb, in buckets of LATENCY_BOUNDS_SECONDS and one above."""
-
-    __slots__ = ("counts", "sum_seconds")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
-        self.sum_seconds = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
-        self.sum_seconds += seconds
-
-
 class RequestStatistics:
     """Requests by verb and status, durations by verb, requests under way. Verbs and statuses are few and ours."""
 
@@ -131,8 +117,8 @@ class RequestStatistics:
         self.requests[key] = self.requests.get(key, 0) + 1
         histogram = self.latencies.get(verb)
         if histogram is None:
-            histogram = self.latencies[verb] = LatencyHistogram()
-        histogram.add(seconds)
+            histogram = self.latencies[verb] = LatencyHistogram(LATENCY_BOUNDS_SECONDS)
+        histogram.record(seconds)
 
 
 class MetricsExposition:
@@ -173,7 +159,7 @@ class MetricsExposition:
         for verb, histogram in sorted(self._requests.latencies.items()):
             buckets: list[tuple[str, float]] = []
             total = 0
-            for bound, count in zip(LATENCY_BOUNDS_SECONDS, histogram.counts, strict=False):
+            for bound, count in zip(histogram.bounds_seconds, histogram.counts, strict=False):
                 total += count
                 buckets.append((str(bound), total))
             buckets.append(("+Inf", total + histogram.counts[-1]))

@@ -1,80 +1,50 @@
-"""Counting without locks: distributions that are cheap to feed and small to keep.
+"""Counting without locks: distributions of durations that are cheap to feed and small to keep.
 
 Invariants:
 
 - Memory does not grow with the number of values.
-- A quantile is never below the true one, and at most one bucket (about 9 %) above it.
+- A quantile is never below the true one, and at most one bucket above it.
 """
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
 
-_BUCKETS_PER_DOUBLING = 8
-_SMALLEST_SECONDS = 1e-6
-_BUCKET_COUNT = 8 * 32  # up to about 4,300 seconds
-
-
-@dataclass(frozen=True, slots=True)
-class LatencySummary:
-    """A snapshot of a histogram. Times in seconds; all zero when nothing was recorded."""
-
-    count: int
-    mean_seconds: float
-    p50_seconds: float
-    p99_seconds: float
-    p999_seconds: float
-    max_seconds: float
+LOGARITHMIC_BOUNDS_SECONDS: Sequence[float] = tuple(
+    1e-6 * math.exp2(step / 8) for step in range(8 * 32)
+)
+"""Each about 9 % above the one before, from a microsecond to over an hour."""
 
 
 class LatencyHistogram:
-    """Durations in logarithmic buckets."""
+    """Durations in buckets: `counts[n]` are those up to `bounds_seconds[n]`, the last one those above every bound."""
 
-    def __init__(self) -> None:
-        self._counts = [0] * _BUCKET_COUNT
-        self._count = 0
-        self._sum = 0.0
-        self._max = 0.0
+    __slots__ = ("bounds_seconds", "counts", "max_seconds", "sum_seconds")
+
+    def __init__(self, bounds_seconds: Sequence[float]) -> None:
+        """Bounds in rising order."""
+        self.bounds_seconds = bounds_seconds
+        self.counts = [0] * (len(bounds_seconds) + 1)
+        self.sum_seconds = 0.0
+        self.max_seconds = 0.0
 
     @property
     def count(self) -> int:
-        return self._count
+        """Of all values. O(number of buckets)."""
+        return sum(self.counts)
 
     def record(self, seconds: float) -> None:
-        """Add one duration. O(1)."""
-        if seconds <= _SMALLEST_SECONDS:
-            bucket = 0
-        else:
-            doublings = math.log2(seconds / _SMALLEST_SECONDS)
-            bucket = min(math.ceil(doublings * _BUCKETS_PER_DOUBLING), _BUCKET_COUNT - 1)
-        self._counts[bucket] += 1
-        self._count += 1
-        self._sum += seconds
-        self._max = max(self._max, seconds)
+        """Add one duration. O(log(number of buckets))."""
+        self.counts[bisect_left(self.bounds_seconds, seconds)] += 1
+        self.sum_seconds += seconds
+        self.max_seconds = max(self.max_seconds, seconds)
 
     def quantile(self, share: float) -> float:
-        """A duration that at least this share of the values do not exceed. O(number of buckets)."""
+        """A duration that at least this share of the values do not exceed; 0 without any. O(number of buckets)."""
         assert 0 < share <= 1, f"not a share of the values share={share}"
-        wanted = math.ceil(share * self._count)
-        seen = 0
-        for bucket, count in enumerate(self._counts):
-            seen += count
-            if seen >= wanted and count:
-                upper = _SMALLEST_SECONDS * math.exp2(bucket / _BUCKETS_PER_DOUBLING)
-                return min(upper, self._max)
-        return self._max
-
-    def summary(self) -> LatencySummary:
-        """All that is usually asked for."""
-        return LatencySummary(
-            count=self._count,
-            mean_seconds=self._sum / self._count if self._count else 0.0,
-            p50_seconds=self.quantile(0.5),
-            p99_seconds=self.quantile(0.99),
-            p999_seconds=self.quantile(0.999),
-            max_seconds=self._max,
-        )
-
-    def check(self) -> None:
-        """O(number of buckets)."""
-        total = sum(self._counts)
-        assert total == self._count, f"buckets and count differ total={total} count={self._count}"
+        wanted = math.ceil(share * self.count)
+        for bound, count_up_to in zip(self.bounds_seconds, accumulate(self.counts), strict=False):
+            if count_up_to >= wanted:
+                return min(bound, self.max_seconds)
+        return self.max_seconds
