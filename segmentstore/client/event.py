@@ -1,27 +1,13 @@
-"""An event as a reader gives it to its user, and the bytes of events in a segment.
+"""An event as a reader gives it to its user, and the parser that cuts the bytes of a segment into events.
 
-| field | bytes |
-|---|---|
-| type | int32, 0 |
-| length | int32, of the content |
-| content | so many bytes |
-
-Invariants:
-
-- `EventParser` takes bytes cut anywhere and gives whole events; what is left over is at most one incomplete event.
-- A type other than 0 means that the segment holds something else than events (or that the offset is not the start of
-  one); it raises and never guesses.
+Invariant: `EventParser` takes bytes cut anywhere and gives whole events; what is left over is at most one incomplete
+event. Bytes that are no event raise (codec/event_frame.py).
 """
 
-import struct
 from dataclasses import dataclass
-from typing import Final
 
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, NoEventError, walk_events
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.identifiers import BufferView
-
-EVENT_HEADER_BYTES: Final = 8
-_EVENT_HEADER = struct.Struct(">ii")
 
 
 @dataclass(slots=True)
@@ -34,11 +20,6 @@ class Event:
     segment_id: int
     offset: int
     next_offset: int
-
-
-def frame_event(content: BufferView) -> bytes:
-    """The event with its header."""
-    return _EVENT_HEADER.pack(0, len(content)) + content
 
 
 class EventParser:
@@ -64,20 +45,19 @@ class EventParser:
         # A bytearray grows in amortised constant time, so that an event of many pieces is not copied once a piece.
         self._rest += piece
         found: list[tuple[bytes, int]] = []
-        start = 0
+        taken = 0
         with memoryview(self._rest) as content:
-            while len(content) - start >= EVENT_HEADER_BYTES:
-                kind, length = _EVENT_HEADER.unpack_from(content, start)
-                if kind != 0 or length < 0:
-                    raise CorruptedDataError(
-                        f"no event begins here segment={self._segment!r} offset={self._offset} "
-                        f"type={kind} length={length}"
-                    )
-                following = start + EVENT_HEADER_BYTES + length
-                if following > len(content):
-                    break
-                self._offset += following - start
-                found.append((bytes(content[start + EVENT_HEADER_BYTES : following]), self._offset))
-                start = following
-        del self._rest[:start]
+            try:
+                for start, end in walk_events(content):
+                    if end > len(content):
+                        break
+                    self._offset += end - start
+                    found.append((bytes(content[start + EVENT_HEADER_BYTES : end]), self._offset))
+                    taken = end
+            except NoEventError as error:
+                raise CorruptedDataError(
+                    f"no event begins here segment={self._segment!r} offset={self._offset} "
+                    f"type={error.kind} length={error.length}"
+                ) from error
+        del self._rest[:taken]
         return found

@@ -34,11 +34,11 @@ from segmentstore.client.errors import (
     WriterFullError,
     outcome_unknown,
 )
-from segmentstore.client.event import EVENT_HEADER_BYTES, frame_event
 from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, frame_event
 from segmentstore.codec.routing_hash import event_position
 from segmentstore.contracts.errors import (
     InvalidRequestError,

@@ -29,12 +29,13 @@ from typing import Self
 
 from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.errors import NotFoundError, ReaderOfflineError
-from segmentstore.client.event import EVENT_HEADER_BYTES, Event
+from segmentstore.client.event import Event
 from segmentstore.client.reader_group_state import GroupState, GroupTable, SegmentKey, StreamState
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream import Stream
 from segmentstore.client.stream_reader import SegmentFetcher, SegmentReader
 from segmentstore.client.stream_segments import StreamCut
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.codec.stream_names import check_user_name, segment_name
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.task_set import TaskSet

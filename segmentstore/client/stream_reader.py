@@ -32,9 +32,10 @@ from typing import Self
 
 from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.errors import ClientError, DeadlineExceededError
-from segmentstore.client.event import EVENT_HEADER_BYTES, Event, EventParser
+from segmentstore.client.event import Event, EventParser
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import ReadingOrder, StreamCut
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.codec.stream_names import segment_name
 from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
 from segmentstore.contracts.errors import (

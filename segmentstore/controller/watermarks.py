@@ -33,10 +33,10 @@ from dataclasses import dataclass
 
 from segmentstore.codec.controller_records.stream_records import SegmentWithRange
 from segmentstore.codec.controller_records.watermark_records import (
-    EVENT_HEADER,
     Watermark,
     WriterMarkRecord,
 )
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, NoEventError, walk_events
 from segmentstore.codec.stream_names import creation_epoch_of, mark_stream
 from segmentstore.contracts.errors import BadOffsetError, CorruptedDataError, SegmentStoreError
 from segmentstore.contracts.identifiers import AttributeKey
@@ -114,16 +114,19 @@ class MarkSegment:
         self._offsets.clear()
         self.last = None
         position = 0
-        while position < len(content):
-            if position + EVENT_HEADER.size > len(content):
-                raise CorruptedDataError(f"watermark is cut off segment={self._name!r}")
-            kind, length = EVENT_HEADER.unpack_from(content, position)
-            end = position + EVENT_HEADER.size + length
-            if kind != 0 or length < 0 or end > len(content):
-                raise CorruptedDataError(f"no watermark segment={self._name!r} at={position}")
-            self.last = Watermark.decode(content[position + EVENT_HEADER.size : end])
-            self._offsets.append(start + position)
-            position = end
+        try:
+            for begin, end in walk_events(content):
+                if end > len(content):
+                    break
+                self.last = Watermark.decode(content[begin + EVENT_HEADER_BYTES : end])
+                self._offsets.append(start + begin)
+                position = end
+        except NoEventError as error:
+            raise CorruptedDataError(
+                f"no watermark segment={self._name!r} at={position}"
+            ) from error
+        if position < len(content):
+            raise CorruptedDataError(f"watermark is cut off segment={self._name!r} at={position}")
         self._length = start + position
 
     async def append(self, watermark: Watermark) -> None:

@@ -27,6 +27,7 @@ kind, so that bytes that only look like events are never counted as events (H76)
 import struct
 from typing import Final
 
+from segmentstore.codec.event_frame import EVENT_HEADER, EVENT_HEADER_BYTES
 from segmentstore.codec.wire_protocol.appends import AppendBlock, AppendBlockEnd
 from segmentstore.codec.wire_protocol.command import (
     FRAME_BYTES_MAX,
@@ -38,7 +39,6 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 
 _WRITER_BYTES: Final = 16
-_EVENT_HEADER: Final = struct.Struct(">ii")
 _END: Final = struct.Struct(">16sii")
 _TRAILER: Final = struct.Struct(">iqq")
 _SHORT_TRAILER: Final = struct.Struct(">iq")
@@ -219,15 +219,15 @@ def is_event_framed(data: bytes, event_count: int) -> bool:
     apart by it, and a client that counts its own events wrongly harms only its own index.
     """
     length = len(data)
-    if length < event_count * _EVENT_HEADER.size:
+    if length < event_count * EVENT_HEADER_BYTES:
         return False
-    kind, first = _EVENT_HEADER.unpack_from(data)
-    rest = length - _EVENT_HEADER.size - int(first)
+    kind, first = EVENT_HEADER.unpack_from(data)
+    rest = length - EVENT_HEADER_BYTES - int(first)
     if kind != 0 or first < 0:
         return False
     if event_count == 1:
         return rest == 0
-    return rest >= (event_count - 1) * _EVENT_HEADER.size
+    return rest >= (event_count - 1) * EVENT_HEADER_BYTES
 
 
 class AppendBatch:

@@ -16,13 +16,13 @@ is looked for, and how many searches read at once, has its bounds in `settings.p
 """
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import groupby
 from random import Random
 from typing import Final, TypeAlias
 
+from segmentstore.codec.event_frame import NoEventError, skip_events
 from segmentstore.codec.wire_protocol.administration import (
     FlushToStorage,
     ListStorageChunks,
@@ -90,7 +90,6 @@ ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "bi
 """Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
 TRANSIENT_MARK: Final = "#transient."
 _SEARCHED_PIECE_BYTES: Final = 64 << 10
-_EVENT_HEADER: Final = struct.Struct(">ii")
 
 ListChunks: TypeAlias = Callable[[str], Awaitable[Sequence[StorageChunk]]]
 FlushContainer: TypeAlias = Callable[[int], Awaitable[None]]
@@ -346,15 +345,13 @@ async def first_event_from(
         return None
     while position < target:
         content = await _read_available(segment, position, _SEARCHED_PIECE_BYTES)
-        at = 0
-        while position + at < target and len(content) - at >= _EVENT_HEADER.size:
-            kind, length = _EVENT_HEADER.unpack_from(content, at)
-            if kind != 0 or length < 0:
-                return None
-            at += _EVENT_HEADER.size + int(length)
-        if not at:
+        try:
+            count, behind = skip_events(content, stop=target - position)
+        except NoEventError:
             return None
-        position += at
+        if not count:
+            return None
+        position += behind
         # What is in memory is read without a wait: others have their turn all the same.
         await asyncio.sleep(0)
     return position if position <= segment.info().length else None

@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, TypeAlias
 
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.wire_protocol.appends import (
     NO_EVENT_NUMBER,
     AppendSetup,
@@ -66,7 +67,6 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
-_EVENT_HEADER: Final = struct.Struct(">ii")
 _DATA_APPENDED: Final = struct.Struct(">ii16sqqqq")
 _DATA_APPENDED_PAYLOAD_BYTES: Final = _DATA_APPENDED.size - FRAME_HEADER_BYTES
 
@@ -168,8 +168,7 @@ class ConnectionAppends:
 
     def append_event_if(self, command: ConditionalAppend) -> None:
         """Raises ProtocolError."""
-        header = _EVENT_HEADER.pack(0, len(command.event))
-        self._append_if(command, header + command.event)
+        self._append_if(command, frame_event(command.event))
 
     def append_bytes_if(self, command: ConditionalBlockEnd) -> None:
         """Raises ProtocolError."""

@@ -35,8 +35,8 @@ from segmentstore.client.errors import (
     ClientError,
     NotFoundError,
 )
-from segmentstore.client.event import frame_event
 from segmentstore.client.transaction import Stage
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import segment_name
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
 from segmentstore.codec.wire_protocol.command import Command, Hello

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.client.event import EventParser, frame_event
+from segmentstore.client.event import EventParser
 from segmentstore.client.stream_segments import StreamCut
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 
 

@@ -8,11 +8,11 @@ import pytest
 from segmentstore.client.connection import ConnectionPool
 from segmentstore.client.controller import StreamName
 from segmentstore.client.errors import ClientError, TransactionClosedError
-from segmentstore.client.event import frame_event
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_segments import SegmentRange
 from segmentstore.client.transaction import Stage
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
 from tests.client.fake_store import FakeStore

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.spark.scan.event_parser import EVENT_HEADER_BYTES, find_events
+from segmentstore.spark.scan.event_parser import find_events
 
 NUMBER_MAX = (1 << 31) - 1
 

@@ -36,10 +36,8 @@ from dataclasses import dataclass
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.codec.controller_records.stream_records import SegmentWithRange
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.contracts.errors import CorruptedDataError
-
-EVENT_HEADER = struct.Struct(">ii")
-"""Type 0 and the length of what follows."""
 
 _WRITER_MARK_VERSION = 1
 _WATERMARK_HEADER = struct.Struct(">BBBBI")
@@ -110,8 +108,7 @@ class Watermark:
 
     def encode_event(self) -> bytes:
         """The bytes as they stand in the mark segment."""
-        content = self.encode()
-        return EVENT_HEADER.pack(0, len(content)) + content
+        return frame_event(self.encode())
 
     @staticmethod
     def decode(content: bytes) -> "Watermark":

@@ -18,12 +18,12 @@ and `joint_damages` compares neighbours when all chunks of a segment are known.
 - An event header that is cut by the end of a chunk ends the walk: the next chunk's own index takes over.
 """
 
-import struct
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, NoEventError, skip_events
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
 from segmentstore.contracts.object_store import ObjectStore
@@ -37,7 +37,6 @@ from tier2.settings import StorageSettings
 from tier2.sst.keyspace import LayoutEntry, block_events, reference_key
 from tier2.store_reader import ContainerReader
 
-_EVENT_HEADER = struct.Struct(">ii")
 _READ_BYTES_MAX = 8 << 20
 _GAP_BYTES_MAX = 128 << 10
 
@@ -263,18 +262,19 @@ class FramingWalk:
         position = events.first_event_position
         told = None if position is None else start + position
         if self._cut_header:
-            missing = _EVENT_HEADER.size - len(self._cut_header)
+            missing = EVENT_HEADER_BYTES - len(self._cut_header)
             header = self._cut_header + bytes(content[:missing])
-            if len(header) < _EVENT_HEADER.size:
+            if len(header) < EVENT_HEADER_BYTES:
                 self._cut_header = header
                 return ""
             begun = start - len(self._cut_header)
             self._cut_header = b""
-            kind, length = _EVENT_HEADER.unpack(header)
-            if kind != 0 or length < 0:
-                return _no_event(begun, kind, length)
+            try:
+                _, behind = skip_events(header)
+            except NoEventError as error:
+                return _no_event(begun, error)
             self._count()
-            self._next = begun + _EVENT_HEADER.size + length
+            self._next = begun + behind
         expected = self._next if self._next is not None and self._next < end else None
         if self._next is not None and expected != told:
             return f"an event begins at {expected} and not at {told} as the index says"
@@ -291,16 +291,10 @@ class FramingWalk:
 
     def _walk(self, content: BufferView, start: int, end: int) -> str:
         assert self._next is not None, "a walk begins at an event"
-        unpack = _EVENT_HEADER.unpack_from
-        last = end - start - _EVENT_HEADER.size
-        position = self._next - start
-        count = 0
-        while position <= last:
-            kind, length = unpack(content, position)
-            if kind != 0 or length < 0:
-                return _no_event(start + position, kind, length)
-            position += 8 + length
-            count += 1
+        try:
+            count, position = skip_events(content, self._next - start)
+        except NoEventError as error:
+            return _no_event(start + error.position, error)
         self._number += count
         self._events += count
         self._next = start + position
@@ -313,8 +307,10 @@ class FramingWalk:
         self._events += 1
 
 
-def _no_event(offset: int, kind: int, length: int) -> str:
-    return f"what should be an event is none offset={offset} {kind=} {length=}"
+def _no_event(offset: int, error: NoEventError) -> str:
+    return (
+        f"what should be an event is none offset={offset} kind={error.kind} length={error.length}"
+    )
 
 
 def joint_damages(chunks: Sequence[ChunkFraming], *, sealed_length: int | None) -> list[str]:

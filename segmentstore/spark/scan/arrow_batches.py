@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.spark.options import Content
 from segmentstore.spark.scan.block_reader import Block, BlockInfo
 from segmentstore.spark.scan.event_parser import (
-    EVENT_HEADER_BYTES,
     RecordPositions,
     binary_column,
     find_events,

@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.records import decode_records
 
-EVENT_HEADER_BYTES: Final = 8
 _EVENT_HEADER = struct.Struct(">Q")
 _EVENT_LENGTH_END: Final = 1 << 31
 _EVENTS_WALKED: Final = 256

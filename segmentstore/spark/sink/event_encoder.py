@@ -44,8 +44,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segmentstore.client.event import EVENT_HEADER_BYTES
 from segmentstore.client.stream_segments import SegmentRange
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.codec.routing_hash import EVENT_SEED, event_position
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.schema import EVENT_COLUMNS

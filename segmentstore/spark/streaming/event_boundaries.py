@@ -1,7 +1,5 @@
 """Finds where events begin and end in a segment, so that a micro-batch ends between two of them.
 
-    event     type int32 (big-endian, 0), length int32 of the content, content
-
 The index of a chunk says of each block where its first event begins and which number it has (H76). From the last one
 that fits, headers are walked; no more than a block is read for one answer, unless an event is longer than a block, or
 nobody declared where events lie: then they are walked from the start of what waits.
@@ -12,17 +10,15 @@ Invariants:
 - A boundary is not guessed: bytes that are no event header raise CorruptedDataError.
 """
 
-import struct
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, NoEventError, walk_events
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.storage import StoredBlock
 
-_HEADER = struct.Struct(">ii")
-_EVENT_TYPE: Final = 0
 _PIECE_BYTES: Final = 4 << 20
 _UNKNOWN_BLOCKS_MAX: Final = 64
 """Blocks of which nothing is known that are passed by; where there are more, nobody declared events at all."""
@@ -135,28 +131,30 @@ class EventBoundaries:
         """Behind the last event that ends at or before `target`, over so many of them at most."""
         offset, count = start.offset, 0
         limit = target - start.offset if events_max is None else events_max
-        piece, piece_offset = b"", offset
-        while count < limit and offset + _HEADER.size <= target:
-            position = offset - piece_offset
-            if position + _HEADER.size > len(piece):
-                piece = await self._header_piece(offset, target)
-                piece_offset, position = offset, 0
-            kind, length = _HEADER.unpack_from(piece, position)
-            if kind != _EVENT_TYPE or length < 0:
+        is_done = False
+        while not is_done and count < limit and offset + EVENT_HEADER_BYTES <= target:
+            piece_offset = offset
+            piece = await self._header_piece(offset, target)
+            try:
+                for _, end in walk_events(piece):
+                    is_done = piece_offset + end > target
+                    if is_done:
+                        break
+                    offset = piece_offset + end
+                    count += 1
+                    if count == limit:
+                        break
+            except NoEventError as error:
                 raise CorruptedDataError(
                     f"no event begins there segment={self._segment.name!r} offset={offset}"
-                    f" type={kind} length={length}"
-                )
-            if offset + _HEADER.size + length > target:
-                break
-            offset += _HEADER.size + length
-            count += 1
+                    f" type={error.kind} length={error.length}"
+                ) from error
         number = None if start.event_number is None else start.event_number + count
         return Boundary(offset, number)
 
     async def _header_piece(self, offset: int, target: int) -> bytes:
         piece = b""
-        while len(piece) < _HEADER.size:
+        while len(piece) < EVENT_HEADER_BYTES:
             at = offset + len(piece)
             found = await self._segment.read(at, min(_PIECE_BYTES, target - at))
             assert found, f"nothing was read segment={self._segment.name!r} offset={at}"

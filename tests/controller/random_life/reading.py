@@ -4,7 +4,8 @@ from contextlib import aclosing, suppress
 from math import inf
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.controller_records.watermark_records import EVENT_HEADER, Watermark
+from segmentstore.codec.controller_records.watermark_records import Watermark
+from segmentstore.codec.event_frame import EVENT_HEADER
 from segmentstore.codec.stream_names import mark_stream, segment_name
 from segmentstore.contracts.errors import (
     ErrorKind,
