@@ -91,6 +91,7 @@ from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_ranges import gather
+from segmentstore.runtime.cancellation import await_shielded
 
 UPDATES_MAX = 1_000
 """Updates of one request."""
@@ -299,7 +300,7 @@ class SegmentVerbs:
                     raise conflict(
                         "segment is a JSON stream; append to it at /v1/stream, which keeps messages whole"
                     )
-                length = await asyncio.shield(
+                length = await await_shielded(
                     stream.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
                 )
                 if stream.configuration.may_expire:

@@ -340,7 +340,7 @@ class StreamAppend:
         self, name: str, segment: Segment, asked: AppendRequest, *, mismatch: bool
     ) -> web.Response | None:
         """Behind the barrier, judge once more by what has committed, closed streams first (step 4)."""
-        await asyncio.shield(segment.barrier())
+        await await_shielded(segment.barrier())
         properties = await self._directory.segments.info(name)
         if properties.segment_id != segment.segment_id:
             raise SegmentNotFoundError(name)

@@ -1,20 +1,24 @@
 """What a cancellation must not reach: cleanup, submitted work, and failures that are reported elsewhere.
 
 - finish_despite_cancellation(): work that is done to its end, whatever arrives meanwhile: giving back locks and files,
-  which nothing would do later, and steps of a thread, under which no file may be closed. It is never cancelled through
-  its waiter, and a cancellation is not lost: it is delivered when the work has ended, however that ended.
+  which nothing would do later. It is never cancelled through its waiter, and a cancellation is not lost: it is
+  delivered when the work has ended, however that ended.
+- run_blocking(): the same for a step in a thread, under which no file may be closed and no lock given back.
 - ChangeTasks: the same for the changes of one owner, which can wait for all that are under way before it closes.
-- await_shielded(): waiting for what was submitted, so that a waiter who stops waiting does not cancel it.
+- await_shielded(): waiting for what was submitted, so that a waiter that stops waiting does not cancel it.
 - retrieve_exception(): for futures whose failure is reported elsewhere, or that nothing awaits any more.
-- complete_unless_done(), fail_unless_done(): for every future that was handed out. Who waits for it may have cancelled
-  it, and a future that is done takes nothing: InvalidStateError would hit the one who has an answer for others too.
+- complete_unless_done(), fail_unless_done(): for every future that was handed out. Its waiter may have cancelled it,
+  and a future that is done takes nothing: InvalidStateError would hit the caller that has answers for others too.
 """
 
 import asyncio
 from asyncio import Future
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
+_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
@@ -34,6 +38,18 @@ async def finish_despite_cancellation(work: Awaitable[_Result]) -> _Result:
         failure = None if task.cancelled() else task.exception()
         raise cancelled from failure
     return task.result()
+
+
+async def run_blocking(
+    executor: Executor | None,
+    step: Callable[_Arguments, _Result],
+    *args: _Arguments.args,
+    **kwargs: _Arguments.kwargs,
+) -> _Result:
+    """The step's result or exception; CancelledError, when it has ended, if that came meanwhile."""
+    loop = asyncio.get_running_loop()
+    job = loop.run_in_executor(executor, partial(step, *args, **kwargs))
+    return await finish_despite_cancellation(job)
 
 
 class ChangeTasks:
@@ -67,15 +83,15 @@ class ChangeTasks:
             del self._tasks[task]
 
 
-async def await_shielded(submitted: "Future[int]") -> int:
-    """The submission's result or exception. Cancelling the wait leaves it alone, and nobody misses its error then.
+async def await_shielded(submitted: "Future[_Result]") -> _Result:
+    """The submission's result or exception. Cancelling the wait leaves it alone, and its error is not reported then.
 
     What asyncio.shield() does, with one callback less per append.
     """
     if not submitted.done():
         waiter: Future[None] = submitted.get_loop().create_future()
 
-        def wake(ended: "Future[int]") -> None:
+        def wake(ended: "Future[_Result]") -> None:
             if not waiter.done():
                 waiter.set_result(None)
             elif not ended.cancelled():
@@ -93,13 +109,13 @@ def retrieve_exception(future: "Future[_Result]") -> None:
 
 
 def complete_unless_done(future: "Future[_Result]", result: _Result) -> None:
-    """Give the result to whoever still waits."""
+    """Give the result to its waiter, if it still waits."""
     if not future.done():
         future.set_result(result)
 
 
 def fail_unless_done(future: "Future[_Result]", error: BaseException) -> None:
-    """Give the error to whoever still waits; if no one does, the loop does not report it."""
+    """Give the error to its waiter, if it still waits; if none does, the loop does not report it."""
     if not future.done():
         if isinstance(error, StopIteration):
             # A future takes none of these: it would end the coroutine that waits as if it had returned.

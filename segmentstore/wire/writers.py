@@ -58,6 +58,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import EVENT_COUNT, TABLE_KEY_LENGTH, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, Segment
+from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.received_appends import AppendBatch, ReceivedAppend, read_append
@@ -253,7 +254,7 @@ class ConnectionAppends:
                 raise NotATableError(
                     f"the segment is a table, which takes no appends name={pinned.name!r}"
                 )
-            await asyncio.shield(pinned.handle.barrier())
+            await await_shielded(pinned.handle.barrier())
             number = (await pinned.handle.load_attributes([key])).get(key)
         except BaseException as error:
             if is_stale(error):

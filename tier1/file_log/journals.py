@@ -22,11 +22,12 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 
+from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.files import File, FileSystem
-from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import JournalName, LogDirectory
 from tier1.file_log.frames import PAGE_BYTES
 from tier1.file_log.settings import FileLogSettings
@@ -162,14 +163,14 @@ class JournalPool:
         epoch: int,
         directory: LogDirectory,
         files: FileSystem,
-        steps: BlockingSteps,
+        executor: Executor | None,
         settings: FileLogSettings,
         on_change: Callable[[], None],
     ) -> None:
         self._epoch = epoch
         self._directory = directory
         self._files = files
-        self._steps = steps
+        self._executor = executor
         self._settings = settings
         self._on_change = on_change
         self._spares: deque[Journal] = deque()
@@ -275,7 +276,7 @@ class JournalPool:
         if sum(journal.entry_room() for journal in journals) >= settings.reserve_bytes:
             return
         size_bytes = settings.reserve_bytes + settings.journal_bytes_first & -PAGE_BYTES
-        free = await self._steps.run(self._files.free_bytes, self._directory.path)
+        free = await run_blocking(self._executor, self._files.free_bytes, self._directory.path)
         try:
             if free < size_bytes:
                 raise NoJournalSpaceError
@@ -293,15 +294,15 @@ class JournalPool:
     async def _keep_ballast(self) -> None:
         # A file that is good for nothing but to be removed: the next owner opens with its space on a disk that is full.
         path, size_bytes = self._directory.ballast_path, self._settings.journal_bytes_first
-        if await self._steps.run(self._files.exists, path):
-            if await self._steps.run(self._files.size, path) >= size_bytes:
+        if await run_blocking(self._executor, self._files.exists, path):
+            if await run_blocking(self._executor, self._files.size, path) >= size_bytes:
                 return
-            await self._steps.run(self._directory.remove_file, path)
+            await run_blocking(self._executor, self._directory.remove_file, path)
         try:
             ballast = await self._fill(path, size_bytes)
         except NoJournalSpaceError:
             return
-        await self._steps.run(ballast.close)
+        await run_blocking(self._executor, ballast.close)
 
     def look_again(self) -> None:
         """Space may have come back."""
@@ -329,7 +330,7 @@ class JournalPool:
         self._full = full
 
     async def _has_room(self, size_bytes: int) -> bool:
-        free = await self._steps.run(self._files.free_bytes, self._directory.path)
+        free = await run_blocking(self._executor, self._files.free_bytes, self._directory.path)
         return free >= size_bytes + self._settings.free_bytes_min
 
     async def _make(self, size_bytes: int, *, free_bytes_min: int) -> Journal:
@@ -348,9 +349,9 @@ class JournalPool:
         journal = None
         try:
             while journal is None:
-                journal = await self._steps.run(filler.step)
+                journal = await run_blocking(self._executor, filler.step)
         except OSError as error:
-            await self._steps.run(filler.abandon)
+            await run_blocking(self._executor, filler.abandon)
             if error.errno in _NO_SPACE_ERRNOS:
                 raise NoJournalSpaceError from error
             raise

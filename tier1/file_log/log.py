@@ -28,8 +28,8 @@ from segmentstore.contracts.errors import (
     LogNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import BufferView, Epoch, LogAddress
+from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.files import FileSystem
-from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory, LogIdentity
 from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.frame_writer import FrameWriter
@@ -80,7 +80,6 @@ class FileDurableDataLog:
         self._path = path
         self._files = files
         self._executor = executor
-        self._steps = BlockingSteps(executor)
         self._settings = settings or FileLogSettings()
         self._write_settings = WriteSettings(
             entry_bytes_max=self._settings.entry_bytes_max,
@@ -148,7 +147,7 @@ class FileDurableDataLog:
         opening = LogOpening(
             directory=self._directory,
             files=self._files,
-            steps=self._steps,
+            executor=self._executor,
             settings=self._settings,
             rules=self._rules,
         )
@@ -158,7 +157,7 @@ class FileDurableDataLog:
             epoch=epoch,
             directory=self._directory,
             files=self._files,
-            steps=self._steps,
+            executor=self._executor,
             settings=self._settings,
             on_change=self._on_pool_change,
         )
@@ -191,7 +190,7 @@ class FileDurableDataLog:
             if self._pool is not None:
                 self._pool.stop()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._steps.run(self._close_files)
+            await run_blocking(self._executor, self._close_files)
 
     def _close_files(self) -> None:
         for journal in (*self._discarded, *(self._writer.journals if self._writer else ())):
@@ -215,7 +214,7 @@ class FileDurableDataLog:
             ):
                 with self._translated():
                     async with self._judged():
-                        entries = await self._steps.run(self._read_group, group)
+                        entries = await run_blocking(self._executor, self._read_group, group)
                 group = []
                 for address, payload in entries:
                     if address > opened.truncated_up_to:
@@ -266,7 +265,7 @@ class FileDurableDataLog:
         while self._discarded:
             # It leaves the list only when it has gone somewhere else: a cancelled truncate() is continued by the next.
             if not await self._pool.offer(self._discarded[0]):
-                await self._steps.run(self._discard, self._discarded[0])
+                await run_blocking(self._executor, self._discard, self._discarded[0])
             self._discarded.popleft()
         self._pool.look_again()
 
@@ -298,11 +297,11 @@ class FileDurableDataLog:
     async def disable(self, why: str) -> None:
         """As the door says; once fenced, nothing: the evidence belongs to the new owner, and so does the log."""
         with self._translated():
-            await self._steps.run(partial(self._directory.disable, why))
+            await run_blocking(self._executor, partial(self._directory.disable, why))
 
     async def enable(self) -> None:
         with self._translated():
-            await self._steps.run(self._directory.enable)
+            await run_blocking(self._executor, self._directory.enable)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -325,7 +324,7 @@ class FileDurableDataLog:
     async def _blame(self, error: OSError) -> DurableDataLogError:
         """A new owner removes files that the one before it still makes: that one has been fenced, its disk is sound."""
         try:
-            await self._steps.run(self._directory.check_epoch)
+            await run_blocking(self._executor, self._directory.check_epoch)
         except LogNotPrimaryError as fenced:
             return fenced
         except OSError:  # The first one says more.
@@ -343,7 +342,7 @@ class FileDurableDataLog:
         try:
             yield
         except (LogCorruptedError, FileNotFoundError):
-            await self._steps.run(self._directory.check_epoch)
+            await run_blocking(self._executor, self._directory.check_epoch)
             raise
 
     @contextmanager

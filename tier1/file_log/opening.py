@@ -9,11 +9,12 @@ of it is removed before the epoch frame that replaces it is durable.
 """
 
 import logging
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import LogCorruptedError, LogFullError
+from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.files import FileSystem
-from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.directory import LogDirectory, LogIdentity
 from tier1.file_log.frames import (
     PAGE_BYTES,
@@ -67,13 +68,13 @@ class LogOpening:
         *,
         directory: LogDirectory,
         files: FileSystem,
-        steps: BlockingSteps,
+        executor: Executor | None,
         settings: FileLogSettings,
         rules: DurabilityRules,
     ) -> None:
         self._directory = directory
         self._files = files
-        self._steps = steps
+        self._executor = executor
         self._settings = settings
         self._rules = rules
 
@@ -82,10 +83,10 @@ class LogOpening:
 
         Raises LogInUseError, LogDisabledError, LogNotPrimaryError, LogCorruptedError.
         """
-        await self._steps.run(self._directory.lock, takeover=self._settings.takeover)
-        await self._steps.run(self._directory.check_enabled)
-        identity = await self._steps.run(self._directory.read_or_create_identity)
-        epoch = await self._steps.run(self._directory.claim_epoch, floor=epoch_floor)
+        await run_blocking(self._executor, self._directory.lock, takeover=self._settings.takeover)
+        await run_blocking(self._executor, self._directory.check_enabled)
+        identity = await run_blocking(self._executor, self._directory.read_or_create_identity)
+        epoch = await run_blocking(self._executor, self._directory.claim_epoch, floor=epoch_floor)
         return identity, epoch
 
     async def recover(self, *, log_id: bytes, epoch: int, pool: JournalPool) -> OpenedLog:
@@ -94,18 +95,24 @@ class LogOpening:
         Raises LogCorruptedError, LogFullError, LogNotPrimaryError.
         """
         scanned = [
-            await self._steps.run(
-                scan_journal, self._files, self._directory.join(str(name)), log_id=log_id
+            await run_blocking(
+                self._executor,
+                scan_journal,
+                self._files,
+                self._directory.join(str(name)),
+                log_id=log_id,
             )
-            for name in await self._steps.run(self._directory.earlier_journals)
+            for name in await run_blocking(self._executor, self._directory.earlier_journals)
         ]
         self._require_own_journals(scanned)
-        chain = await self._steps.run(self._link, scanned)
+        chain = await run_blocking(self._executor, self._link, scanned)
         plan = plan_recovery(chain, rules=self._rules, copy_bytes_max=self._settings.copy_bytes_max)
-        await self._steps.run(
-            self._remove, [journal.path for journal in scanned if not journal.frames]
+        await run_blocking(
+            self._executor,
+            self._remove,
+            [journal.path for journal in scanned if not journal.frames],
         )
-        entries = await self._steps.run(self._copies, plan, chain)
+        entries = await run_blocking(self._executor, self._copies, plan, chain)
         body = body_bytes(len(entries), sum(entry.length for entry in entries))
         size_bytes_min = frame_bytes(len(entries), sum(entry.length for entry in entries))
         size_bytes_min += (MARK_PAGES + 2) * PAGE_BYTES
@@ -117,14 +124,16 @@ class LogOpening:
             ) from error
         first = self._epoch_header(log_id, epoch, chain, plan, entry_count=len(entries), body=body)
         try:
-            first = await self._steps.run(self._write_first, journal, first, entries)
+            first = await run_blocking(self._executor, self._write_first, journal, first, entries)
         except BaseException:
             journal.close()
             raise
         in_place = _journals_in_place(plan, scanned)
         kept = {journal.path for journal in in_place}
-        await self._steps.run(
-            self._remove, [journal.path for journal in scanned if journal.path not in kept]
+        await run_blocking(
+            self._executor,
+            self._remove,
+            [journal.path for journal in scanned if journal.path not in kept],
         )
         if chain.cut_frames:
             _LOG.warning(
@@ -147,7 +156,7 @@ class LogOpening:
             return await pool.make_first(size_bytes_min=size_bytes_min)
         except NoJournalSpaceError:
             _LOG.warning("the disk is full: opening with the ballast path=%s", self._directory.path)
-        await self._steps.run(self._remove, [self._directory.ballast_path])
+        await run_blocking(self._executor, self._remove, [self._directory.ballast_path])
         return await pool.make_first(size_bytes_min=size_bytes_min, shrink=True)
 
     # --- blocking steps ----------------------------------------------------------------------

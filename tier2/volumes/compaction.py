@@ -25,11 +25,11 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from typing import ParamSpec, TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
+from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File
 from tier2.background_pace import BackgroundPace
@@ -400,14 +400,8 @@ class Compactor:
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
-        """In the executor. Whoever is cancelled waits for its end: files and index are closed after it."""
-        loop = asyncio.get_running_loop()
-        step = loop.run_in_executor(self._executor, partial(call, *args, **kwargs))
-        try:
-            return await asyncio.shield(step)
-        except asyncio.CancelledError:
-            await asyncio.gather(step, return_exceptions=True)
-            raise
+        """In the executor. A cancelled caller waits for its end: files and index are closed after it."""
+        return await run_blocking(self._executor, call, *args, **kwargs)
 
 
 def _batch_bounds(candidate: Candidate, source: File, step_bytes: int) -> list[int]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from segmentstore.runtime.cancellation import run_blocking
 from tests.contracts.durable_data_log_suite import payloads
 from tests.sim.disk import SimulatedFile
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier1.file_log.worlds import TINY, SimulatedLogWorld
-from tier1.file_log.blocking import BlockingSteps
 from tier1.file_log.log import FileDurableDataLog
 
 
@@ -98,7 +98,7 @@ class HeldExecutor(Executor):
 
 async def test_a_caller_that_is_cancelled_twice_waits_for_the_step_that_it_began() -> None:
     executor = HeldExecutor()
-    caller = asyncio.ensure_future(BlockingSteps(executor).run(lambda: None))
+    caller = asyncio.ensure_future(run_blocking(executor, lambda: None))
     for _ in range(3):
         await asyncio.sleep(0)
         caller.cancel()
