@@ -57,7 +57,7 @@ class EventParser:
             except NoEventError as error:
                 raise CorruptedDataError(
                     f"no event begins here segment={self._segment!r} offset={self._offset} "
-                    f"type={error.kind} length={error.length}"
+                    f"type={error.event_type} length={error.length}"
                 ) from error
         del self._rest[:taken]
         return found

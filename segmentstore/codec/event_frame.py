@@ -25,11 +25,13 @@ assert EVENT_HEADER.size == EVENT_HEADER_BYTES, f"event header bytes={EVENT_HEAD
 class NoEventError(CorruptedDataError):
     """The bytes at a position are no header of an event."""
 
-    def __init__(self, position: int, kind: int, length: int) -> None:
-        super().__init__(f"no event begins here position={position} type={kind} length={length}")
+    def __init__(self, position: int, event_type: int, length: int) -> None:
+        super().__init__(
+            f"no event begins here position={position} type={event_type} length={length}"
+        )
         self.position = position
         """In the content that was walked over."""
-        self.kind = kind
+        self.event_type = event_type
         self.length = length
 
 

@@ -43,7 +43,11 @@ def test_what_is_no_header_is_never_passed_by(kind: int, length: int) -> None:
     assert next(walk) == (0, 12)
     with pytest.raises(NoEventError, match=f"position=12 type={kind} length={length}") as walked:
         next(walk)
-    assert (walked.value.position, walked.value.kind, walked.value.length) == (12, kind, length)
+    assert (walked.value.position, walked.value.event_type, walked.value.length) == (
+        12,
+        kind,
+        length,
+    )
     with pytest.raises(NoEventError):
         skip_events(content)
     assert skip_events(content, stop=12) == (1, 12)

@@ -308,9 +308,7 @@ class FramingWalk:
 
 
 def _no_event(offset: int, error: NoEventError) -> str:
-    return (
-        f"what should be an event is none offset={offset} kind={error.kind} length={error.length}"
-    )
+    return f"what should be an event is none offset={offset} kind={error.event_type} length={error.length}"
 
 
 def joint_damages(chunks: Sequence[ChunkFraming], *, sealed_length: int | None) -> list[str]:

@@ -147,7 +147,7 @@ class EventBoundaries:
             except NoEventError as error:
                 raise CorruptedDataError(
                     f"no event begins there segment={self._segment.name!r} offset={offset}"
-                    f" type={error.kind} length={error.length}"
+                    f" type={error.event_type} length={error.length}"
                 ) from error
         number = None if start.event_number is None else start.event_number + count
         return Boundary(offset, number)

@@ -11,10 +11,10 @@ from segmentstore.codec.controller_records.stream_records import (
     StreamConfigurationRecord,
 )
 from segmentstore.codec.controller_records.watermark_records import (
-    EVENT_HEADER,
     Watermark,
     WriterMarkRecord,
 )
+from segmentstore.codec.event_frame import EVENT_HEADER
 from segmentstore.controller.errors import RetryLaterError
 from segmentstore.controller.settings import ControllerSettings, WatermarkSettings
 from segmentstore.controller.watermarks import (
