@@ -26,10 +26,8 @@ SCHEDULERS = {
 
 HARMLESS = {
     "retrieve_exception": "takes an exception",
-    "self._wake.set": "an event",
-    "self._changed.set": "an event",
     "self._hurry.set": "an event",
-    "self._try_again.set": "an event",
+    "event.set": "an event",
     "lambda _: self._wake.set()": "an event",
     "self._queue.wake": "an event",
 }
@@ -41,7 +39,6 @@ LOOKED_AT = {
     "containers/read_index/segment_read_index.py:self._waiter_left": "counts",
     "containers/read_index/tail_waiters.py:_wake_slice": "sets futures",
     "containers/tables/table_handle.py:appended": "what it raises is its caller's answer",
-    "containers/writer/storage_writer.py:self._time_is_up": "sets a future",
     "segmentstore/cli/pipes.py:announce": "sets a future",
     "segmentstore/controller/metadata/metadata_table.py:self._abandoned.pop": "takes out of a dictionary",
     "segmentstore/host/standalone.py:give_up": "ends the process",

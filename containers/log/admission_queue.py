@@ -19,6 +19,7 @@ from containers.log.throttler import STOP, Throttle
 from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import CacheFullError, SegmentStoreError
 from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.runtime.waiting import wait_for_event
 
 _LOOK_AGAIN_SECONDS = 0.05
 """The longest wait for room of which nobody tells."""
@@ -125,11 +126,7 @@ class AdmissionQueue:
 
     async def _wait(self, seconds: float) -> None:
         """Until woken, at most this long: gauges may fall without a word."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._wake.set)
-        try:
-            await self._wake.wait()
-        finally:
-            timer.cancel()
+        await wait_for_event(self._wake, until=asyncio.get_running_loop().time() + seconds)
 
     def _admit_batch(self, fetches: asyncio.TaskGroup) -> bool:
         """Let the head of the line through; False if the cache has no room for it."""

@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.tables import TableDelta, TableEntry
+from segmentstore.runtime.waiting import gather_all
 
 
 class TableReader:
@@ -87,18 +88,11 @@ class TableReader:
         at_once = self._settings.reads_at_once
         in_offset_order = sorted(places, key=lambda each: each[1].offset)
         for first in range(0, len(places), at_once):
-            results = await asyncio.gather(
-                *(
-                    self._entry_at(key, place)
-                    for key, place in in_offset_order[first : first + at_once]
-                ),
-                return_exceptions=True,
+            entries = await gather_all(
+                self._entry_at(key, place)
+                for key, place in in_offset_order[first : first + at_once]
             )
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-                if result is not None:
-                    found.append(result)
+            found += [entry for entry in entries if entry is not None]
         return found
 
     async def _entry_at(self, key: bytes, place: Place | None) -> TableEntry | None:

@@ -45,6 +45,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, ContainerId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedManifest, Publication, Storage
 from segmentstore.runtime.backoff import Backoff
+from segmentstore.runtime.waiting import wait_for_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class StorageWriter:
             source=source, backlog=self._backlog, reconciler=self.reconciler, settings=settings
         )
         self._health = WriterHealth(settings=settings, random=random)
-        self._alarm = Alarm()
+        self._wake = asyncio.Event()
         self._claimed: ClaimedManifest | None = None
         self._stopped = False
         self._pressure = 0.0
@@ -109,7 +110,7 @@ class StorageWriter:
         self._acknowledged_up_to = NO_SEQUENCE_NUMBER
         self._wake_ups = 0
         self._not_before = 0.0
-        """Loop time before which another round would find nothing new, unless the alarm rings."""
+        """Loop time before which another round would find nothing new, unless it is woken."""
         self._kind = FlushKind.NORMAL
         self._publications_since_maintenance = 0
         self._maintained_at = 0.0
@@ -218,7 +219,7 @@ class StorageWriter:
     def _wake_up(self) -> None:
         self._wake_ups += 1
         self._not_before = 0.0
-        self._alarm.ring()
+        self._wake.set()
 
     # --- rounds -------------------------------------------------------------------------------
 
@@ -235,7 +236,8 @@ class StorageWriter:
             elif maintenance_at <= now:
                 await self._try(self._maintain)
             else:
-                await self._alarm.wait(min(due_at, maintenance_at))
+                await wait_for_event(self._wake, until=min(due_at, maintenance_at))
+                self._wake.clear()
 
     def _round_due_at(self) -> float:
         if len(self._waiters) or self._kind is not FlushKind.NORMAL:
@@ -475,39 +477,3 @@ def is_retriable(error: SegmentStoreError) -> bool:
         ErrorKind.UNAVAILABLE,
         ErrorKind.FULL,
     )
-
-
-class Alarm:
-    """Waits for an event or a point in time, whichever comes first, without a timeout that cancels anything.
-
-    There is one waiter, and any number of callers that ring.
-    """
-
-    def __init__(self) -> None:
-        self._waiter: asyncio.Future[None] | None = None
-        self._rung = False
-
-    def ring(self) -> None:
-        """Wake the waiter now, or let the next wait return at once."""
-        self._rung = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self, until: float) -> None:
-        """Returns when the alarm was rung since the last wait, or at loop time `until` (may be infinite)."""
-        assert self._waiter is None, "an alarm has one waiter"
-        if not self._rung:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = None if until == float("inf") else loop.call_at(until, self._time_is_up)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
-        self._rung = False
-
-    def _time_is_up(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

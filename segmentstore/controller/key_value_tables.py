@@ -19,7 +19,7 @@ Invariants:
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -52,6 +52,7 @@ from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_ref
 from segmentstore.controller.settings import KeyValueTableSettings
 from segmentstore.controller.streams.stream_history import DELETED_NUMBERS_KEY, deleted_number_key
 from segmentstore.runtime.keyed_locks import KeyedLocks
+from segmentstore.runtime.waiting import gather_all
 
 _LOG = logging.getLogger(__name__)
 
@@ -361,7 +362,7 @@ class KeyValueTables:
     async def _finish_creating(
         self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
     ) -> None:
-        await _all_of(
+        await gather_all(
             self._create_partition(table_segment(scope, name, number=number), record.key_bytes)
             for number in record.numbers
         )
@@ -395,7 +396,7 @@ class KeyValueTables:
     async def _finish_deleting(
         self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
     ) -> None:
-        await _all_of(
+        await gather_all(
             self._delete_partition(table_segment(scope, name, number=number), record.key_bytes)
             for number in record.numbers
         )
@@ -430,13 +431,6 @@ class KeyValueTables:
         if record is None or record.state is not KeyValueTableState.ACTIVE:
             return None
         return record
-
-
-async def _all_of(steps: Iterable[Awaitable[None]]) -> None:
-    """Do all steps side by side; every one ends before the first failure is raised."""
-    for outcome in await asyncio.gather(*steps, return_exceptions=True):
-        if outcome is not None:
-            raise outcome
 
 
 def _key(name: str) -> RecordKey[KeyValueTableRecord]:

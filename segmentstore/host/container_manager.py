@@ -58,6 +58,7 @@ from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.settings import RestartSettings
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.cancellation import finish_despite_cancellation
+from segmentstore.runtime.waiting import wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -330,12 +331,7 @@ class InProcessAssignmentSource:
             next_due = min(
                 (p.due for p in self._placements.values() if not p.assigned), default=_NEVER
             )
-            timer = None if next_due == _NEVER else loop.call_at(next_due, self._changed.set)
-            try:
-                await self._changed.wait()
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            await wait_for_event(self._changed, until=next_due)
 
     async def report(
         self,

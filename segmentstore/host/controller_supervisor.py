@@ -27,6 +27,7 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.controller import Controller
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.runtime.backoff import Backoff
+from segmentstore.runtime.waiting import wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class ControllerSupervisor:
                     backoff.reset()
                 pause = backoff.next_seconds()
                 self._tell(end, pause, worked=self._lives > lives)
-                await self._rest(pause)
+                await wait_for_event(self._try_again, until=loop.time() + pause)
 
     async def _live(self) -> "ExceptionGroup[Exception]":
         """One life, or an attempt at one; what ended it. Raises only when it is told to stop."""
@@ -138,13 +139,6 @@ class ControllerSupervisor:
         """O(tables): containers seldom end."""
         names = self._controller.components.table_names()
         return {container_of(name, self._container_count) for name in names}
-
-    async def _rest(self, seconds: float) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, self._try_again.set)
-        try:
-            await self._try_again.wait()
-        finally:
-            timer.cancel()
 
     def _tell(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
         error = _first_cause(group)

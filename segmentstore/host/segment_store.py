@@ -14,7 +14,6 @@ Invariants:
 - What is not published yet has no layout; no answer stands in for it.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from heapq import merge as merge_sorted
@@ -37,6 +36,7 @@ from segmentstore.contracts.segments import (
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.contracts.tables import Table
 from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.runtime.waiting import gather_all
 from tier2.tiered_storage import TieredStorage
 
 LIST_LIMIT_MAX = 10_000
@@ -110,13 +110,7 @@ class SegmentStore:
         if name is not None:
             await self._container(name).flush(name)
             return
-        containers = self._registry.all_running()
-        results = await asyncio.gather(
-            *(container.flush() for container in containers), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await gather_all(container.flush() for container in self._registry.all_running())
 
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000

@@ -1,24 +1,68 @@
 import asyncio
+from math import inf
 
-from containers.writer.storage_writer import Alarm
+import pytest
+
+from segmentstore.runtime.waiting import gather_all, wait_for_event
 from tests.sim.simulation import run_simulation
 
 
-def test_an_alarm_wakes_at_its_time_or_when_it_is_rung_even_beforehand() -> None:
+def test_a_wait_ends_at_its_time_or_when_the_event_is_set_even_beforehand() -> None:
     async def main(_: object) -> list[float]:
         loop = asyncio.get_running_loop()
-        alarm = Alarm()
+        event = asyncio.Event()
         times = []
-        await alarm.wait(loop.time() + 5)
-        times.append(loop.time())
-        loop.call_later(2, alarm.ring)
-        await alarm.wait(float("inf"))
-        times.append(loop.time())
-        alarm.ring()
-        await alarm.wait(float("inf"))
-        times.append(loop.time())
-        await alarm.wait(loop.time() + 1)
-        times.append(loop.time())
+
+        async def wait(until: float) -> None:
+            await wait_for_event(event, until=until)
+            event.clear()
+            times.append(loop.time())
+
+        await wait(loop.time() + 5)
+        loop.call_later(2, event.set)
+        await wait(inf)
+        event.set()
+        await wait(inf)
+        await wait(loop.time() + 1)
         return times
 
     assert run_simulation(1, main).result == [5, 7, 7, 8]
+
+
+async def test_a_wait_that_is_cancelled_leaves_no_timer() -> None:
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    waiting = asyncio.ensure_future(wait_for_event(event, until=loop.time() + 0.02))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0.03)
+    assert not event.is_set()
+
+
+async def test_results_come_in_order() -> None:
+    async def after(turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return turns
+
+    assert await gather_all(after(turns) for turns in (3, 1, 2)) == [3, 1, 2]
+    assert await gather_all([]) == []
+
+
+async def test_a_failure_is_raised_when_all_have_ended() -> None:
+    ended: list[str] = []
+
+    async def fail(text: str) -> None:
+        ended.append(text)
+        raise ValueError(text)
+
+    async def work() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        ended.append("work")
+
+    with pytest.raises(ValueError, match="first"):
+        await gather_all([work(), fail("first"), fail("second")])
+    assert ended == ["first", "second", "work"]

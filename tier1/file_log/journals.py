@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.files import File, FileSystem
+from segmentstore.runtime.waiting import wait_for_event
 from tier1.file_log.directory import JournalName, LogDirectory
 from tier1.file_log.frames import PAGE_BYTES
 from tier1.file_log.settings import FileLogSettings
@@ -285,11 +286,8 @@ class JournalPool:
             _LOG.warning("no space for the log's reserve either path=%s", self._directory.path)
 
     async def _wait_for_space(self) -> None:
-        timer = asyncio.get_running_loop().call_later(
-            self._settings.space_poll_seconds, self._wake.set
-        )
-        await self._wake.wait()
-        timer.cancel()
+        now = asyncio.get_running_loop().time()
+        await wait_for_event(self._wake, until=now + self._settings.space_poll_seconds)
 
     async def _keep_ballast(self) -> None:
         # A file that is good for nothing but to be removed: the next owner opens with its space on a disk that is full.

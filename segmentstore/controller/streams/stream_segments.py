@@ -9,7 +9,6 @@ Invariants:
 - A segment that has to be there and is not is an error; nothing is created in its place.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,6 +17,7 @@ from segmentstore.contracts.errors import SegmentExistsError, SegmentNotFoundErr
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.contracts.segments import SegmentApi, SegmentProperties
 from segmentstore.controller.errors import RetryLaterError
+from segmentstore.runtime.waiting import gather_all
 
 Outcome = TypeVar("Outcome")
 
@@ -61,12 +61,8 @@ class StreamSegments:
             if len(some) == 1:
                 outcomes.append(await step(some[0]))
                 continue
-            # gather keeps the order and lets every step end: a failed one must not leave others half waited for.
-            results = await asyncio.gather(*(step(name) for name in some), return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
-                outcomes.append(result)
+            # Every step ends: a failed one must not leave others half waited for.
+            outcomes += await gather_all(step(name) for name in some)
         return outcomes
 
     async def _create(self, name: str) -> None:
@@ -115,13 +111,8 @@ class SegmentSizes:
         sizes: list[SegmentSize | None] = []
         for start in range(0, len(names), self._at_once_max):
             some = names[start : start + self._at_once_max]
-            found = await asyncio.gather(
-                *(self._find(name) for name in some), return_exceptions=True
-            )
-            for properties in found:
-                if isinstance(properties, BaseException):
-                    raise properties
-                sizes.append(None if properties is None else _size_of(properties))
+            found = await gather_all(self._find(name) for name in some)
+            sizes += [None if each is None else _size_of(each) for each in found]
         return sizes
 
     async def _find(self, name: str) -> SegmentProperties | None:

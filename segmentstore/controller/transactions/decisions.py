@@ -36,6 +36,7 @@ from segmentstore.controller.transactions.transaction_states import (
     TransactionStates,
 )
 from segmentstore.controller.transactions.transaction_table import TransactionName, TransactionTable
+from segmentstore.runtime.waiting import gather_all
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,13 +107,9 @@ class Decisions:
         """Abort those that are open, side by side; tried again after a while if the store cannot now."""
         for start in range(0, len(names), self._settings.aborts_at_once_max):
             some = names[start : start + self._settings.aborts_at_once_max]
-            outcomes = await asyncio.gather(
-                *(self._abort_quietly(name, unless_leased=unless_leased) for name in some),
-                return_exceptions=True,
+            await gather_all(
+                self._abort_quietly(name, unless_leased=unless_leased) for name in some
             )
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
 
     async def _abort_quietly(self, name: TransactionName, *, unless_leased: bool) -> None:
         try:

@@ -20,6 +20,7 @@ from segmentstore.contracts.errors import ErrorKind, SegmentNotFoundError, Segme
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.controller.errors import ControllerError
 from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.runtime.waiting import gather_all
 
 Merged = dict[int, int]
 """Target segment -> its length behind the transaction's bytes."""
@@ -54,28 +55,23 @@ class Merges:
         Raises TransactionSegmentLostError, SegmentSealedError and SegmentNotFoundError (of a target).
         """
         target_of = {segment.number: segment.segment_id for segment in targets.segments}
-        chains = await asyncio.gather(
-            *(
-                self._merge_into(
-                    history,
-                    source,
-                    target_of[source.number],
-                    targets,
-                    [
-                        each
-                        for each in transaction_ids
-                        if not _has_number(recorded.get(each, {}), source.number)
-                    ],
-                    ended,
-                )
-                for source in sources.segments
-            ),
-            return_exceptions=True,
+        chains = await gather_all(
+            self._merge_into(
+                history,
+                source,
+                target_of[source.number],
+                targets,
+                [
+                    each
+                    for each in transaction_ids
+                    if not _has_number(recorded.get(each, {}), source.number)
+                ],
+                ended,
+            )
+            for source in sources.segments
         )
         merged: dict[int, Merged] = {each: dict(recorded.get(each, {})) for each in transaction_ids}
         for chain in chains:
-            if isinstance(chain, BaseException):
-                raise chain
             for transaction_id, (target, length) in chain.items():
                 merged[transaction_id][target] = length
         return merged
@@ -92,16 +88,10 @@ class Merges:
 
         Raises TransactionSegmentLostError.
         """
-        chains = await asyncio.gather(
-            *(
-                self._join_into(history, parent.segment_id, stages, transaction_id)
-                for parent in sources.segments
-            ),
-            return_exceptions=True,
+        await gather_all(
+            self._join_into(history, parent.segment_id, stages, transaction_id)
+            for parent in sources.segments
         )
-        for chain in chains:
-            if isinstance(chain, BaseException):
-                raise chain
 
     async def replace_lost_stages(
         self,
@@ -137,16 +127,10 @@ class Merges:
             for target in targets:
                 source = self._source_name(history, parents[number_of(target)], transaction_id)
                 forgotten.setdefault(target, []).append(source)
-        results = await asyncio.gather(
-            *(
-                self._forget_in(history.segment_name(target), names)
-                for target, names in forgotten.items()
-            ),
-            return_exceptions=True,
+        await gather_all(
+            self._forget_in(history.segment_name(target), names)
+            for target, names in forgotten.items()
         )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
 
     async def replace_lost(
         self,

@@ -27,6 +27,7 @@ from segmentstore.codec.stream_names import (
 )
 from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.waiting import gather_all
 from segmentstore.spark.streams.segment_graph import (
     StreamMetadata,
     StreamMissingError,
@@ -155,12 +156,8 @@ class ServiceStreamCatalog:
         waiting = [each for each in sorted(head) if each not in edges]
         while waiting:
             some, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
-            found = await asyncio.gather(
-                *(self._controller.successors(name, each) for each in some), return_exceptions=True
-            )
+            found = await gather_all(self._controller.successors(name, each) for each in some)
             for segment_id, successors in zip(some, found, strict=True):
-                if isinstance(successors, BaseException):
-                    raise successors
                 edges[segment_id] = _Edges(ranges[segment_id], successors)
                 for successor in successors:
                     following = successor.range.segment_id
