@@ -25,7 +25,6 @@ Invariants:
 
 import asyncio
 import hashlib
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -33,11 +32,10 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import click
-from tqdm import tqdm
 
 from segmentstore.cli.http_client import HttpClient, ServerError
 from segmentstore.cli.options import BYTES, SECONDS, server_option, with_client
-from segmentstore.cli.output import output_option, print_rows
+from segmentstore.cli.output import output_option, print_rows, progress_bar
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import check_segment_name
 from segmentstore.runtime.backoff import Backoff
@@ -94,14 +92,13 @@ def load(
     """
     plans = plan_load(paths, prefix=prefix, by_package=by_package, include=include)
     total = sum(plan.length for plan in plans)
-    with tqdm(
-        total=total,
-        unit="B",
-        unit_scale=True,
-        desc=f"{len(plans)} segments",
-        file=sys.stderr,
-        disable=quiet,
-    ) as bar:
+    with progress_bar(f"{len(plans)} segments", "B", quiet=quiet) as show:
+        done = 0
+
+        def progress(more: int) -> None:
+            nonlocal done
+            done += more
+            show(done, total)
 
         async def work(client: HttpClient) -> list[LoadedSegment]:
             loader = Loader(
@@ -110,7 +107,7 @@ def load(
                 segments_at_once=jobs,
                 seal=seal,
                 retry_seconds=retry_seconds,
-                progress=bar.update,
+                progress=progress,
             )
             return await loader.load(plans)
 

@@ -1,8 +1,9 @@
-"""Results on stdout: a table for people, JSON for programs."""
+"""Results on stdout: a table for people, JSON for programs. The progress of long work on stderr."""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import click
@@ -11,6 +12,8 @@ from segmentstore.contracts.identifiers import BufferView
 
 Field: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Field]
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with what is done and all that there is."""
 
 output_option = click.option(
     "-o",
@@ -76,3 +79,17 @@ def _cell(value: Field) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
     return str(value)
+
+
+@contextmanager
+def progress_bar(label: str, unit: str, *, quiet: bool) -> Iterator[Progress]:
+    """On stderr, with its rate and the time that is left."""
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress

@@ -7,20 +7,26 @@ Each command imports its job behind `open_spark`, which says what to do where Sp
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from segmentstore.cli.config import resolve
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.options import BYTES
-from segmentstore.cli.output import Row, output_option, print_rows
-from segmentstore.cli.spark_session import open_spark, pairs_of, progress_bar, spark_options
+from segmentstore.cli.output import Progress, Row, output_option, print_rows, progress_bar
+from segmentstore.cli.spark_session import open_spark, pairs_of, spark_options
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.tier2_access import Tier2Location
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_Job: TypeAlias = Callable[..., int]
 
 _SHOWN_MAX = 50
 """Findings that are printed; all of them are counted."""
@@ -33,24 +39,77 @@ state_option = click.option(
 )
 
 
-def place_options(command: _Command) -> _Command:
-    """Where Tier 2 is."""
-    options = (
-        click.option(
-            "--tier2",
-            "place",
-            required=True,
-            metavar="DIR|s3://BUCKET/PREFIX",
-            help="A data directory, a file:// URL of one, or a bucket.",
-        ),
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What every job is told: where Tier 2 is, where Spark is, and how results are shown."""
+
+    place: str
+    endpoint: str
+    region: str
+    quiet: bool
+    output: str
+    master: str
+    configuration: tuple[str, ...]
+
+    @property
+    def tier2(self) -> Tier2Location:
+        """As the jobs take it; a bucket's endpoint may also be in SEGMENTSTORE_S3_ENDPOINT_URL."""
+        endpoint = self.endpoint
+        if self.place.startswith("s3://") and not endpoint:
+            endpoint = resolve(None, ()).settings.s3.endpoint_url
+        return Tier2Location(place=self.place, endpoint=endpoint, region=self.region)
+
+    def open_spark(self, name: str) -> "AbstractContextManager[SparkSession]":
+        """Raises InvalidRequestError."""
+        return open_spark(name, master=self.master, configuration=self.configuration)
+
+    def progress_bar(self, label: str, unit: str) -> AbstractContextManager[Progress]:
+        return progress_bar(label, unit, quiet=self.quiet)
+
+
+def job_options(*, tier2: bool = True, tier2_required: bool = True) -> Callable[[_Job], _Job]:
+    """The options of every job, gathered: the job is called with JobOptions and the options of its own."""
+    tier2_option = partial(
+        click.option,
+        "--tier2",
+        "place",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="A data directory, a file:// URL of one, or a bucket.",
+    )
+    place = (
+        tier2_option(required=True) if tier2_required else tier2_option(default=""),
         click.option("--endpoint", default="", metavar="URL", help="Of the bucket."),
         click.option("--region", default="us-east-1", show_default=True, help="Of the bucket."),
+    )
+    options = (
+        *(place if tier2 else ()),
         click.option("--quiet", is_flag=True, help="No progress bar."),
         output_option,
+        spark_options,
     )
-    for option in reversed(options):
-        command = option(command)
-    return spark_options(command)
+
+    def decorated(job: _Job) -> _Job:
+        @wraps(job)
+        def command(
+            *,
+            quiet: bool,
+            output: str,
+            master: str,
+            configuration: tuple[str, ...],
+            place: str = "",
+            endpoint: str = "",
+            region: str = "",
+            **own: object,
+        ) -> int:
+            given = JobOptions(place, endpoint, region, quiet, output, master, configuration)
+            return job(given, **own)
+
+        found: _Job = command
+        for option in reversed(options):
+            found = option(found)
+        return found
+
+    return decorated
 
 
 @click.group()
@@ -67,31 +126,25 @@ def submit() -> None:
 @click.option("--task-bytes", type=BYTES, default=64 << 20, help="Stored bytes of one task.")
 @click.option("--no-framing", is_flag=True, help="Do not walk through the events.")
 @state_option
-@place_options
+@job_options()
 def verify(
+    options: JobOptions,
     *,
     task_bytes: int,
     no_framing: bool,
     state_directory: Path | None,
-    place: str,
-    endpoint: str,
-    region: str,
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
 ) -> int:
     """Prove every byte of a Tier 2: checksums, layouts, references, event framing, orphans.
 
     Ends with 7 if anything is damaged. The service may be at work meanwhile.
     """
-    with open_spark("verify", master=master, configuration=configuration) as session:
+    with options.open_spark("verify") as session:
         from segmentstore.spark.jobs.job_execution import SparkTaskRunner
         from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
 
-        with progress_bar("verify", "B", quiet=quiet) as progress:
+        with options.progress_bar("verify", "B") as progress:
             summary = VerifyJob(
-                place=place_of(place, endpoint, region),
+                place=options.tier2,
                 tasks=SparkTaskRunner(session),
                 settings=VerifySettings(
                     task_bytes=task_bytes,
@@ -114,7 +167,7 @@ def verify(
         }
         for row in summary.containers.values()
     ]
-    print_rows(rows, output)
+    print_rows(rows, options.output)
     say_findings("orphan", summary.orphans)
     say_findings("damage", summary.damages, error=True)
     resumed = f", {summary.resumed_chunks} chunks an earlier run" if summary.resumed_chunks else ""
@@ -138,8 +191,9 @@ def verify(
 @click.option("--min-bytes", type=BYTES, default=1 << 20, help="Leave shorter stretches alone.")
 @click.option("--prefix", default="", help="Only segments whose names begin so.")
 @click.option("--dry-run", is_flag=True, help="Say what would be looked at.")
-@place_options
+@job_options()
 def compact(
+    options: JobOptions,
     *,
     server: str,
     data_directory: Path | None,
@@ -147,13 +201,6 @@ def compact(
     min_bytes: int,
     prefix: str,
     dry_run: bool,
-    place: str,
-    endpoint: str,
-    region: str,
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
 ) -> int:
     """Rewrite small or LZ4 chunks into large zstd ones, and propose the swaps to the owner.
 
@@ -163,15 +210,15 @@ def compact(
         raise InvalidRequestError(
             "name the owner: --server URL of the running store, or --data DIR of one that is off"
         )
-    with open_spark("compact", master=master, configuration=configuration) as session:
+    with options.open_spark("compact") as session:
         from segmentstore.spark.jobs.compact import CompactJob, CompactSettings
         from segmentstore.spark.jobs.job_execution import SparkTaskRunner
         from segmentstore.spark.jobs.swap_owners import open_owner
 
-        tier2 = place_of(place, endpoint, region)
+        tier2 = options.tier2
         with (
             open_owner(tier2, server=server, data_directory=data_directory) as owner,
-            progress_bar("compact", "B", quiet=quiet) as progress,
+            options.progress_bar("compact", "B") as progress,
         ):
             summary = CompactJob(
                 place=tier2,
@@ -197,7 +244,7 @@ def compact(
         }
         for row in summary.segments.values()
     ]
-    print_rows(rows, output)
+    print_rows(rows, options.output)
     say_findings("refused", summary.refusals)
     click.echo(
         f"swapped {summary.swapped} windows in {summary.seconds:.1f} s,"
@@ -224,29 +271,23 @@ def compact(
     help="Neighbouring chunks of one task.",
 )
 @state_option
-@place_options
+@job_options()
 def stats(
+    options: JobOptions,
     *,
     report: Path,
     prefix: str,
     task_chunks: int,
     state_directory: Path | None,
-    place: str,
-    endpoint: str,
-    region: str,
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
 ) -> int:
     """Sizes, rates and skew of every stream over time, as a table and an HTML report with charts."""
-    with open_spark("stats", master=master, configuration=configuration) as session:
+    with options.open_spark("stats") as session:
         from segmentstore.spark.jobs.job_execution import SparkTaskRunner
         from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
 
-        with progress_bar("stats", " chunks", quiet=quiet) as progress:
+        with options.progress_bar("stats", " chunks") as progress:
             summary = StatsJob(
-                place=place_of(place, endpoint, region),
+                place=options.tier2,
                 tasks=SparkTaskRunner(session),
                 settings=StatsSettings(
                     report=report,
@@ -269,7 +310,7 @@ def stats(
         }
         for stream in summary.streams
     ]
-    print_rows(rows, output)
+    print_rows(rows, options.output)
     resumed = f", {summary.chunks_known} known from an earlier run" if summary.chunks_known else ""
     click.echo(
         f"looked at {summary.chunks_read} chunks in {summary.seconds:.1f} s{resumed}", err=True
@@ -281,47 +322,41 @@ def stats(
 @submit.command()
 @click.argument("destination", metavar="OUT")
 @click.option("--stream", required=True, metavar="SCOPE/STREAM")
-@click.option("--tier2", "place", default="", metavar="DIR|s3://BUCKET/PREFIX")
 @click.option(
     "--controller", default="", metavar="tcp://HOST:PORT", help="For what is not in Tier 2 yet."
 )
-@click.option("--endpoint", default="", metavar="URL", help="Of the bucket.")
-@click.option("--region", default="us-east-1", show_default=True, help="Of the bucket.")
 @click.option("--text", is_flag=True, help="Keys and values as text instead of bytes.")
 @click.option("--batch-bytes", type=BYTES, default=1 << 30, help="Of the stream, in one batch.")
 @click.option("--allow-data-loss", is_flag=True, help="Go on without what retention took away.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-@output_option
-@spark_options
+@job_options(tier2_required=False)
 def export(
+    options: JobOptions,
     *,
     destination: str,
     stream: str,
-    place: str,
     controller: str,
-    endpoint: str,
-    region: str,
     text: bool,
     batch_bytes: int,
     allow_data_loss: bool,
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
 ) -> int:
     """Write the events of a stream to OUT as Parquet files by day; a later run adds what is new.
 
     OUT/_batches tells which ranges of which segments each batch holds: every event is there once.
     """
-    given = {"stream": stream, "tier2": place, "controller": controller, "endpoint": endpoint}
-    with open_spark("export", master=master, configuration=configuration) as session:
+    given = {
+        "stream": stream,
+        "tier2": options.place,
+        "controller": controller,
+        "endpoint": options.endpoint,
+    }
+    with options.open_spark("export") as session:
         from segmentstore.spark.jobs.export import ExportJob, ExportSettings
         from segmentstore.spark.jobs.output_directory import open_output
 
-        with progress_bar("export", "B", quiet=quiet) as progress:
+        with options.progress_bar("export", "B") as progress:
             summary = ExportJob(
                 spark=session,
-                source_options={**{k: v for k, v in given.items() if v}, "region": region},
+                source_options={**{k: v for k, v in given.items() if v}, "region": options.region},
                 directory=open_output(session, destination),
                 settings=ExportSettings(
                     batch_bytes=batch_bytes, text=text, fail_on_data_loss=not allow_data_loss
@@ -339,7 +374,7 @@ def export(
         }
         for each in summary.batches
     ]
-    print_rows(rows, output)
+    print_rows(rows, options.output)
     click.echo(
         f"exported {summary.rows} events; {summary.earlier_rows} were there before", err=True
     )
@@ -370,10 +405,9 @@ def export(
 @click.option("--records", is_flag=True, help="Write records: with key, headers and time.")
 @click.option("--skip-missing", is_flag=True, help="Pass over planned files that are gone.")
 @click.option("--read-option", multiple=True, metavar="KEY=VALUE", help="Of Spark's reader.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-@output_option
-@spark_options
+@job_options(tier2=False)
 def import_files(
+    options: JobOptions,
     *,
     inputs: tuple[str, ...],
     stream: str,
@@ -387,10 +421,6 @@ def import_files(
     records: bool,
     skip_missing: bool,
     read_option: tuple[str, ...],
-    quiet: bool,
-    output: str,
-    master: str,
-    configuration: tuple[str, ...],
 ) -> int:
     """Write the rows of files to a stream, each once; a later run adds the files that are new."""
     sink = {"stream": stream, "controller": controller}
@@ -398,10 +428,10 @@ def import_files(
         sink |= {"createIfMissing": "true", "segments": str(segments)}
     if records:
         sink["content"] = "record"
-    with open_spark("import", master=master, configuration=configuration) as session:
+    with options.open_spark("import") as session:
         from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings
 
-        with progress_bar("import", " files", quiet=quiet) as progress:
+        with options.progress_bar("import", " files") as progress:
             summary = ImportJob(
                 spark=session,
                 sink_options=sink,
@@ -426,19 +456,12 @@ def import_files(
         }
         for each in summary.batches
     ]
-    print_rows(rows, output)
+    print_rows(rows, options.output)
     click.echo(
         f"imported {summary.rows} rows; {summary.earlier_batches} batches were there before",
         err=True,
     )
     return ExitCode.OK
-
-
-def place_of(place: str, endpoint: str, region: str) -> Tier2Location:
-    """As the jobs take it; a bucket's endpoint may also be in SEGMENTSTORE_S3_ENDPOINT_URL."""
-    if place.startswith("s3://") and not endpoint:
-        endpoint = resolve(None, ()).settings.s3.endpoint_url
-    return Tier2Location(place=place, endpoint=endpoint, region=region)
 
 
 def say_findings(what: str, findings: list[str], *, error: bool = False) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from tqdm import tqdm
 
 from segmentstore.contracts.errors import InvalidRequestError
 
@@ -95,15 +94,3 @@ def open_spark(
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def progress_bar(label: str, unit: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Called with what is done and all that there is."""
-    with tqdm(unit=unit, unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield progress

@@ -1,6 +1,6 @@
 """`segmentstore stream ...`: the verbs of a stream. A stream is named SCOPE/STREAM."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, BinaryIO, TypeVar
 
 import click
@@ -9,6 +9,7 @@ from segmentstore.cli.options import BYTES, SECONDS, controller_option, with_sto
 from segmentstore.cli.output import Row, flush_bytes, output_option, print_record, print_rows
 from segmentstore.cli.pipes import key_separator_option, print_event, write_lines
 from segmentstore.client.store import Store
+from segmentstore.client.stream import Stream
 from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy, StreamConfig
 from segmentstore.client.stream_segments import StreamCut
 
@@ -44,8 +45,9 @@ def _config_options(command: _Command) -> _Command:
 def create(name: str, controller: str, output: str, **options: Any) -> None:  # of _config_options
     """Create a stream."""
     config = _config(**options)
-    with_store(controller, lambda store: store.stream(name).create(config))
-    print_record(with_store(controller, lambda store: _record(store, name)), output)
+    print_record(
+        with_store(controller, _changed(name, lambda stream: stream.create(config))), output
+    )
 
 
 @stream.command()
@@ -56,8 +58,9 @@ def create(name: str, controller: str, output: str, **options: Any) -> None:  # 
 def update(name: str, controller: str, output: str, **options: Any) -> None:  # of _config_options
     """Replace the configuration of a stream: what is not given goes back to its default."""
     config = _config(**options)
-    with_store(controller, lambda store: store.stream(name).update(config))
-    print_record(with_store(controller, lambda store: _record(store, name)), output)
+    print_record(
+        with_store(controller, _changed(name, lambda stream: stream.update(config))), output
+    )
 
 
 @stream.command("list")
@@ -146,8 +149,9 @@ def tail(
 @output_option
 def scale(name: str, segments: int, controller: str, output: str) -> None:
     """Replace the active segments by others. Keys keep their order."""
-    with_store(controller, lambda store: store.stream(name).scale_to(segments))
-    print_record(with_store(controller, lambda store: _record(store, name)), output)
+    print_record(
+        with_store(controller, _changed(name, lambda stream: stream.scale_to(segments))), output
+    )
 
 
 @stream.command()
@@ -173,8 +177,7 @@ def truncate(name: str, cut: str, controller: str, output: str) -> None:
 @output_option
 def seal(name: str, controller: str, output: str) -> None:
     """Allow no more events. Sealing twice is fine."""
-    with_store(controller, lambda store: store.stream(name).seal())
-    print_record(with_store(controller, lambda store: _record(store, name)), output)
+    print_record(with_store(controller, _changed(name, lambda stream: stream.seal())), output)
 
 
 @stream.command()
@@ -226,6 +229,18 @@ def _config(
 
 def _cut(text: str | None) -> StreamCut | None:
     return None if text is None else StreamCut.parse(text)
+
+
+def _changed(
+    name: str, change: Callable[[Stream], Awaitable[None]]
+) -> Callable[[Store], Coroutine[None, None, Row]]:
+    """Change a stream, then describe it, with one client."""
+
+    async def work(store: Store) -> Row:
+        await change(store.stream(name))
+        return await _record(store, name)
+
+    return work
 
 
 async def _record(store: Store, name: str) -> Row:

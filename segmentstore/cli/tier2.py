@@ -1,14 +1,19 @@
 """`segmentstore tier2 ...`: Tier 2 as it is, with the service off."""
 
 import asyncio
-import sys
 from contextlib import aclosing
 
 import click
-from tqdm import tqdm
 
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.output import Row, flush_bytes, output_option, print_rows, write_bytes
+from segmentstore.cli.output import (
+    Row,
+    flush_bytes,
+    output_option,
+    print_rows,
+    progress_bar,
+    write_bytes,
+)
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.recovery.tier2_access import NoSegmentsError, open_tier2, verify_volumes
 from tier2.offline.verify import verify_container
@@ -121,12 +126,7 @@ async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], li
         damages += [each.why for each in opened.lost]
         for container in opened.containers:
             label = f"container {container.container_id}"
-            with tqdm(unit="B", unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:
-
-                def progress(done: int, total: int, bar: "tqdm[None]" = bar) -> None:
-                    bar.total = total
-                    bar.update(done - bar.n)
-
+            with progress_bar(label, "B", quiet=quiet) as progress:
                 report = await verify_container(container, progress=progress, deep=deep)
             damages += report.damages
             rows.append(
