@@ -447,9 +447,12 @@ class ControllerClient:
     # Reader groups
 
     async def create_reader_group(
-        self, scope: str, group: str, streams: Sequence[StreamName]
+        self, scope: str, group: str, cuts: Mapping[StreamName, Mapping[int, int]]
     ) -> None:
-        """Make the group known, so that it is listed. Raises AlreadyExistsError."""
+        """Make the group known, so that it is listed; an empty cut is the head of its stream.
+
+        Raises AlreadyExistsError, InvalidRequestError (a cut is none of its stream).
+        """
         group_id = _group_id(scope, group)
         answer = await self._channel.ask(
             "createReaderGroup",
@@ -458,7 +461,8 @@ class ControllerClient:
                 readerGroupName=group,
                 readerGroupId=group_id,
                 startingStreamCuts=[
-                    messages.StreamCut(streamInfo=each.message()) for each in streams
+                    messages.StreamCut(streamInfo=stream.message(), cut=cut)
+                    for stream, cut in cuts.items()
                 ],
             ),
             messages.CreateReaderGroupResponse,

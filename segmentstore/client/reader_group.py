@@ -313,18 +313,24 @@ class ReaderGroup:
     ) -> None:
         """Begin to read streams of the group's scope (or `scope/stream`) at their heads, tails, or at cuts.
 
-        Raises AlreadyExistsError, NotFoundError, InvalidRequestError (no stream, or a name that none may have).
+        Streams without a cut are read from their heads. Raises AlreadyExistsError, NotFoundError, InvalidRequestError
+        (no stream, a name that none may have, or a cut that is none of these streams: also of an earlier one of the
+        name, whose segments it names).
         """
         check_user_name(self.name, what="reader group")
         names = [_stream_name(self.scope, each) for each in streams]
+        cuts = {} if isinstance(start, StartAt) else _cuts_by_stream(start, names)
         states = {
-            str(name): StreamState(dict((await self._start(name, start)).offsets)) for name in names
+            str(name): StreamState(await self._start(name, start, cuts.get(str(name))))
+            for name in names
         }
         if not states:
             raise InvalidRequestError(
                 f"a reader group reads at least one stream group={self.name!r}"
             )
-        await self._controller.create_reader_group(self.scope, self.name, names)
+        await self._controller.create_reader_group(
+            self.scope, self.name, {name: cuts.get(str(name), {}) for name in names}
+        )
         await self._table.create(GroupState(states))
 
     async def delete(self) -> None:
@@ -380,16 +386,27 @@ class ReaderGroup:
         """Give a reader's segments to the others at once, instead of after `reader_timeout_seconds`."""
         await self._table.change(lambda state: state.leave(reader_id))
 
-    async def _start(self, name: StreamName, start: StartAt | Sequence[StreamCut]) -> StreamCut:
+    async def _start(
+        self, name: StreamName, start: StartAt | Sequence[StreamCut], cut: Mapping[int, int] | None
+    ) -> dict[int, int]:
+        if cut is not None:
+            return dict(cut)
         stream = Stream(name, controller=self._controller, calls=self._calls)
-        if start is StartAt.HEAD:
-            return await stream.head()
-        if start is StartAt.TAIL:
-            return await stream.tail()
-        for cut in start:
-            if cut.stream == str(name):
-                return StreamCut(cut.stream, {each: max(0, at) for each, at in cut.offsets.items()})
-        return await stream.head()
+        return dict((await (stream.tail() if start is StartAt.TAIL else stream.head())).offsets)
+
+
+def _cuts_by_stream(
+    cuts: Sequence[StreamCut], names: Sequence[StreamName]
+) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    known = {str(name) for name in names}
+    for cut in cuts:
+        if cut.stream not in known:
+            raise InvalidRequestError(f"cut is of a stream that the group does not read cut={cut}")
+        if cut.stream in found:
+            raise InvalidRequestError(f"two cuts are of one stream stream={cut.stream!r}")
+        found[cut.stream] = {each: max(0, at) for each, at in cut.offsets.items()}
+    return found
 
 
 def _stream_name(scope: str, text: str) -> StreamName:

@@ -11,6 +11,13 @@ Invariants:
 - Two changes never overwrite each other: the update that finds another version starts over from the new state.
 - A change whose answer was lost is made again on the state as it is then. Each change is idempotent: made twice, it is
   the same as once.
+- A group that was deleted and created again is another one: what is based on the state of the old one is refused. The
+  key of the state has the random id of the group, so versions of the two, which begin anew, are never compared.
+
+| key | value |
+|---|---|
+| asyncio-reader-group-state | a JSON object: format 2, group (the id); or the state itself, of groups without an id |
+| asyncio-reader-group-state/<id> | the state |
 
 Format of the state, one JSON object, version 1:
 
@@ -30,6 +37,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from segmentstore.client.errors import (
@@ -42,6 +50,7 @@ from segmentstore.client.errors import (
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import ReadingOrder, StreamCut, Successor
 from segmentstore.codec.stream_names import table_segment
+from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
 from segmentstore.codec.wire_protocol.tables import (
     CreateTableSegment,
@@ -59,7 +68,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
 
 FORMAT: Final = 1
+_ID_FORMAT: Final = 2
 STATE_KEY: Final = b"asyncio-reader-group-state"
+_ID_BITS = 128
 
 
 SegmentKey: TypeAlias = tuple[str, int]
@@ -248,6 +259,8 @@ class GroupTable:
         self.name = f"{scope}/{group}"
         self._segment = table_segment(scope, group)
         self._calls = calls
+        self._state_key = STATE_KEY
+        """Of the group that was seen last."""
 
     async def create(self, state: GroupState) -> None:
         """Raises AlreadyExistsError, also for a group that a client of another kind made under this name."""
@@ -258,8 +271,15 @@ class GroupTable:
                 lambda request_id: CreateTableSegment(request_id, self._segment, ""),
                 SegmentCreated,
             )
+        group_id = f"{self._calls.random.getrandbits(_ID_BITS):032x}"
+        content = json.dumps({"format": _ID_FORMAT, "group": group_id}, separators=(",", ":"))
         try:
-            await self._write(state, NOT_EXISTS)
+            await self._write(
+                [
+                    TableEntry(STATE_KEY, content.encode(), NOT_EXISTS),
+                    TableEntry(_state_key(group_id), state.encode(), NOT_EXISTS),
+                ]
+            )
         except TableConditionError as error:
             raise AlreadyExistsError("reader group", self.name) from error
 
@@ -276,31 +296,43 @@ class GroupTable:
 
     async def load(self) -> tuple[GroupState, int]:
         """The state and its version. Raises NotFoundError."""
-        try:
-            answer = await self._calls.ask(
-                self._segment,
-                lambda request_id: ReadTable(request_id, self._segment, "", [TableKey(STATE_KEY)]),
-                TableRead,
-            )
-        except SegmentNotFoundError as error:
-            raise NotFoundError("reader group", self.name) from error
-        (entry,) = answer.entries
-        if entry.version == NOT_EXISTS:
-            raise NotFoundError("reader group", self.name)
-        return decode_group_state(entry.value), entry.version
+        _, state, version = await self._load()
+        return state, version
+
+    async def _load(self) -> tuple[bytes, GroupState, int]:
+        """The key of the state, the state, and its version."""
+        while True:
+            key = self._state_key
+            asked = [TableKey(each) for each in dict.fromkeys((STATE_KEY, key))]
+            try:
+                answer = await self._calls.ask(
+                    self._segment, partial(_read_table, self._segment, asked), TableRead
+                )
+            except SegmentNotFoundError as error:
+                raise NotFoundError("reader group", self.name) from error
+            first, last = answer.entries[0], answer.entries[-1]
+            if first.version == NOT_EXISTS:
+                raise NotFoundError("reader group", self.name)
+            self._state_key = _key_of_state(first.value)
+            if self._state_key != key:
+                # Another group than the one that was seen last; its state was not asked for.
+                continue
+            if last.version == NOT_EXISTS:
+                raise NotFoundError("reader group", self.name)
+            return key, decode_group_state(last.value), last.version
 
     async def change(self, change: Callable[[GroupState], None]) -> GroupState:
         """Apply an idempotent change; the state afterwards. Raises what `change` raises, ServiceUnavailableError."""
         backoff = self._calls.settings.backoff(self._calls.random)
         for _ in range(self._calls.settings.state_attempts_max):
-            state, version = await self.load()
+            key, state, version = await self._load()
             before = state.encode()
             change(state)
             state.check()
             if state.encode() == before:
                 return state
             try:
-                await self._write(state, version)
+                await self._write([TableEntry(key, state.encode(), version)])
             except TableConditionError:
                 continue
             except OutcomeUnknownError:
@@ -309,11 +341,29 @@ class GroupTable:
             return state
         raise ServiceUnavailableError(f"state of the reader group is too busy group={self.name!r}")
 
-    async def _write(self, state: GroupState, version: int) -> None:
-        entry = TableEntry(STATE_KEY, state.encode(), version)
+    async def _write(self, entries: Sequence[TableEntry]) -> None:
         await self._calls.ask(
             self._segment,
-            lambda request_id: UpdateTableEntries(request_id, self._segment, "", [entry]),
+            lambda request_id: UpdateTableEntries(request_id, self._segment, "", entries),
             TableEntriesUpdated,
             repeatable=False,
         )
+
+
+def _read_table(segment: str, keys: Sequence[TableKey], request_id: int) -> Command:
+    return ReadTable(request_id, segment, "", keys)
+
+
+def _state_key(group_id: str) -> bytes:
+    return STATE_KEY + b"/" + group_id.encode()
+
+
+def _key_of_state(content: bytes) -> bytes:
+    """Where the state stands, by what stands under STATE_KEY. Raises CorruptedDataError."""
+    try:
+        value: Any = json.loads(content)
+        if value["format"] == _ID_FORMAT:
+            return _state_key(value["group"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptedDataError(f"state of the reader group is not readable: {error!r}") from error
+    return STATE_KEY

@@ -79,6 +79,7 @@ class ControllerComponents:
         self.subscribers = Subscribers(
             store=self.metadata,
             operations=self.streams.operations,
+            segments=self.streams.segments,
             settings=settings.reader_groups,
         )
         self.reader_groups = ReaderGroups(

@@ -11,8 +11,10 @@ Invariants:
   deleted forgets its subscribers, and one that is created again has none until they say so again.
 - What a group has consumed counts only for the group of that id and in that generation, and never goes back there. One
   that was deleted and created again, or reset, starts where its configuration says: all behind that is yet to be read.
-- A cut that names segments which its stream never had is refused. A group that has one all the same (its stream was
-  deleted and created again, or an earlier version took it) holds back everything.
+- A cut that cannot be of its stream is refused: it names segments that the stream never had (numbers are never used
+  again, so those of an earlier stream of the name are none of them), lies behind the end of one, or there is no such
+  stream. A group that has one all the same (its stream was deleted and created again, or an earlier version took it)
+  holds back everything.
 """
 
 import logging
@@ -21,6 +23,7 @@ from contextlib import aclosing
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
+    GroupCut,
     ReaderGroupRecord,
 )
 from segmentstore.contracts.errors import InvalidRequestError
@@ -43,6 +46,7 @@ from segmentstore.controller.streams.stream_cuts import (
 )
 from segmentstore.controller.streams.stream_history import StreamHistory, cut_with_ranges
 from segmentstore.controller.streams.stream_operations import StreamOperations
+from segmentstore.controller.streams.stream_segments import StreamSegments
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,10 +57,16 @@ class Subscribers:
     """Reads and changes what is known of the subscribers of streams."""
 
     def __init__(
-        self, *, store: MetadataStore, operations: StreamOperations, settings: ReaderGroupSettings
+        self,
+        *,
+        store: MetadataStore,
+        operations: StreamOperations,
+        segments: StreamSegments,
+        settings: ReaderGroupSettings,
     ) -> None:
         self._store = store
         self._operations = operations
+        self._segments = segments
         self._settings = settings
 
     async def update_cut(self, request: api.SubscriberStreamCut) -> api.UpdateSubscriberStatus:
@@ -144,27 +154,33 @@ class Subscribers:
     async def check_cuts(
         self, record: ReaderGroupRecord, *, known: ReaderGroupRecord | None = None
     ) -> None:
-        """Raises InvalidRequestError for a cut that is none of its stream, unless the group has it already.
-
-        A stream that does not exist may get the segments.
-        """
+        """Raises InvalidRequestError for a cut that is none of its stream, unless the group has it already."""
         before = (*known.starting_cuts, *known.ending_cuts) if known is not None else ()
         for cut in (*record.starting_cuts, *record.ending_cuts):
-            if cut in before:
+            if cut in before or not cut.offsets:
                 continue
             try:
-                history = await self._operations.history(cut.scope, cut.stream)
-                await history.state()
-            except (ScopeNotFoundError, StreamNotFoundError):
-                continue
-            if not cut.offsets:
-                continue
-            try:
-                check_cover(await history.segments_of(cut.offsets))
-            except (PreconditionError, StreamSegmentNotFoundError) as error:
+                await self._check_cut(cut)
+            except (
+                PreconditionError,
+                ScopeNotFoundError,
+                StreamNotFoundError,
+                StreamSegmentNotFoundError,
+            ) as error:
                 raise InvalidRequestError(
                     f"the group's cut is none of its stream: {error}"
                 ) from error
+
+    async def _check_cut(self, cut: GroupCut) -> None:
+        history = await self._operations.history(cut.scope, cut.stream)
+        await history.state()
+        check_cover(await history.segments_of(cut.offsets))
+        names = [history.segment_name(segment_id) for segment_id in cut.offsets]
+        infos = await self._segments.info(names)
+        for name, info, offset in zip(names, infos, cut.offsets.values(), strict=True):
+            # One that is gone lies behind the head: reading begins there.
+            if info is not None and offset > info.length:
+                raise PreconditionError(f"{name} ends at {info.length} offset={offset}")
 
     async def clean(self, history: StreamHistory) -> None:
         """The stream is being deleted: nobody subscribes to it any more."""

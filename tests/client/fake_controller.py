@@ -25,6 +25,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Message, Message]"
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 
 
+class ForeignCutError(Exception):
+    """A cut names segments that its stream never had."""
+
+
 class NotSealedError(Exception):
     """Nobody knows yet what will follow."""
 
@@ -77,7 +81,7 @@ class FakeController:
         self.pings = 0
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator["FakeController"]:
+    async def serving(self, *, port: int = 0) -> AsyncIterator["FakeController"]:
         server = grpc.aio.server()
         handlers = {
             name.removeprefix("rpc_"): grpc.unary_unary_rpc_method_handler(
@@ -89,7 +93,7 @@ class FakeController:
             if name.startswith("rpc_")
         }
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
-        port = server.add_insecure_port("127.0.0.1:0")
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
         await server.start()
         self.address = f"tcp://127.0.0.1:{port}"
         try:
@@ -112,6 +116,9 @@ class FakeController:
                 return answer(request)
             except NotSealedError:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "segment is not sealed")
+                raise AssertionError("abort raises") from None
+            except ForeignCutError:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a cut is none of its stream")
                 raise AssertionError("abort raises") from None
             except KeyError:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
@@ -338,7 +345,10 @@ class FakeController:
 
     def rpc_createReaderGroup(self, request: messages.ReaderGroupConfiguration) -> Message:  # noqa: N802
         for each in request.startingStreamCuts:
-            self.stream(each.streamInfo)  # a real one would keep whatever name it is told
+            # A real one would keep whatever name it is told.
+            stream = self.stream(each.streamInfo)
+            if not set(each.cut) <= set(stream.ranges):
+                raise ForeignCutError
         self.groups.add(f"{request.scope}/{request.readerGroupName}")
         return messages.CreateReaderGroupResponse(status="SUCCESS", config=request)
 

@@ -14,6 +14,7 @@ from segmentstore.client import (
     Store,
     Stream,
     StreamConfig,
+    StreamCut,
     connect,
 )
 from segmentstore.client.errors import (
@@ -24,6 +25,8 @@ from segmentstore.client.errors import (
     ReaderOfflineError,
     RefusedError,
 )
+from segmentstore.client.reader_group_state import STATE_KEY
+from segmentstore.codec.stream_names import table_segment
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
 from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
@@ -251,6 +254,73 @@ async def test_a_group_that_was_deleted_in_part_is_deleted_again(
     assert not controller.groups
     with pytest.raises(NotFoundError):
         await group.delete()
+
+
+def entries_of(store: FakeStore, group: str) -> dict[bytes, tuple[bytes, int]]:
+    entries = store.segments[table_segment("s", group)].entries
+    assert entries is not None
+    return entries
+
+
+async def test_a_reader_of_a_deleted_group_changes_nothing_in_one_created_again(
+    store: Store, group: ReaderGroup, stream: Stream, fake_store: FakeStore
+) -> None:
+    """Versions of the new state begin anew: they may be those of the old one."""
+    await write(stream, range(1))
+    another = store.reader_group("s/h")
+    await another.create(["t"])
+    new: dict[bytes, tuple[bytes, int]] = {}
+
+    def created_again(command: Command) -> None:
+        if isinstance(command, UpdateTableEntries) and not new:
+            new.update(entries_of(fake_store, "h"))
+            old = entries_of(fake_store, "g")
+            assert sorted(at for _, at in old.values()) == sorted(at for _, at in new.values())
+            old.clear()
+            old.update(new)
+
+    async with another.reader("r") as theirs, group.reader("r") as mine:
+        for reader in (theirs, mine):
+            await anext(reader)
+        fake_store.on_request = created_again
+        with pytest.raises(ReaderOfflineError):
+            await mine.checkpoint()
+        assert entries_of(fake_store, "g") == new
+        with pytest.raises(ReaderOfflineError):
+            await mine.checkpoint()
+        assert entries_of(fake_store, "g") == new
+
+
+async def test_the_state_of_a_group_without_an_id_is_read_and_changed_where_it_is(
+    group: ReaderGroup, stream: Stream, fake_store: FakeStore
+) -> None:
+    """Earlier versions wrote it under the key of the id."""
+    await write(stream, range(1))
+    await stream.seal()
+    entries = entries_of(fake_store, "g")
+    (state,) = [entries.pop(key) for key in list(entries) if key != STATE_KEY]
+    entries[STATE_KEY] = state
+    assert_each_key_in_order(await read_all(group.reader("r")), 1)
+    assert list(entries) == [STATE_KEY]
+
+
+async def test_a_group_takes_no_cut_of_another_stream(store: Store, stream: Stream) -> None:
+    """It would begin at the head of the one, or in the middle of an event of the other."""
+    other = store.stream("s/other")
+    await other.create()
+    group = store.reader_group("s/cut")
+    cut = await other.tail()
+    with pytest.raises(InvalidRequestError, match="s/other"):
+        await group.create(["t"], start=[cut])
+    with pytest.raises(InvalidRequestError, match="two cuts"):
+        await group.create(["other"], start=[cut, cut])
+    foreign = StreamCut("s/t", {each << 32: 0 for each in range(4)})
+    with pytest.raises(InvalidRequestError):
+        await group.create(["t"], start=[foreign])
+    with pytest.raises(NotFoundError):
+        await group.info()
+    await group.create(["t", "other"], start=[cut])
+    assert (await group.info()).cuts["s/other"] == cut
 
 
 async def test_a_closed_reader_gives_out_nothing(group: ReaderGroup, stream: Stream) -> None:

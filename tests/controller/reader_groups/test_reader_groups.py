@@ -136,7 +136,10 @@ async def test_a_scope_with_a_group_is_not_empty() -> None:
     cluster = FeatureCluster()
     await cluster.start()
     await cluster.scopes.create("s")
+    await cluster.create("a", segments=2)
     await cluster.components.reader_groups.create(config())
+    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.deletion.delete("s", "a")
     with pytest.raises(ScopeNotEmptyError):
         await cluster.scopes.delete("s")
     await cluster.scopes.delete_with_content("s")
@@ -291,7 +294,11 @@ async def test_h63_of_several_creates_at_once_all_get_the_configuration_of_the_f
     await cluster.check()
 
 
-@pytest.mark.parametrize("cut", [{7: 0}, {1 << 32: 0}, {0: 5}], ids=["number", "epoch", "half"])
+@pytest.mark.parametrize(
+    "cut",
+    [{7: 0}, {1 << 32: 0}, {0: 5}, {0: 0, 1: 1}],
+    ids=["number", "epoch", "half", "behind the end"],
+)
 @pytest.mark.parametrize("ends", [False, True])
 async def test_a_cut_that_is_none_of_its_stream_is_refused_before_anything_is_written(
     cut: dict[int, int], *, ends: bool
@@ -323,3 +330,16 @@ async def test_a_group_with_the_cut_of_a_former_stream_holds_back_everything() -
     lowest = await cluster.components.subscribers.lowest_cut(history)
     assert lowest is not None
     assert {each.segment_id: at for each, at in lowest.items()} == {2: 0, 3: 0}
+
+
+async def test_a_cut_of_an_earlier_stream_of_the_name_is_refused() -> None:
+    cluster = await cluster_with_stream()
+    groups = cluster.components.reader_groups
+    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.deletion.delete("s", "a")
+    with pytest.raises(InvalidRequestError):
+        await groups.create(config())
+    await cluster.create("a", segments=2)
+    with pytest.raises(InvalidRequestError):
+        await groups.create(config())
+    assert (await groups.configuration(info())).status == Get.RG_NOT_FOUND
