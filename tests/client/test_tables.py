@@ -154,12 +154,23 @@ async def test_a_version_of_a_deleted_table_changes_nothing_in_one_created_again
     theirs = store.table("s/prices")
     await theirs.delete()
     await theirs.create(key_length=4)
-    assert await theirs.insert(b"aaaa", b"new") == version
+    newer = await theirs.insert(b"aaaa", b"new")
+    assert newer & ((1 << 64) - 1) == version, "not the case that this is about"
     with pytest.raises(SegmentNotFoundError):
         await table.replace(b"aaaa", b"based on old", version=version)
+    # Also when asked again, and of a table that was looked up anew.
+    for asked in (table, table, store.table("s/prices")):
+        with pytest.raises(TableConditionError):
+            await asked.replace(b"aaaa", b"based on old", version=version)
+        with pytest.raises(TableConditionError):
+            await asked.remove(b"aaaa", version=version)
     entry = await table.get(b"aaaa")
     assert entry is not None
-    assert entry.value == b"new"
+    assert (entry.value, entry.version) == (b"new", newer)
+    async with aclosing(table.entries()) as entries:
+        assert [each.version async for each in entries] == [newer]
+    newest = await table.replace(b"aaaa", b"newest", version=newer)
+    await table.remove(b"aaaa", version=newest)
 
 
 async def test_a_table_created_again_in_another_shape_is_looked_up_anew(store: Store) -> None:
