@@ -37,6 +37,7 @@ from segmentstore.controller.transactions.transaction_table import (
     TransactionTable,
 )
 from segmentstore.controller.transactions.transactions import Begins, Transactions
+from segmentstore.controller.transient_segments import TransientSegments
 from segmentstore.controller.watermarks import Watermarks
 from segmentstore.controller.writer_marks import NotedTimes, WriterMarks
 from segmentstore.runtime.clock import ClockWatch, WallClock
@@ -193,6 +194,12 @@ class ControllerComponents:
         )
 
     def _build_background_tasks(self, segments: SegmentApi, wall_clock: WallClock) -> None:
+        self.transient_segments = TransientSegments(
+            segments=segments,
+            wall_clock=wall_clock,
+            clock_watch=self.clock_watch,
+            settings=self._settings.transient_segments,
+        )
         sizes = SegmentSizes(
             segments=segments, at_once_max=self._settings.streams.segment_steps_at_once_max
         )

@@ -160,6 +160,7 @@ class Controller:
                     components.retention.run,
                     components.auto_scale.run,
                     components.watermarks.run,
+                    components.transient_segments.run,
                 ):
                     group.create_task(work())
         finally:

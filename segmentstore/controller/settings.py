@@ -165,6 +165,19 @@ class WatermarkSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransientSegmentSettings:
+    """Of segments in which writers collect large events; times in seconds."""
+
+    keep_seconds: float = 86_400.0
+    """One that nobody has written to for so long is taken for abandoned. A large event is collected in seconds."""
+    interval_seconds: float = 3_600.0
+    """Between two passes over the names of all segments."""
+    segments_per_read: int = 500
+    pause_seconds: float = 0.2
+    """Between two pages of a pass: a million segments take seven minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """The settings of every component."""
 
@@ -175,3 +188,4 @@ class ControllerSettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     auto_scale: AutoScaleSettings = field(default_factory=AutoScaleSettings)
     watermarks: WatermarkSettings = field(default_factory=WatermarkSettings)
+    transient_segments: TransientSegmentSettings = field(default_factory=TransientSegmentSettings)
