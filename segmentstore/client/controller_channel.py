@@ -5,6 +5,8 @@ Invariants:
 - A call ends within `request_seconds`, its retries included.
 - Only calls that may be carried out twice are sent again; the others fail with OutcomeUnknownError when the
   connection breaks, because they may have been carried out.
+- A controller that comes back is found within `retry_seconds_max` and a fifth of it, however long it was away, unless
+  attempts to reach it are not answered at all: each of those may take `connect_seconds`.
 - A status that is not a success becomes an error here, by its name, unless the caller wants to look at it (`checked`).
 """
 
@@ -121,10 +123,20 @@ class ControllerChannel:
         )
 
     def _open(self) -> grpc.aio.Channel:
+        # Left to itself, gRPC waits longer after each failed attempt, up to two minutes, and calls fail until then.
+        pauses = self._settings
+        options: list[tuple[str, str | int]] = [
+            ("grpc.initial_reconnect_backoff_ms", _whole_ms(pauses.retry_seconds_first)),
+            ("grpc.max_reconnect_backoff_ms", _whole_ms(pauses.retry_seconds_max)),
+            # The time that an attempt gets: gRPC does not begin the next one earlier.
+            ("grpc.min_reconnect_backoff_ms", _whole_ms(pauses.connect_seconds)),
+        ]
         if self._tls is None:
-            return grpc.aio.insecure_channel(self._address)
+            return grpc.aio.insecure_channel(self._address, options)
         return grpc.aio.secure_channel(
-            self._address, self._tls.channel_credentials(), self._tls.channel_options()
+            self._address,
+            self._tls.channel_credentials(),
+            [*options, *self._tls.channel_options()],
         )
 
     def _metadata(self) -> grpc.aio.Metadata | None:
@@ -157,6 +169,11 @@ class ControllerChannel:
                 return ServiceUnavailableError(
                     f"controller is not available: {details} address={self._address}"
                 )
+
+
+def _whole_ms(seconds: float) -> int:
+    """At least gRPC's own least, 100 ms."""
+    return max(100, round(seconds * 1000))
 
 
 def status_of(answer: Message, field: str = "status") -> str:

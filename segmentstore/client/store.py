@@ -92,6 +92,11 @@ class Store:
             stack.push_async_callback(self._controller.close)
             stack.push_async_callback(self._calls.close)
 
+    @property
+    def controller(self) -> ControllerClient:
+        """The controller's own calls, below streams and tables. It is closed with the store."""
+        return self._controller
+
     async def scopes(self) -> Sequence[str]:
         """Names of all scopes, in order."""
         return sorted(await self._controller.list_scopes())
@@ -138,14 +143,11 @@ def connect(
     """
     settings = settings or ClientSettings()
     random = random or system_random()
-    channel = ControllerChannel(
-        str(_endpoint(controller)),
-        settings=settings,
-        random=random,
-        tls=_tls(controller, tls),
-        authorization=authorization,
+    client = ControllerClient(
+        connect_controller(
+            controller, settings=settings, random=random, tls=tls, authorization=authorization
+        )
     )
-    client = ControllerClient(channel)
     locator: SegmentLocator = (
         RememberingLocator(client)
         if segment_store is None
@@ -158,6 +160,24 @@ def connect(
     pool = ConnectionPool(settings, tls=_tls(segment_store or controller, tls), sign=sign)
     calls = SegmentCalls(locator=locator, pool=pool, settings=settings, random=random)
     return Store(controller=client, calls=calls)
+
+
+def connect_controller(
+    controller: str,
+    *,
+    settings: ClientSettings,
+    random: Random | None = None,
+    tls: Tls | None = None,
+    authorization: Callable[[], str] | None = None,
+) -> ControllerChannel:
+    """The controller alone, for calls that no store makes; the arguments are those of `connect`."""
+    return ControllerChannel(
+        str(_endpoint(controller)),
+        settings=settings,
+        random=random or system_random(),
+        tls=_tls(controller, tls),
+        authorization=authorization,
+    )
 
 
 def _tls(address: str, tls: Tls | None) -> Tls | None:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from segmentstore.codec.quantities import SPARK_BYTES, SPARK_SECONDS, parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.schema import BYTES_COLUMNS, EVENT_COLUMNS, parse_columns
+from segmentstore.spark.service_connection import read_authority
 
 _MIB = 1 << 20
 _PARTITION_BYTES = 128 * _MIB
@@ -32,6 +33,8 @@ READ_OPTIONS: Final = (
     "endpoint",
     "region",
     "controller",
+    "tlsAuthority",
+    "tlsServerName",
     "mode",
     "scope",
     "stream",
@@ -98,7 +101,10 @@ class SourceOptions:
     endpoint: str = ""
     region: str = "us-east-1"
     controller: str = ""
-    """tcp://HOST:PORT."""
+    """tcp://HOST:PORT or tls://HOST:PORT."""
+    tls_authority: str = ""
+    """Certificates in PEM of those who vouch for the servers: the contents of the file that is named."""
+    tls_server_name: str = ""
     mode: ReadMode = ReadMode.AUTO
     scope: str = ""
     stream: str = ""
@@ -157,6 +163,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         endpoint=words.get("endpoint", ""),
         region=words.get("region") or "us-east-1",
         controller=words.get("controller", ""),
+        tls_authority=read_authority(words.get("tlsauthority", "")),
+        tls_server_name=words.get("tlsservername", ""),
         mode=word_value(words, "mode", ReadMode, ReadMode.AUTO),
         scope=scope,
         stream=stream,

@@ -64,6 +64,7 @@ from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
 from segmentstore.spark.scan.scan_planner import bounds_of, plan_scan
 from segmentstore.spark.schema import spark_schema
+from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, place_of
 
 IDLE_SECONDS_MAX: Final = 600.0
@@ -170,10 +171,8 @@ async def _tail(options: SourceOptions, part: SegmentRange) -> bytes:
     """What the service has of it, which may end before the range does; nothing if it is not to be asked."""
     if not options.uses_service:
         return b""
-    from segmentstore.client.store import connect  # only those who ask the service need it
-
     content = bytearray()
-    async with connect(options.controller) as store:
+    async with connect_service(options) as store:
         segment = store.segment(part.segment_name)
         while len(content) < part.length:
             wanted = min(part.length - len(content), _TAIL_READ_BYTES)

@@ -35,6 +35,7 @@ from segmentstore.spark.scan.arrow_batches import ByteBatchBuilder, EventBatchBu
 from segmentstore.spark.scan.block_reader import Block, BlockInfo, BlockReader
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
+from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.streams.stream_source import place_of
 from segmentstore.spark.tier2_access import (
     OPEN_ATTEMPTS,
@@ -64,6 +65,8 @@ class ReadSettings:
     """Empty: the service is not asked."""
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True
+    tls_authority: str = ""
+    tls_server_name: str = ""
 
 
 def read_settings(options: SourceOptions) -> ReadSettings:
@@ -73,6 +76,8 @@ def read_settings(options: SourceOptions) -> ReadSettings:
         controller=options.controller if options.uses_service else "",
         columns=options.columns,
         fail_on_data_loss=options.fail_on_data_loss,
+        tls_authority=options.tls_authority,
+        tls_server_name=options.tls_server_name,
     )
 
 
@@ -97,10 +102,7 @@ async def read_range_batches(
             )
         segment: ByteSegment | None = None
         if settings.controller:
-            # Only those who ask the service need its client library.
-            from segmentstore.client.store import connect
-
-            store = await opened.enter_async_context(connect(settings.controller))
+            store = await opened.enter_async_context(connect_service(settings))
             segment = store.segment(part.segment_name)
         reading = RangeReader(part, settings=settings, view=view, served=segment, executor=executor)
         async with aclosing(reading.batches()) as batches:

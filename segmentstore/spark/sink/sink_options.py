@@ -23,9 +23,12 @@ from segmentstore.spark.options import (
     stream_value,
     word_value,
 )
+from segmentstore.spark.service_connection import read_authority
 
 WRITE_OPTIONS: Final = (
     "controller",
+    "tlsAuthority",
+    "tlsServerName",
     "scope",
     "stream",
     "content",
@@ -82,9 +85,12 @@ class SinkOptions:
     """One write. Times in seconds, sizes in bytes; an empty string is "not given"."""
 
     controller: str
-    """tcp://HOST:PORT."""
+    """tcp://HOST:PORT or tls://HOST:PORT."""
     scope: str
     stream: str
+    tls_authority: str = ""
+    """Certificates in PEM of those who vouch for the servers: the contents of the file that is named."""
+    tls_server_name: str = ""
     content: SinkContent = SinkContent.AUTO
     routing_key_column: str = "key"
     """Events with equal values in it stand in one segment in their order; null is spread evenly."""
@@ -123,6 +129,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     app_id, version = _version(words)
     return SinkOptions(
         controller=words["controller"],
+        tls_authority=read_authority(words.get("tlsauthority", "")),
+        tls_server_name=words.get("tlsservername", ""),
         scope=scope,
         stream=stream,
         content=content,

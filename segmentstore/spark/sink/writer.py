@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 
 from segmentstore.client.errors import AlreadyExistsError, NotFoundError
 from segmentstore.client.settings import ClientSettings
-from segmentstore.client.store import Store, connect
+from segmentstore.client.store import Store
 from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.transaction import Stage, StagedTransactions
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
@@ -46,6 +46,7 @@ from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.spark.options import RECORD_TAG
 from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.sink.event_encoder import blocks_of, check_columns, rows_of
 from segmentstore.spark.sink.sink_options import SinkContent, SinkOptions, parse_sink_options
 from segmentstore.spark.streams.segment_graph import StreamMissingError
@@ -68,6 +69,8 @@ class SinkPlan:
     as_records: bool
     routing_key_column: str
     lease_seconds: float
+    tls_authority: str = ""
+    tls_server_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ def make_plan(options: SinkOptions) -> SinkPlan:
 
 
 async def _make_plan(options: SinkOptions) -> SinkPlan:
-    async with connect(options.controller) as store:
+    async with connect_service(options) as store:
         config = await _find_or_create_stream(store, options)
     holds_records = RECORD_TAG in config.tags
     if holds_records and options.content is SinkContent.RAW:
@@ -204,6 +207,8 @@ async def _make_plan(options: SinkOptions) -> SinkPlan:
         as_records=holds_records or options.content is SinkContent.RECORD,
         routing_key_column=options.routing_key_column,
         lease_seconds=options.staging_lease_seconds,
+        tls_authority=options.tls_authority,
+        tls_server_name=options.tls_server_name,
     )
 
 
@@ -251,7 +256,7 @@ async def _stage_rows(
     if batch is None:
         return StagedCommitMessage("", 0, 0, query_id)
     settings = ClientSettings()
-    async with connect(plan.controller, settings=settings) as store:
+    async with connect_service(plan, settings) as store:
         staged = store.stream(plan.stream).staged()
         stage = await staged.begin(lease_seconds=plan.lease_seconds)
         rows = size_bytes = 0
@@ -311,7 +316,7 @@ def commit_stages(
 async def _commit_stages(
     plan: SinkPlan, stages: Sequence[str], application_id: str, version: int, forgettable: bool
 ) -> bool:
-    async with connect(plan.controller) as store:
+    async with connect_service(plan) as store:
         committed = (
             await store.stream(plan.stream)
             .staged()
@@ -337,7 +342,7 @@ def last_version_of(options: Mapping[str, str], transaction_app_id: str) -> int 
 
 
 async def _last_version(options: SinkOptions, transaction_app_id: str) -> int | None:
-    async with connect(options.controller) as store:
+    async with connect_service(options) as store:
         staged = store.stream(options.stream_name).staged()
         return await staged.last_version(f"{_APPLICATION_PREFIX}{transaction_app_id}")
 
@@ -351,7 +356,7 @@ def abort_stages(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None])
 
 
 async def _abort_stages(plan: SinkPlan, stages: Sequence[str]) -> None:
-    async with connect(plan.controller) as store:
+    async with connect_service(plan) as store:
         staged = store.stream(plan.stream).staged()
         for start in range(0, len(stages), _ABORTS_AT_ONCE):
             some = stages[start : start + _ABORTS_AT_ONCE]

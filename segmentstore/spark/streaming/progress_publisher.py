@@ -18,9 +18,10 @@ from uuid import NAMESPACE_URL, uuid5
 
 from segmentstore.client.controller_channel import ControllerChannel, status_of
 from segmentstore.client.settings import ClientSettings
+from segmentstore.client.store import connect_controller
 from segmentstore.codec.controller_api import controller_pb2 as messages
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.runtime.entropy import system_random
+from segmentstore.spark.service_connection import ServiceAddress, tls_of
 from segmentstore.spark.streams.segment_graph import Cut
 
 _LOG = logging.getLogger(__name__)
@@ -39,13 +40,10 @@ class ProgressPublisher:
         self._config: messages.ReaderGroupConfiguration | None = None
 
     @classmethod
-    def at(cls, controller: str, *, scope: str, group: str) -> "ProgressPublisher":
-        """Over a connection of its own to `tcp://HOST:PORT`."""
-        channel = ControllerChannel(
-            controller.removeprefix("tcp://"),
-            settings=ClientSettings(request_seconds=_ANSWER_SECONDS),
-            random=system_random(),
-        )
+    def at(cls, where: ServiceAddress, *, scope: str, group: str) -> "ProgressPublisher":
+        """Over a connection of its own."""
+        settings = ClientSettings(request_seconds=_ANSWER_SECONDS)
+        channel = connect_controller(where.controller, settings=settings, tls=tls_of(where))
         return cls(channel=channel, scope=scope, group=group)
 
     @property

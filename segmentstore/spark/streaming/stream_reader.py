@@ -244,9 +244,7 @@ def _publisher_of(options: SourceOptions) -> "ProgressPublisher":
     # Only those who ask the service need its client library.
     from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 
-    return ProgressPublisher.at(
-        options.controller, scope=options.scope, group=options.checkpoint_group
-    )
+    return ProgressPublisher.at(options, scope=options.scope, group=options.checkpoint_group)
 
 
 class StreamingQuerySource:

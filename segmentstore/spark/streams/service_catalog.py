@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.client.byte_segment import SegmentInfo
-from segmentstore.client.controller import ControllerClient, StreamName
-from segmentstore.client.controller_channel import ControllerChannel
+from segmentstore.client.controller import StreamName
 from segmentstore.client.errors import NotFoundError
-from segmentstore.client.settings import ClientSettings
-from segmentstore.client.store import Store, connect
+from segmentstore.client.store import Store
 from segmentstore.client.stream_segments import SegmentRange, Successor
 from segmentstore.codec.stream_names import (
     creation_epoch_of,
@@ -26,8 +24,8 @@ from segmentstore.codec.stream_names import (
     segment_name,
 )
 from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
-from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.waiting import gather_all
+from segmentstore.spark.service_connection import ServiceAddress, connect_service
 from segmentstore.spark.streams.segment_graph import (
     StreamMetadata,
     StreamMissingError,
@@ -50,12 +48,10 @@ class _Edges:
 class ServiceStreamCatalog:
     """Of one store."""
 
-    def __init__(
-        self, *, store: Store, controller: ControllerClient, view: Tier2Reader | None
-    ) -> None:
-        """`controller` and `store` are of the same service; without `view` nothing counts as published."""
+    def __init__(self, *, store: Store, view: Tier2Reader | None) -> None:
+        """Without `view` nothing counts as published."""
         self._store = store
-        self._controller = controller
+        self._controller = store.controller
         self._view = view
 
     async def scopes(self) -> list[str]:
@@ -215,16 +211,8 @@ class ServiceStreamCatalog:
 
 @asynccontextmanager
 async def open_service_catalog(
-    controller: str, view: Tier2Reader | None
+    where: ServiceAddress, view: Tier2Reader | None
 ) -> AsyncIterator[tuple[Store, ServiceStreamCatalog]]:
     """A client of the service, and its streams. Connections are made when they are needed."""
-    settings = ClientSettings()
-    random = system_random()
-    async with connect(controller, settings=settings, random=random) as store:
-        asked = ControllerClient(
-            ControllerChannel(controller.removeprefix("tcp://"), settings=settings, random=random)
-        )
-        try:
-            yield store, ServiceStreamCatalog(store=store, controller=asked, view=view)
-        finally:
-            await asked.close()
+    async with connect_service(where) as store:
+        yield store, ServiceStreamCatalog(store=store, view=view)

@@ -242,7 +242,5 @@ async def open_stream_source(
             # Only those who ask the service need its client library.
             from segmentstore.spark.streams.service_catalog import open_service_catalog
 
-            store, served = await opened.enter_async_context(
-                open_service_catalog(options.controller, view)
-            )
+            store, served = await opened.enter_async_context(open_service_catalog(options, view))
         yield StreamSource(options=options, view=view, store=store, served=served)

@@ -5,7 +5,7 @@ import pytest
 from segmentstore.client.store import Store
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.metadata_tables.metadata_reader import MetadataReader
-from segmentstore.spark.options import parse_options
+from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 from segmentstore.spark.streams.segment_graph import StreamMissingError
 from tests.integration.spark.live_streams import LiveStreams, live_streams
@@ -34,7 +34,9 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> LiveStreams:
                     await transaction.write(b"committed", key=str(number))
             await stream.abort_transaction(await stream.begin_transaction(lease_seconds=100))
             await stream.begin_transaction(lease_seconds=100)
-            publisher = ProgressPublisher.at(live.controller, scope="plant", group="readers")
+            publisher = ProgressPublisher.at(
+                SourceOptions(controller=live.controller), scope="plant", group="readers"
+            )
             assert await publisher.publish({"plant/readings": {0: 336, 1: 0}})
             await publisher.close()
 
