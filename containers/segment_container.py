@@ -295,7 +295,7 @@ class StreamSegmentContainer:
         self._stop_listening()
         error = ContainerStoppedError(f"the container stopped: {cause}")
         for segment in list(self._metadata.by_id.values()):
-            segment.read_index.gone(error)
+            segment.read_index.end_reads(error)
         async with AsyncExitStack() as parts:
             # From the last one up, each also when one before it raises: a log that stays open is locked.
             parts.push_async_callback(self._log.close)

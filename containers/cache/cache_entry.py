@@ -67,7 +67,7 @@ class CacheEntry(_AppendFields):
         return entry
 
     def forget_block(self) -> None:
-        """Its memory is about to be somebody else's."""
+        """Its memory is about to be another entry's."""
         self.generation = PINNED
         self.block = self.owner = None
         self.limit = NO_ROOM

@@ -5,7 +5,7 @@ in generations, oldest first; using one moves it to the current generation, at m
 ends when a set share of the budget was used in it: age is counted in bytes, not in time; an idle cache does not age.
 
 The room for bytes that Tier 2 lacks is divided among the containers of a process (H37). Half of it is guaranteed in
-equal parts, one for each container that is open; the other half goes to whoever comes first. What one container holds
+equal parts, one for each container that is open; the other half goes to those who come first. What one container holds
 beyond its part is taken from that other half alone, so a container whose Tier 2 is slow, or that takes in more than it
 can flush, never keeps the others from their part. Memory outside the cache is charged to a container's share too, so
 that it takes room from bytes: items of the in-memory log (H34).
@@ -80,7 +80,7 @@ class CacheShares:
 
     @property
     def common_bytes(self) -> int:
-        """What nobody is guaranteed; with its own part, the most that one container can ever have is no less."""
+        """What no container is guaranteed; with its own part, the most that one container can ever have is no less."""
         return self.limit_bytes - int(self.limit_bytes * GUARANTEED_SHARE)
 
     def open(self) -> "CacheShare":
@@ -182,7 +182,7 @@ class CacheManager:
         self.shares = CacheShares(limit_bytes=self._unflushed_bytes_max)
         self._generation_bytes_max = max(1, int(budget * self._settings.generation_share))
         self.on_room: list[Callable[[], None]] = []
-        """Called, inside the stretch that made the room, when memory became free or evictable.
+        """Called, in the turn of the loop that made the room, when memory became free or evictable.
         They only schedule: staging bytes from here would re-enter the index that is at work."""
         self.generation = 1
         self.unflushed_bytes = 0

@@ -15,7 +15,7 @@ Invariants (check()):
 - taken and free blocks together cover every slab exactly once: live blocks never share a byte;
 - two free buddies never exist side by side: they would have joined;
 - `taken_units` is the sum of the taken blocks;
-- a freed block has an empty view: whoever still writes through it fails instead of writing into another segment.
+- a freed block has an empty view: a write through it fails instead of writing into another segment.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _ZEROS_PATH = "/dev/zero"
 
 
 class CacheBlock:
-    """A stretch of cache memory, owned by whoever allocated it until it is freed."""
+    """A piece of cache memory, its allocator's until it is freed."""
 
     __slots__ = ("size_bytes", "slab", "start", "unit")
 

@@ -116,7 +116,7 @@ class MemoryStateUpdater:
             case DeleteOperation():
                 segment.deleted = True
                 self._memory_log.add(operation, segment)
-                segment.read_index.gone(SegmentNotFoundError(segment.name))
+                segment.read_index.end_reads(SegmentNotFoundError(segment.name))
             case UpdateAttributesOperation():
                 segment.attributes.commit(operation.attributes, number)
                 self._memory_log.add(operation, segment)
@@ -138,7 +138,7 @@ class MemoryStateUpdater:
         target.set_length(operation.result)
         target.set_last_modified(operation.last_modified_ms)
         target.attributes.commit(operation.attributes, number)
-        source.read_index.gone(SegmentNotFoundError(source.name))
+        source.read_index.end_reads(SegmentNotFoundError(source.name))
         if target.read_index.has_waiters:
             target.read_index.appended()
 

@@ -39,7 +39,7 @@ class ReadIndexStatistics:
 
 
 class ContainerReadIndex:
-    """Opens, finds and removes the read indexes of one container."""
+    """Opens and removes the read indexes of one container."""
 
     def __init__(
         self,
@@ -72,12 +72,8 @@ class ContainerReadIndex:
         self._indexes[segment_id] = index
         metadata.read_index = index
         if self._stopped is not None:
-            index.gone(self._stopped)
+            index.end_reads(self._stopped)
         return index
-
-    def get(self, segment_id: SegmentId) -> SegmentReadIndex | None:
-        """The index of an active segment."""
-        return self._indexes.get(segment_id)
 
     def remove(self, segment_id: SegmentId) -> None:
         """The segment is not active any more: evicted, or its deletion is published. Unknown ids are fine.
@@ -100,7 +96,7 @@ class ContainerReadIndex:
         """
         self._stopped = ContainerStoppedError("container stopped")
         for index in self._indexes.values():
-            index.gone(self._stopped)
+            index.end_reads(self._stopped)
         await self._fetches.close()
         for index in self._indexes.values():
             index.discard_all()

@@ -23,7 +23,7 @@ Invariants (check() proves the first four):
 - a run of n un-flushed bytes occupies at most max(2n, 4 KiB): the first block is small, later ones grow with it (H55);
 - staging is all or nothing: what may be refused is asked for before anything is written (H22);
 - a reader that waits at the tail is woken by the next append that commits, by the seal, and by the segment's end (H58);
-- after gone() every read ends with the error it was given, the first one if there were several.
+- after end_reads() every read ends with the error it was given, the first one if there were several.
 """
 
 import asyncio
@@ -104,9 +104,9 @@ class SegmentReadIndex:
     __slots__ = (
         "_cache",
         "_discarded",
+        "_end_error",
         "_entries",
         "_fetches",
-        "_gone",
         "_redirect",
         "_redirect_count",
         "_run_start",
@@ -140,8 +140,8 @@ class SegmentReadIndex:
         self._unpinned_end = metadata.storage_length
         """Entries that end at or below it are not pinned."""
         self._waiters: TailWaiters | None = None
-        self._gone: Exception | None = None
-        """What every read ends with."""
+        self._end_error: Exception | None = None
+        """What every read ends with, once end_reads() was called."""
         self._discarded = False
         self.is_removed = False
         """The segment is not active any more; a merge redirect may still lead here. Set by ContainerReadIndex."""
@@ -259,7 +259,7 @@ class SegmentReadIndex:
 
     @property
     def has_waiters(self) -> bool:
-        """Whether appended() would find anyone to wake."""
+        """Whether appended() would find a waiter to wake."""
         return self.metadata.has_tail_waiters
 
     def appended(self) -> None:
@@ -271,10 +271,10 @@ class SegmentReadIndex:
         """The metadata says sealed: nothing will ever follow, which readers at the tail must learn."""
         self._wake()
 
-    def gone(self, error: Exception) -> None:
+    def end_reads(self, error: Exception) -> None:
         """Deleted, merged away, or the container stopped: every read ends with this error from now on."""
-        if self._gone is None:
-            self._gone = error
+        if self._end_error is None:
+            self._end_error = error
         self._wake()
 
     def _wake(self) -> None:
@@ -283,19 +283,19 @@ class SegmentReadIndex:
             self._waiters.wake()
 
     def readable(self, offset: int) -> "Future[None]":
-        """Done when `offset` < length, or the segment is sealed or gone: look again then (H58).
+        """Done when `offset` < length, or the segment is sealed, or reads have ended: look again then (H58).
 
         A wake-up may come early for an offset past the length. Raises TooManyWaitersError.
         """
         metadata = self.metadata
-        if offset < metadata.length or metadata.sealed or self._gone is not None:
+        if offset < metadata.length or metadata.sealed or self._end_error is not None:
             future: Future[None] = asyncio.get_running_loop().create_future()
             future.set_result(None)
             return future
         return self.next_change()
 
     def next_change(self) -> "Future[None]":
-        """Done after the next appended(), sealed() or gone(). The caller looked at the state in the same stretch.
+        """Done after the next appended(), sealed() or end_reads(). The caller has not awaited since it looked.
 
         Cancel it to leave. Raises TooManyWaitersError at the container's limit.
         """
@@ -313,15 +313,15 @@ class SegmentReadIndex:
             self._waiters.discard(future)
             self.metadata.has_tail_waiters = len(self._waiters) > 0
 
-    def raise_if_gone(self) -> None:
-        """Raises what gone() was told."""
-        if self._gone is not None:
+    def raise_if_ended(self) -> None:
+        """Raises what end_reads() was told."""
+        if self._end_error is not None:
             # One error object serves many readers: without this its traceback would grow with each.
-            raise self._gone.with_traceback(None)
+            raise self._end_error.with_traceback(None)
 
     def raise_if_unreadable(self, offset: int) -> None:
-        """Raises what gone() was told, or SegmentTruncatedError for an offset below the start offset."""
-        self.raise_if_gone()
+        """Raises what end_reads() was told, or SegmentTruncatedError for an offset below the start offset."""
+        self.raise_if_ended()
         metadata = self.metadata
         if offset < metadata.start_offset:
             raise SegmentTruncatedError(metadata.name, start_offset=metadata.start_offset)
@@ -357,7 +357,7 @@ class SegmentReadIndex:
             self._cache.discard(removed)
 
     def discard_all(self) -> None:
-        """Let go of everything, and of the sources read through this index: Tier 2 has it, or nobody wants it."""
+        """Let go of everything, and of the sources read through this index: Tier 2 has it, or it will not be read."""
         pending = [self]
         while pending:
             index = pending.pop()
@@ -451,7 +451,7 @@ class SegmentReadIndex:
 
         It ends when `max_length` bytes were delivered or an entry without bytes came; a STORAGE or FUTURE entry whose
         content was not taken is one. Raises BadOffsetError from the first step for an offset that is negative or past
-        the length, and from any step what gone() was told.
+        the length, and from any step what end_reads() was told.
         """
         end = offset + max_length
         while True:
@@ -465,7 +465,7 @@ class SegmentReadIndex:
 
     def _next_entry(self, offset: int, end: int) -> StepEntry:
         """What a read of [offset, end) meets now."""
-        self.raise_if_gone()
+        self.raise_if_ended()
         metadata = self.metadata
         if not 0 <= offset <= metadata.length:
             raise BadOffsetError(metadata.name, expected=metadata.length, given=offset)
@@ -490,7 +490,7 @@ class SegmentReadIndex:
     async def wait_for_bytes(self, offset: int, length_max: int) -> bytes:
         """From one byte to `length_max` bytes at `offset`, once they are there; b"" at the end of a sealed segment.
 
-        Raises SegmentTruncatedError, StorageError, TooManyWaitersError, and what gone() was told.
+        Raises SegmentTruncatedError, StorageError, TooManyWaitersError, and what end_reads() was told.
         """
         metadata = self.metadata
         while True:
@@ -545,7 +545,7 @@ class SegmentReadIndex:
         """
         metadata = self.metadata
         end = min(offset + length_max, metadata.length)
-        if offset < metadata.start_offset or offset >= end or self._gone is not None:
+        if offset < metadata.start_offset or offset >= end or self._end_error is not None:
             return None
         content = self.copy_cached(offset, end)
         return content if len(content) == end - offset else None
@@ -553,7 +553,7 @@ class SegmentReadIndex:
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         """A copy of what is cached and committed from `offset` on, at most `length_max` bytes; None if nothing is.
 
-        Raises BadOffsetError, SegmentTruncatedError, and what gone() was told.
+        Raises BadOffsetError, SegmentTruncatedError, and what end_reads() was told.
         """
         return b"".join(self.views_nowait(offset, length_max)) or None
 
@@ -561,7 +561,7 @@ class SegmentReadIndex:
         """As read_nowait(), not copied: once the caller has given up the loop, others' bytes may be there (H53)."""
         length = self.metadata.length
         if not 0 <= offset <= length:
-            self.raise_if_gone()
+            self.raise_if_ended()
             raise BadOffsetError(self.metadata.name, expected=length, given=offset)
         self.raise_if_unreadable(offset)
         end = min(offset + length_max, length)

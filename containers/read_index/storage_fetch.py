@@ -25,7 +25,7 @@ from segmentstore.runtime.guarded_callback import guarded, raise_again
 
 
 class ReadAheadMark(NamedTuple):
-    """Whoever reads the byte at `offset` is read ahead of, further than `window` the next time."""
+    """A reader of the byte at `offset` is read ahead of, further than `window` the next time."""
 
     offset: int
     window: int
@@ -132,7 +132,7 @@ class StorageFetches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # Done callbacks run one turn later; whoever closes us relies on nothing being left.
+        # Done callbacks run one turn later; the container that closes us relies on nothing being left.
         for fetch in fetches:
             self._finish(fetch, ContainerStoppedError("container stopped during a read"))
 

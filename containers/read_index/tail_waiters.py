@@ -1,6 +1,6 @@
 """Readers that stand at the end of a segment and wait for whatever comes next, and how many a container may have.
 
-A wake-up carries no news: whoever is woken looks at the segment again. So it does not matter what woke it, and a
+A wake-up carries no news: a reader that is woken looks at the segment again. So it does not matter what woke it, and a
 reader ends exactly once, by what it finds there (H58).
 
 Invariants:
@@ -49,7 +49,7 @@ class TailWaiters:
         return len(self._futures)
 
     def add(self) -> asyncio.Future[None]:
-        """Done after the next wake(). Whoever cancels it has it taken out with discard()."""
+        """Done after the next wake(). A caller that cancels it takes it out with discard()."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures[future] = None
         return future

@@ -187,7 +187,7 @@ class ReadIndexMachine(RuleBasedStateMachine):
         seal(source.index)
         begin = target.committed
         merge(target.index, source.index)
-        source.index.gone(SegmentNotFoundError(source.index.metadata.name))
+        source.index.end_reads(SegmentNotFoundError(source.index.metadata.name))
         source.merged = True
         target.content += source.content
         target.committed = len(target.content)
@@ -213,7 +213,7 @@ class ReadIndexMachine(RuleBasedStateMachine):
         segment = self.pick(choice)
         if segment is None or segment.merges or likely:
             return
-        segment.index.gone(SegmentNotFoundError(segment.index.metadata.name))
+        segment.index.end_reads(SegmentNotFoundError(segment.index.metadata.name))
         self.bench.container.remove(segment.index.metadata.segment_id)
         self.segments.remove(segment)
 

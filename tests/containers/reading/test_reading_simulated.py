@@ -59,7 +59,7 @@ class World:
                 await self.pause()
                 self.merges.append((self.target.metadata.length, source))
                 merge(self.target, source)
-                source.gone(SegmentNotFoundError(source.metadata.name))
+                source.end_reads(SegmentNotFoundError(source.metadata.name))
             else:
                 append(self.target, data)
             self.content += data

@@ -231,7 +231,7 @@ async def test_a_deleted_segment_answers_every_read_with_its_error() -> None:
     append(index, b"abc")
     entries = index.read(0, 100)
     assert await (await anext(entries)).content() == b"abc"
-    index.gone(SegmentNotFoundError("segment-1"))
+    index.end_reads(SegmentNotFoundError("segment-1"))
     with pytest.raises(SegmentNotFoundError):
         await anext(entries)
     assert index.read_cached(0, 3) is None

@@ -120,7 +120,7 @@ async def test_h59_a_result_is_not_kept_for_a_deleted_segment() -> None:
     bench.tier2.hold()
     reader = asyncio.ensure_future(index.wait_for_bytes(0, 100))
     await turns()
-    index.gone(SegmentNotFoundError(index.metadata.name))
+    index.end_reads(SegmentNotFoundError(index.metadata.name))
     bench.container.remove(index.metadata.segment_id)
     bench.tier2.release()
     with pytest.raises(SegmentNotFoundError):

@@ -79,7 +79,7 @@ async def test_h58_a_waiter_ends_when_its_segment_is_gone(error: SegmentNotFound
     index = bench.open()
     waiter = asyncio.ensure_future(index.wait_for_bytes(0, 10))
     await turns()
-    index.gone(error)
+    index.end_reads(error)
     with pytest.raises(SegmentNotFoundError):
         await waiter
     assert bench.container.statistics().waiters == 0
@@ -136,7 +136,7 @@ async def test_h58_an_end_during_a_sliced_wake_up_reaches_the_rest_once() -> Non
     waiters = [asyncio.ensure_future(index.wait_for_bytes(0, 10)) for _ in range(count)]
     await turns()
     append(index, b"x")
-    index.gone(SegmentNotFoundError("deleted in the same stretch"))
+    index.end_reads(SegmentNotFoundError("deleted in the same stretch"))
     results = await asyncio.gather(*waiters, return_exceptions=True)
     assert all(isinstance(result, SegmentNotFoundError) for result in results)
 
