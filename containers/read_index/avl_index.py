@@ -15,6 +15,7 @@ Invariants (check()):
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -49,15 +50,6 @@ class AvlIndex(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         """In offset order. The index must not change meanwhile."""
         return (node.item for node in self._nodes())
-
-    def first(self) -> Item | None:
-        """The item with the smallest offset; None if there is none."""
-        node = self._top
-        if node is None:
-            return None
-        while node.left is not None:
-            node = node.left
-        return node.item
 
     def floor(self, offset: int) -> Item | None:
         """The last item that starts at or below `offset`."""
@@ -144,6 +136,43 @@ class AvlIndex(Generic[Item]):
         self._replace(path, gone, gone.right if gone.left is None else gone.left)
         self._rebalance(path)
         return item
+
+    def remove_first(self, count: int) -> None:
+        """Take out the `count` items with the smallest offsets; O(count), balanced again in O(log n)."""
+        if not count:
+            return
+        self._count -= count
+        rest = next(islice(self._nodes(), count, None), None)
+        # The way down to the first that stays: where it turns left, the node and its right side stay.
+        staying: list[AvlNode[Item]] = []
+        node = self._top if rest is not None else None
+        while node is not None and rest is not None:
+            if node.offset < rest.offset:
+                node = node.right
+            else:
+                staying.append(node)
+                node = node.left
+        self._top = None
+        while staying:
+            self._join(staying.pop())
+        if self._top is None:
+            self._last = None
+
+    def _join(self, node: AvlNode[Item]) -> None:
+        """Put `node` and its right side behind all others; the tree is at most one higher than that side."""
+        path: list[AvlNode[Item]] = []
+        behind = node.right
+        while behind is not None and behind.height > _height(self._top) + 1:
+            path.append(behind)
+            behind = behind.left
+        node.left, node.right = self._top, behind
+        node.height = 1 + max(_height(node.left), _height(behind))
+        if path:
+            self._top = path[0]
+            path[-1].left = node
+            self._rebalance(path)
+        else:
+            self._top = node
 
     def _replace(
         self, path: list[AvlNode[Item]], node: AvlNode[Item], other: AvlNode[Item] | None

@@ -50,11 +50,11 @@ class SegmentEntries:
     def remove_below(self, limit: int) -> list[CacheEntry]:
         """Take out, from the front, the cache entries that end at or below `limit`; stops at a redirect."""
         removed: list[CacheEntry] = []
-        item = self._index.first()
-        while isinstance(item, CacheEntry) and item.end <= limit:
-            self._index.remove(item.offset)
+        for item in self._index:
+            if item.end > limit or not isinstance(item, CacheEntry):
+                break
             removed.append(item)
-            item = self._index.first()
+        self._index.remove_first(len(removed))
         return removed
 
     def item_at(self, offset: int) -> IndexItem | None:

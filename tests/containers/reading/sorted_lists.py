@@ -27,10 +27,6 @@ class SortedLists(Generic[Item]):
         """In offset order. The index must not change meanwhile."""
         return iter(self._items)
 
-    def first(self) -> Item | None:
-        """The item with the smallest offset; None if there is none."""
-        return self._items[0] if self._items else None
-
     def floor(self, offset: int) -> Item | None:
         """The last item that starts at or below `offset`."""
         position = bisect_right(self._offsets, offset)
@@ -59,6 +55,10 @@ class SortedLists(Generic[Item]):
             raise KeyError(offset)
         del self._offsets[position]
         return self._items.pop(position)
+
+    def remove_first(self, count: int) -> None:
+        """Take out the `count` items with the smallest offsets."""
+        del self._items[:count], self._offsets[:count]
 
     def check(self) -> None:
         """Prove the invariants; O(n)."""

@@ -51,7 +51,6 @@ def test_floor_and_ceiling_are_the_nearest_items_at_or_beside_an_offset(kind: ty
         "30",
         None,
     ]
-    assert index.first() == "10"
     assert list(index) == ["10", "20", "30"]
 
 
@@ -60,7 +59,7 @@ def test_an_empty_index_finds_nothing(kind: type[Index]) -> None:
     index = filled(kind, 5)
     assert index.remove(5) == "5"
     index.check()
-    assert (index.first(), index.floor(9), index.ceiling(0), len(index)) == (None, None, None, 0)
+    assert (index.floor(9), index.ceiling(0), len(index)) == (None, None, 0)
     assert list(index) == []
 
 
@@ -90,7 +89,7 @@ def test_items_that_come_at_the_end_leave_at_the_front(kind: type[Index]) -> Non
     for offset in range(100, 400):
         index.insert(offset, str(offset))
         assert index.floor(offset + 5) == str(offset)
-        assert index.first() == str(offset - 100)
+        assert index.ceiling(0) == str(offset - 100)
         assert index.remove(offset - 100) == str(offset - 100)
         index.check()
     assert list(index) == [str(offset) for offset in range(300, 400)]
@@ -104,6 +103,17 @@ def test_items_may_leave_at_the_end(kind: type[Index]) -> None:
         assert index.remove(offset) == str(offset)
         index.check()
     assert len(index) == 0
+
+
+@KINDS
+def test_many_leave_at_the_front_at_once(kind: type[Index]) -> None:
+    for size in range(40):
+        for count in range(size + 1):
+            index = filled(kind, *range(size))
+            index.remove_first(count)
+            index.check()
+            assert list(index) == [str(offset) for offset in range(count, size)]
+            assert index.floor(size) == (str(size - 1) if count < size else None)
 
 
 @pytest.mark.parametrize("order", ["growing", "falling", "shuffled", "from both ends"])
@@ -199,8 +209,15 @@ class SortedIndexMachine(RuleBasedStateMachine):
         self.offsets.remove(offset)
         assert self.tree.remove(offset) == self.lists.remove(offset) == str(offset)
 
+    @rule(share=st.floats(0, 1))
+    def remove_first(self, share: float) -> None:
+        count = int(share * len(self.offsets))
+        self.tree.remove_first(count)
+        self.lists.remove_first(count)
+        del self.offsets[:count]
+
     @rule(count=st.integers(1, 20))
-    def remove_first(self, count: int) -> None:
+    def remove_one_by_one(self, count: int) -> None:
         for offset in self.offsets[:count]:
             assert self.tree.remove(offset) == self.lists.remove(offset) == str(offset)
         del self.offsets[:count]
@@ -221,7 +238,6 @@ class SortedIndexMachine(RuleBasedStateMachine):
         items = [str(offset) for offset in self.offsets]
         assert list(self.tree) == list(self.lists) == items
         assert len(self.tree) == len(self.lists) == len(items)
-        assert self.tree.first() == self.lists.first() == (items[0] if items else None)
 
 
 TestSortedIndexesAgainstASortedList = pytest.mark.slow(SortedIndexMachine.TestCase)
