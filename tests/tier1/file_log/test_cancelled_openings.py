@@ -6,8 +6,9 @@ again and again.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -33,8 +34,8 @@ def test_an_opening_that_is_cancelled_at_any_await_leaves_no_file_open(times: in
             log = world.log()
             opened = noted_files(world, log)
             opening = loop.create_task(log.initialize())
-            cancelled = cancel_in_step(log, step, opening.cancel, times)
-            await asyncio.gather(opening, return_exceptions=True)
+            with cancelled_in_step(loop, log, step, opening.cancel, times) as cancelled:
+                await asyncio.gather(opening, return_exceptions=True)
             await log.close()
             left = [file for file in opened if file.open]
             assert not left, f"cancelled in step {step}: {left}"
@@ -51,24 +52,27 @@ def test_an_opening_that_is_cancelled_at_any_await_leaves_no_file_open(times: in
     run_simulation(1, main)
 
 
-def cancel_in_step(
-    log: FileDurableDataLog, number: int, cancel: Callable[[], object], times: int
-) -> list[int]:
-    """Cancel while that step is under way; what is returned has something in it then."""
-    honest: Any = log._steps.run
-    loop = asyncio.get_running_loop()
+@contextmanager
+def cancelled_in_step(
+    loop: SimLoop, log: FileDurableDataLog, number: int, cancel: Callable[[], object], times: int
+) -> Iterator[list[int]]:
+    """Cancel while that step is under way; what is given has something in it then."""
+    honest = loop.run_in_executor
     steps = iter(range(number + 1))
     cancelled: list[int] = []
 
-    async def run(step: Any, *args: Any, **named: Any) -> Any:
+    def run(executor: Any, step: Any, *args: Any) -> Any:
         if next(steps, None) == number and not log._writer:
             cancelled.append(number)
             for _ in range(times):
                 loop.call_soon(cancel)
-        return await honest(step, *args, **named)
+        return honest(executor, step, *args)
 
-    log._steps.run = run  # type: ignore[method-assign]
-    return cancelled
+    loop.run_in_executor = run  # type: ignore[method-assign]
+    try:
+        yield cancelled
+    finally:
+        loop.run_in_executor = honest  # type: ignore[method-assign]
 
 
 def noted_files(world: SimulatedLogWorld, log: FileDurableDataLog) -> list[SimulatedFile]:
