@@ -30,7 +30,7 @@ import asyncio
 import struct
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -101,28 +101,24 @@ class ConnectionAppends:
         discharge: Callable[[int], None],
         fail: Callable[[str], None],
     ) -> None:
-        self._handles = handles
-        self._outgoing = outgoing
+        """`charge` and `discharge` tell of bytes that are accepted, or no longer unacknowledged; `fail` closes the
+        connection for this reason, after what was said before."""
+        self.handles = handles
+        self.outgoing = outgoing
+        self.counters = counters
+        self.charge = charge
+        self.discharge = discharge
+        self.fail = fail
+        self.guarded = tasks.guarded
+        self.writers: dict[bytes, Writer] = {}
         self._tasks = tasks
         self._settings = settings
-        self._writers: dict[bytes, Writer] = {}
         self._setting_up: dict[bytes, SetupAppend] = {}
         self._groups: dict[bytes, AppendBatch] = {}
         """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
-        self._owner = WriterContext(
-            handles=handles,
-            outgoing=outgoing,
-            counters=counters,
-            charge=charge,
-            discharge=discharge,
-            fail=fail,
-            reopen=lambda writer: tasks.start(self._reopen(writer)),
-            guarded=tasks.guarded,
-            writers=self._writers,
-        )
 
     def __len__(self) -> int:
-        return len(self._writers)
+        return len(self.writers)
 
     # --- appends ---------------------------------------------------------------------------------
 
@@ -135,7 +131,7 @@ class ConnectionAppends:
     def gather(self, unit: ReceivedAppend) -> None:
         """Let it wait for others of its writer, until submit(). Raises ProtocolError."""
         group = self._groups.get(unit.writer_id)
-        if unit.writer_id not in self._writers:
+        if unit.writer_id not in self.writers:
             self.take(unit)  # which says why not
         elif group is None:
             self._groups[unit.writer_id] = AppendBatch(unit)
@@ -162,7 +158,7 @@ class ConnectionAppends:
 
     def take(self, unit: ReceivedAppend) -> None:
         """Submit it by itself. Raises ProtocolError."""
-        writer = self._writers.get(unit.writer_id)
+        writer = self.writers.get(unit.writer_id)
         if writer is None:
             raise ProtocolError(f"append without a set-up writer={unit.writer_id.hex()}")
         writer.append(unit)
@@ -191,10 +187,10 @@ class ConnectionAppends:
 
     def set_up(self, command: SetupAppend) -> None:
         """Answers later. Raises ProtocolError at the limit of writers."""
-        former = self._writers.pop(command.writer_id, None)
+        former = self.writers.pop(command.writer_id, None)
         self._setting_up[command.writer_id] = command
-        if len(self._writers) + len(self._setting_up) > self._settings.writers_per_connection_max:
-            raise ProtocolError(f"too many writers count={len(self._writers)}")
+        if len(self.writers) + len(self._setting_up) > self._settings.writers_per_connection_max:
+            raise ProtocolError(f"too many writers count={len(self.writers)}")
         if former is not None:
             former.end()
         self._tasks.start(self._set_up(command))
@@ -209,21 +205,21 @@ class ConnectionAppends:
                 if newest:
                     del self._setting_up[command.writer_id]
         except SegmentStoreError as error:
-            self._outgoing.reply(
+            self.outgoing.reply(
                 reply_to_error(error, request_id=command.request_id, segment=command.segment)
             )
             return
         if newest:
-            self._writers[command.writer_id] = Writer(
-                owner=self._owner,
+            self.writers[command.writer_id] = Writer(
+                owner=self,
                 writer_id=command.writer_id,
                 pinned=pinned,
                 last_number=last_number,
                 now=asyncio.get_running_loop().time(),
             )
         else:
-            self._handles.release(pinned)
-        self._outgoing.reply(
+            self.handles.release(pinned)
+        self.outgoing.reply(
             AppendSetup(
                 command.request_id,
                 command.segment,
@@ -237,14 +233,14 @@ class ConnectionAppends:
     ) -> tuple[PinnedHandle[Segment], int | None]:
         """The acquired segment, and the writer's last number in it once nothing before this is under way."""
         key = client_attribute_key(command.writer_id)
-        kept = self._handles.acquire_nowait(command.segment)
+        kept = self.handles.acquire_nowait(command.segment)
         if kept is not None:
             try:
                 return kept, await self._last_number(kept, key)
             except SegmentStoreError as error:
                 if not is_stale(error):
                     raise
-        pinned = await self._handles.acquire(command.segment)
+        pinned = await self.handles.acquire(command.segment)
         return pinned, await self._last_number(pinned, key)
 
     async def _last_number(self, pinned: PinnedHandle[Segment], key: AttributeKey) -> int | None:
@@ -258,14 +254,18 @@ class ConnectionAppends:
             number = (await pinned.handle.load_attributes([key])).get(key)
         except BaseException as error:
             if is_stale(error):
-                self._handles.discard(pinned)
-            self._handles.release(pinned)
+                self.handles.discard(pinned)
+            self.handles.release(pinned)
             raise
         return number if isinstance(number, int) else None
 
+    def reopen(self, writer: "Writer") -> None:
+        """Open its segment again in a task, which calls reopened() or reopening_failed()."""
+        self._tasks.start(self._reopen(writer))
+
     async def _reopen(self, writer: "Writer") -> None:
         try:
-            pinned = await self._handles.acquire(writer.segment_name)
+            pinned = await self.handles.acquire(writer.segment_name)
         except SegmentStoreError as error:
             writer.reopening_failed(error)
             return
@@ -274,65 +274,21 @@ class ConnectionAppends:
     # --- life ------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        for writer in self._writers.values():
+        for writer in self.writers.values():
             writer.release_if_idle(now, self._settings.pin_idle_seconds)
 
     def close(self) -> None:
         """The connection is gone. What was submitted goes on."""
-        for writer in self._writers.values():
+        for writer in self.writers.values():
             writer.end()
-        self._writers.clear()
+        self.writers.clear()
 
     def check(self) -> None:
         """O(writers)."""
         assert not self._groups, f"appends were left behind writers={len(self._groups)}"
-        for writer_id, writer in self._writers.items():
+        for writer_id, writer in self.writers.items():
             writer.check()
             assert writer_id not in self._setting_up, f"set up and setting up {writer_id.hex()}"
-
-
-class WriterContext:
-    """What a writer needs of its connection."""
-
-    __slots__ = (
-        "charge",
-        "counters",
-        "discharge",
-        "fail",
-        "guarded",
-        "handles",
-        "outgoing",
-        "reopen",
-        "writers",
-    )
-
-    def __init__(
-        self,
-        *,
-        handles: HandleCache[Segment],
-        outgoing: SendBuffer,
-        counters: WireCounters,
-        charge: Callable[[int], None],
-        discharge: Callable[[int], None],
-        fail: Callable[[str], None],
-        reopen: Callable[["Writer"], None],
-        guarded: Callable[[Callable[["Future[int]"], None]], Callable[["Future[int]"], None]],
-        writers: Mapping[bytes, "Writer"],
-    ) -> None:
-        self.handles = handles
-        self.outgoing = outgoing
-        self.counters = counters
-        self.charge = charge
-        self.discharge = discharge
-        """So many bytes are accepted, or no longer un-acknowledged."""
-        self.fail = fail
-        """Close the connection for this reason, after what was said before."""
-        self.reopen = reopen
-        """Open the segment again in a task, and call reopened() or reopening_failed()."""
-        self.guarded = guarded
-        """For a done callback: what it raises closes the connection."""
-        self.writers = writers
-        """All that the connection has."""
 
 
 class Writer:
@@ -361,7 +317,7 @@ class Writer:
     def __init__(
         self,
         *,
-        owner: WriterContext,
+        owner: ConnectionAppends,
         writer_id: bytes,
         pinned: PinnedHandle[Segment],
         last_number: int | None,
