@@ -1,8 +1,8 @@
 """The whole store by name: every verb of segments and tables goes to the container that owns the name.
 
-SegmentStore is the store as one SegmentApi, TableStore as one TableApi, and StoreReads as one SegmentReads: it
-reads of containers that stay down too. SegmentLayout says where a segment's bytes are
-in Tier 2, and where its events begin there, for servers that tell clients of it.
+SegmentStore is the store as one SegmentApi and one TableApi, and StoreReads as one SegmentReads: it reads of containers that
+stay down too. SegmentLayout says where a segment's bytes are in Tier 2, and where its events begin there, for servers that
+tell clients of it.
 
 Invariants:
 
@@ -46,7 +46,7 @@ StorageSource = Callable[[ContainerId], TieredStorage]
 
 
 class SegmentStore:
-    """Routes the verbs of segments by name. Owns nothing; the containers are the registry's."""
+    """Routes the verbs of segments and tables by name. Owns nothing; the containers are the registry's."""
 
     def __init__(self, *, registry: ContainerRegistry) -> None:
         self._registry = registry
@@ -126,6 +126,15 @@ class SegmentStore:
         ]
         return list(islice(merge_sorted(*pages, key=lambda segment: segment.name), limit))
 
+    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
+        return self._container(name).open_table(name)
+
+    async def create_table(self, name: str, *, key_length: int = 0) -> None:
+        await self._container(name).create_table(name, key_length=key_length)
+
+    async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
+        await self._container(name).delete_table(name, must_be_empty=must_be_empty)
+
     def _local(self, target: str, sources: Sequence[str]) -> Sequence[str]:
         """The first sources up to one that lives in another container than the target. Raises InvalidRequestError."""
         for name in (target, *sources):
@@ -170,26 +179,6 @@ class StoreReads:
     def _reads(self, name: str) -> SegmentReads:
         check_segment_name(name)
         return self._registry.reads_of(container_of(name, self._registry.container_count))
-
-
-class TableStore:
-    """Routes the verbs of tables by name. Owns nothing; the containers are the registry's."""
-
-    def __init__(self, *, registry: ContainerRegistry) -> None:
-        self._registry = registry
-
-    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
-        return self._container(name).open_table(name)
-
-    async def create_table(self, name: str, *, key_length: int = 0) -> None:
-        await self._container(name).create_table(name, key_length=key_length)
-
-    async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
-        await self._container(name).delete_table(name, must_be_empty=must_be_empty)
-
-    def _container(self, name: str) -> SegmentContainer:
-        check_segment_name(name)
-        return self._registry.get(container_of(name, self._registry.container_count))
 
 
 class SegmentLayout:

@@ -19,7 +19,7 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
-from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads, TableStore
+from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.settings import ServiceSettings, split_address, split_list
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import HttpServer, build_application
@@ -51,7 +51,6 @@ class Servers:
         settings: ServiceSettings,
         store: SegmentStore,
         reads: StoreReads,
-        tables: TableStore,
         registry: ContainerRegistry,
         container_complaints: Callable[[], Sequence[str]],
         wall_clock: WallClock,
@@ -79,7 +78,7 @@ class Servers:
             self._wire = WireServer(
                 segments=store,
                 reads=reads,
-                tables=tables,
+                tables=store,
                 random=random,
                 settings=WireSettings(unacked_bytes_max=settings.wire.unacknowledged_bytes_max),
                 flush_container=flush_container,
@@ -91,7 +90,7 @@ class Servers:
         if settings.controller.address != _OFF:
             controller = Controller(
                 segments=store,
-                tables=tables,
+                tables=store,
                 wall_clock=wall_clock,
                 random=random,
                 locate=self._locate,

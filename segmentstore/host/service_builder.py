@@ -37,7 +37,7 @@ from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
 from segmentstore.host.object_stores import Tier2Stores, tier2_place
 from segmentstore.host.published_container import PublishedContainer
-from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads, TableStore
+from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.servers import Servers
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings, parse_retention_rules
@@ -160,7 +160,6 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             settings=settings,
             store=store,
             reads=StoreReads(registry=registry),
-            tables=TableStore(registry=registry),
             registry=registry,
             container_complaints=assignments.complaints,
             wall_clock=wall_clock,

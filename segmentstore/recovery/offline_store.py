@@ -23,7 +23,6 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import RepairReport
 from segmentstore.controller.transactions.transaction_table import LoadedFence, TransactionTable
-from segmentstore.host.segment_store import TableStore
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.recovery.unfinished_work import lost_logs, unmark_lost_logs
@@ -73,10 +72,9 @@ async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRep
     Raises what open_offline() raises, and what the doors raise: begin again then.
     """
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        tables = TableStore(registry=service.registry)
         controller = Controller(
             segments=service.store,
-            tables=tables,
+            tables=service.store,
             wall_clock=SystemWallClock(),
             random=system_random(),
             locate=lambda _: Endpoint("127.0.0.1", 0),
@@ -89,7 +87,7 @@ async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRep
             return container_of(name, count) in lost
 
         report = await controller.repair(is_lost)
-        aborted = await _abort_open(tables)
+        aborted = await _abort_open(service.store)
         await controller.end_lost_tails(is_lost, report)
         for container in service.registry.all_running():
             await container.flush()

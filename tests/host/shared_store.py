@@ -24,7 +24,7 @@ from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
-from segmentstore.host.segment_store import SegmentStore, TableStore
+from segmentstore.host.segment_store import SegmentStore
 from tests.host.scripted_assignments import ScriptedAssignments
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.object_stores.memory import MemoryObjectStore
@@ -73,7 +73,7 @@ class StoreProcess:
         self.segments = SegmentStore(registry=self.registry)
         self.controller = Controller(
             segments=self.segments,
-            tables=TableStore(registry=self.registry),
+            tables=self.segments,
             wall_clock=LoopsWallClock(),
             random=Random(name),
             locate=lambda segment: Endpoint("127.0.0.1", 12345),

@@ -7,7 +7,7 @@ from segmentstore.contracts.errors import ContainerNotFoundError, InvalidRequest
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.tables import TableEntry
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.segment_store import TableStore
+from segmentstore.host.segment_store import SegmentStore
 from tests.host.simple_container import SimpleContainer
 
 COUNT = 4
@@ -20,7 +20,7 @@ async def test_h60_a_table_lives_in_the_container_of_its_hash() -> None:
         registry.set_starting(container)
         await container.start()
         registry.set_running(container)
-    store = TableStore(registry=registry)
+    store = SegmentStore(registry=registry)
     for number in range(20):
         name = f"scope/table{number}"
         await store.create_table(name)
@@ -35,7 +35,7 @@ async def test_h60_a_table_lives_in_the_container_of_its_hash() -> None:
 async def test_a_table_of_a_container_that_is_not_here_is_not_found_and_bad_names_are_refused() -> (
     None
 ):
-    store = TableStore(registry=ContainerRegistry(container_count=COUNT))
+    store = SegmentStore(registry=ContainerRegistry(container_count=COUNT))
     with pytest.raises(ContainerNotFoundError):
         await store.create_table("scope/table")
     with pytest.raises(InvalidRequestError):

@@ -25,7 +25,7 @@ from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
-from segmentstore.host.segment_store import SegmentStore, TableStore
+from segmentstore.host.segment_store import SegmentStore
 from tests.controller.random_life.settings import LifeSettings
 from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimLoop
@@ -81,10 +81,9 @@ class LifeHost(Host):
         """Whether it may start containers, heard of or not."""
         self._assigned.set()
         self.segments = SegmentStore(registry=self.registry)
-        self.tables = TableStore(registry=self.registry)
         self.controller = Controller(
             segments=self.segments,
-            tables=self.tables,
+            tables=self.segments,
             wall_clock=self._machine.wall_clock,
             random=Random(world.random.getrandbits(64)),
             locate=lambda name: Endpoint("127.0.0.1", 12345),

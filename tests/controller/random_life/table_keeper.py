@@ -112,14 +112,14 @@ class TableKeeper(Keeper):
 
 
 async def _put(host: LifeHost, name: str, key: bytes, value: bytes, *, new: bool) -> None:
-    async with host.tables.open_table(name) as table:
+    async with host.segments.open_table(name) as table:
         entry = TableEntry(key, value, NOT_EXISTS) if new else TableEntry(key, value)
         await table.update([entry])
 
 
 async def _rows(host: LifeHost, name: str) -> dict[bytes, bytes]:
     rows: dict[bytes, bytes] = {}
-    async with host.tables.open_table(name) as table:
+    async with host.segments.open_table(name) as table:
         token = b""
         while True:
             page = await table.read_entries(count=2, token=token)
