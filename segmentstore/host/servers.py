@@ -198,24 +198,8 @@ class Servers:
     def _wire_metrics(self) -> Mapping[str, float]:
         if self._wire is None:
             return {}
-        numbers = self._wire.statistics()
-        return {
-            "wire_connections": numbers.connections,
-            "wire_connections_accepted_total": numbers.connections_accepted,
-            "wire_connections_refused_total": numbers.connections_refused,
-            "wire_connections_failed_total": numbers.connections_failed,
-            "wire_unacknowledged_bytes": numbers.unacked_bytes,
-            "wire_waiting_reads": numbers.waiting_reads,
-            "wire_pinned_segments": numbers.pinned_segments,
-            "wire_appends_total": numbers.appends,
-            "wire_append_bytes_total": numbers.append_bytes,
-            "wire_acknowledgements_total": numbers.acknowledgements,
-            "wire_appends_refused_total": numbers.appends_refused,
-            "wire_reads_total": numbers.reads,
-            "wire_read_bytes_total": numbers.read_bytes,
-            "wire_requests_total": numbers.requests,
-            "wire_requests_refused_total": numbers.requests_refused,
-        }
+        numbers = self._wire.statistics().metrics()
+        return {f"wire_{name}": number for name, number in numbers.items()}
 
 
 def _text(host: str, port: int) -> str:

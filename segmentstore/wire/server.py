@@ -7,6 +7,7 @@ and go, their appends go on in the containers, and every segment is let go of.
 import asyncio
 import logging
 from asyncio import Server
+from dataclasses import asdict
 from random import Random
 
 from segmentstore.contracts.segments import Segment, SegmentApi, SegmentReads
@@ -129,24 +130,13 @@ class WireServer:
 
     def statistics(self) -> WireStatistics:
         """A snapshot. O(connections)."""
-        counters = self._counters
         return WireStatistics(
+            **asdict(self._counters),
             connections=len(self._connections),
-            connections_accepted=counters.connections_accepted,
-            connections_refused=counters.connections_refused,
-            connections_failed=counters.connections_failed,
-            unacked_bytes=sum(connection.unacked_bytes for connection in self._connections),
-            waiting_reads=sum(connection.waiting_reads for connection in self._connections),
+            unacknowledged_bytes=sum(each.unacked_bytes for each in self._connections),
+            waiting_reads=sum(each.waiting_reads for each in self._connections),
             pinned_segments=len(self._segment_handles),
             pinned_tables=len(self._table_handles),
-            appends=counters.appends,
-            append_bytes=counters.append_bytes,
-            acknowledgements=counters.acknowledgements,
-            appends_refused=counters.appends_refused,
-            reads=counters.reads,
-            read_bytes=counters.read_bytes,
-            requests=counters.requests,
-            requests_refused=counters.requests_refused,
         )
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
 """What the server has done, for `/metrics`."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(slots=True)
@@ -23,23 +23,22 @@ class WireCounters:
     requests_refused: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WireStatistics:
-    """A snapshot."""
+@dataclass(slots=True, kw_only=True)
+class WireStatistics(WireCounters):
+    """A snapshot: the counts, and what there is now."""
 
     connections: int
-    connections_accepted: int
-    connections_refused: int
-    connections_failed: int
-    unacked_bytes: int
+    unacknowledged_bytes: int
     waiting_reads: int
     pinned_segments: int
     pinned_tables: int
-    appends: int
-    append_bytes: int
-    acknowledgements: int
-    appends_refused: int
-    reads: int
-    read_bytes: int
-    requests: int
-    requests_refused: int
+
+    def metrics(self) -> dict[str, float]:
+        """By name; the names of counts end in `_total`."""
+        return {
+            f"{name}_total" if name in _COUNTERS else name: number
+            for name, number in asdict(self).items()
+        }
+
+
+_COUNTERS = {field.name for field in fields(WireCounters)}

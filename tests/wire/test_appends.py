@@ -382,7 +382,7 @@ async def test_h27_a_silent_writer_whose_segment_is_gone_is_told_so() -> None:
         await node.container.delete(SEGMENT)
         client.append(WRITER, event(b"b"), 1, request_id=4)
         assert (await client.expect(NoSuchSegment)).request_id == 4
-        assert node.server.statistics().unacked_bytes == 0
+        assert node.server.statistics().unacknowledged_bytes == 0
 
 
 async def test_h25_the_last_number_survives_the_container() -> None:

@@ -54,14 +54,14 @@ async def test_h35_a_connection_with_too_much_unacknowledged_is_not_read() -> No
         await stall(node, client)
         statistics = node.server.statistics()
         # One receive buffer may go over the limit; what follows stays in the socket.
-        assert 1 << 20 < statistics.unacked_bytes < 2 << 20
+        assert 1 << 20 < statistics.unacknowledged_bytes < 2 << 20
         assert statistics.appends < 39
         node.log.let_go()
         told = -1
         while told < 39:
             told = (await client.expect(DataAppended)).event_number
         assert await node.content(SEGMENT) == 39 * BLOCK
-        assert node.server.statistics().unacked_bytes == 0
+        assert node.server.statistics().unacknowledged_bytes == 0
         assert is_paused(node) == [False]
 
 

@@ -297,7 +297,7 @@ async def test_updates_in_a_row_are_each_answered(node: Node, table: ProtocolCli
     assert [answer.request_id for answer in answers] == list(range(500))
     versions = [answer.versions[0] for answer in answers]
     assert versions == sorted(versions)
-    assert node.server.statistics().unacked_bytes == 0
+    assert node.server.statistics().unacknowledged_bytes == 0
 
 
 async def receive_all(client: ProtocolClient, count: int) -> dict[int, Command]:
@@ -354,7 +354,7 @@ async def test_updates_that_come_together_are_judged_and_answered_each_by_itself
     assert isinstance(last, TableEntriesUpdated)
     assert found[2].version == last.versions[0]
     assert [entry.value for entry in await get(table, b"xx", b"yy", segment=FIXED)] == [b"4", b"6"]
-    assert node.server.statistics().unacked_bytes == 0
+    assert node.server.statistics().unacknowledged_bytes == 0
     assert node.server.statistics().requests >= 14
 
 
@@ -385,7 +385,7 @@ async def test_updates_in_a_row_follow_a_table_that_was_created_again(
     replies = await receive_all(table, 20)
     assert {type(reply) for reply in replies.values()} == {TableEntriesUpdated}
     assert (await get(table, b"7"))[0].value == b"new"
-    assert node.server.statistics().unacked_bytes == 0
+    assert node.server.statistics().unacknowledged_bytes == 0
 
 
 async def test_updates_in_a_row_are_judged_by_the_key_length_that_their_table_has_now(
@@ -413,7 +413,7 @@ async def test_updates_in_a_row_are_judged_by_the_key_length_that_their_table_ha
         accepted,
     ]
     assert [each.value for each in await get(table, b"bbb", b"ccc", segment=FIXED)] == [b"new"] * 2
-    assert node.server.statistics().unacked_bytes == 0
+    assert node.server.statistics().unacknowledged_bytes == 0
 
 
 async def test_updates_that_were_stored_before_a_bad_frame_are_stored(
