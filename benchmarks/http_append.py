@@ -29,7 +29,7 @@ from segmentstore.contracts.segments import SegmentApi
 from segmentstore.host.service_builder import open_service
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.http.health_and_metrics import NodeHealth
-from segmentstore.http.server import HttpServer, build_application
+from segmentstore.http.server import build_server
 from segmentstore.http.settings import HttpSettings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.process import freeze_long_lived_objects, tune_for_serving
@@ -103,14 +103,14 @@ async def store(directory: str) -> AsyncIterator[int]:
 @asynccontextmanager
 async def listening(segments: SegmentApi) -> AsyncIterator[int]:
     """The room as it is built in production; its port."""
-    application = build_application(
+    server = build_server(
         segments=segments,
         health=lambda: NodeHealth(containers=(), containers_expected=0),
         metrics=dict,
         wall_clock=SystemWallClock(),
         random=Random(1),
+        settings=HttpSettings(port=0),
     )
-    server = HttpServer(application=application, settings=HttpSettings(port=0))
     await server.start()
     try:
         yield server.address[1]

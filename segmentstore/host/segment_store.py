@@ -1,8 +1,8 @@
 """The whole store by name: every verb of segments and tables goes to the container that owns the name.
 
-SegmentStore is the store as one SegmentApi and one TableApi, and StoreReads as one SegmentReads: it reads of containers that
-stay down too. SegmentLayout says where a segment's bytes are in Tier 2, and where its events begin there, for servers that
-tell clients of it.
+SegmentStore is the store as one SegmentApi and one TableApi. StoreReads is it as one SegmentReads, which reads of
+containers that stay down too. SegmentLayout says where the bytes of a segment are in Tier 2 and where its events begin
+there, for servers that tell clients of it.
 
 Invariants:
 

@@ -22,7 +22,7 @@ from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.settings import ServiceSettings, split_address, split_list
 from segmentstore.http.health_and_metrics import NodeHealth
-from segmentstore.http.server import HttpServer, build_application
+from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
 from segmentstore.runtime.clock import WallClock
@@ -163,7 +163,7 @@ class Servers:
             hosts=split_list(self._settings.http.hosts),
             cors_origins=split_list(self._settings.http.cors_origins),
         )
-        application = build_application(
+        return build_server(
             segments=store,
             reads=reads,
             health=self._health,
@@ -176,7 +176,6 @@ class Servers:
             random=random,
             settings=settings,
         )
-        return HttpServer(application=application, settings=settings)
 
     def _health(self) -> NodeHealth:
         complaints = [] if self._controller is None else self._controller.complaints()

@@ -12,7 +12,6 @@ import logging
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
-from segmentstore.http.stream_read import Waiters
 from segmentstore.runtime.clock import ClockWatch
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
@@ -32,13 +31,11 @@ class Maintenance:
         clock_watch: ClockWatch,
         directory: StreamDirectory,
         handles: HandleCache[StreamHandle],
-        waiters: Waiters,
         settings: HttpSettings,
     ) -> None:
         self._clock_watch = clock_watch
         self._directory = directory
         self._handles = handles
-        self._waiters = waiters
         self._settings = settings
         self._tasks = TaskSet(on_failure=self._ticks_failed)
         self._is_closed = False
@@ -65,10 +62,6 @@ class Maintenance:
         self._is_closed = True
         await self._tasks.close()
         await self._handles.close()
-
-    def stop_waiting(self) -> None:
-        """Ends long polls and event streams, so that the server can close."""
-        self._waiters.stop()
 
     async def _run_ticks(self) -> None:
         """A step that fails unexpectedly is tried again; meanwhile `/health` says so."""

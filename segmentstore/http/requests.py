@@ -19,7 +19,7 @@ A body is read whole, within a limit each, a limit together, and a time.
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
@@ -36,6 +36,7 @@ _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f]")
 _BROKEN_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _QUERY_COUNT = re.compile("[0-9]{1,18}")
 _BODY_PIECE_BYTES = 64 << 10
+_JSON_NUMBER_END = 1 << 63
 
 
 @lru_cache(maxsize=4096)
@@ -105,8 +106,10 @@ class BodyBudget:
 class BodyReader:
     """Reads request bodies under one budget."""
 
-    def __init__(self, *, budget: BodyBudget, seconds_max: float) -> None:
+    def __init__(self, *, budget: BodyBudget, seconds_max: float, json_bytes_max: int) -> None:
+        """`json_bytes_max` is for what a verb is asked by; content has a limit of its own."""
         self._budget = budget
+        self._json_bytes_max = json_bytes_max
         self._seconds_max = seconds_max
         self.bytes_received = 0
 
@@ -169,6 +172,29 @@ class BodyReader:
         finally:
             self._budget.give_back(taken)
 
+    async def read_json_object(
+        self,
+        request: web.BaseRequest,
+        *,
+        required: Collection[str] = (),
+        optional: Collection[str] = (),
+    ) -> Mapping[str, object]:
+        """A body that is a JSON object of these fields; an empty body is one without fields.
+
+        Raises InvalidRequestError, and what read() raises.
+        """
+        async with self.read(request, self._json_bytes_max) as body:
+            value = parse_json(body) if body else {}
+        if not isinstance(value, dict):
+            raise InvalidRequestError("the body is not a JSON object")
+        unknown = sorted(value.keys() - {*required, *optional})
+        if unknown:
+            raise InvalidRequestError(f"the body has unknown fields fields={unknown}")
+        missing = sorted(set(required) - value.keys())
+        if missing:
+            raise InvalidRequestError(f"the body lacks fields fields={missing}")
+        return value
+
     async def _pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
         deadline = asyncio.get_running_loop().time() + self._seconds_max
         while not request.content.at_eof():
@@ -212,6 +238,14 @@ def parse_count(text: str | None, name: str, default: int) -> int:
 def is_true(value: str | None) -> bool:
     """Stream-Closed and its like: `true` in any case; everything else counts as absent."""
     return value is not None and value.strip().lower() == "true"
+
+
+def json_number(fields: Mapping[str, object], name: str) -> int:
+    """A field that holds a number from 0 on. Raises Refusal (400)."""
+    value = fields[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _JSON_NUMBER_END:
+        raise bad_request(f"{name} is not a number {name}={value!r}")
+    return value
 
 
 def parse_json(text: str | bytes) -> object:

@@ -24,6 +24,13 @@ Segments below "_system/" are the store's own records: they are listed, and have
 
 Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
 
+A read is of any size, in bounded pieces:
+
+- The answer's length is fixed when it begins (Content-Length), from what exists then; it never waits for more.
+- One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
+- If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one.
+  What the first of them meets is the answer: it begins only when they are there.
+
 Attributes as JSON: keys and values are bytes or numbers in the store and text in a request.
 
     bytes that are UTF-8 and do not begin with "hex:"    the text itself
@@ -71,6 +78,7 @@ from segmentstore.http.requests import (
     check_name,
     is_reserved,
     is_true,
+    json_number,
     name_of_path,
     parse_count,
     parse_json,
@@ -103,89 +111,6 @@ _UPDATE_FIELDS = frozenset({"key", "value", "type", "comparison"})
 Verb = Callable[[web.BaseRequest, str], Coroutine[None, None, web.StreamResponse]]
 
 
-class SegmentStreaming:
-    """Handles GET {name}/read: a stretch of any size, in bounded pieces.
-
-    - The answer's length is fixed when it begins (Content-Length), from what exists then; it never waits for more.
-    - One window of bytes is held per reader; one that takes nothing for `write_seconds_max` is cut off.
-    - If bytes vanish under the reader (truncated, deleted), the connection is cut: a short body is never a whole one.
-      What the first of them meets is the answer: it begins only when they are there.
-    - Of a container that stays down it gives what Tier 2 has, says so in a header, and refuses what lies behind.
-    """
-
-    def __init__(
-        self,
-        *,
-        reads: SegmentReads,
-        directory: StreamDirectory,
-        settings: HttpSettings,
-        cross_origin: CrossOrigin,
-    ) -> None:
-        self._reads = reads
-        self._directory = directory
-        self._settings = settings
-        self._cross_origin = cross_origin
-
-    async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
-        async with self._reads.open_segment(name) as segment:
-            properties = segment.info()
-            configuration = configuration_of(properties.core_attributes)
-            if configuration.may_expire:
-                await self._directory.access(properties, configuration)
-            offset = parse_count(request.query.get("offset"), "offset", properties.start_offset)
-            if offset >= properties.length and properties.may_have_more:
-                properties.require_container()
-            if offset > properties.length:
-                raise BadOffsetError(name, expected=properties.length, given=offset)
-            if offset < properties.start_offset:
-                raise SegmentTruncatedError(name, start_offset=properties.start_offset)
-            available = properties.length - offset
-            length = min(available, parse_count(request.query.get("length"), "length", available))
-            end = offset + length
-            first = await self._piece(segment, offset, end)
-            response = web.StreamResponse(
-                status=200,
-                headers={
-                    **CONTENT_HEADERS,
-                    "Content-Type": "application/octet-stream",
-                    "Content-Disposition": "attachment",
-                    "Content-Length": str(length),
-                    "Cache-Control": "no-store",
-                    "Segment-Offset": str(offset),
-                    "Segment-Length": str(properties.length),
-                    "Segment-Sealed": "true" if properties.sealed else "false",
-                },
-            )
-            if properties.container_down:
-                response.headers["Segment-Published-Only"] = "true"
-            self._cross_origin.add_to(request, response)
-            async with begun(request, response):
-                await self._stream(response, segment, offset, end, first)
-        return response
-
-    async def _stream(
-        self,
-        response: web.StreamResponse,
-        segment: ReadOnlySegment,
-        offset: int,
-        end: int,
-        piece: bytes,
-    ) -> None:
-        while piece:
-            async with asyncio.timeout(self._settings.write_seconds_max):
-                await response.write(piece)
-            offset += len(piece)
-            piece = await self._piece(segment, offset, end)
-
-    async def _piece(self, segment: ReadOnlySegment, offset: int, end: int) -> bytes:
-        """What follows; nothing at the end."""
-        if offset >= end:
-            return b""
-        piece = await gather(segment, offset, min(self._settings.window_bytes, end - offset))
-        assert piece, f"no bytes before the end offset={offset} end={end}"
-        return piece
-
-
 class SegmentVerbs:
     """Handles everything under /v1/segments."""
 
@@ -196,7 +121,7 @@ class SegmentVerbs:
         reads: SegmentReads,
         directory: StreamDirectory,
         bodies: BodyReader,
-        streaming: SegmentStreaming,
+        cross_origin: CrossOrigin,
         health: Callable[[], NodeHealth],
         settings: HttpSettings,
     ) -> None:
@@ -205,7 +130,7 @@ class SegmentVerbs:
         self._directory = directory
         self._handles = directory.handles
         self._bodies = bodies
-        self._streaming = streaming
+        self._cross_origin = cross_origin
         self._health = health
         self._settings = settings
         self._verbs: Mapping[str, Mapping[str, Verb]] = {
@@ -215,7 +140,7 @@ class SegmentVerbs:
             "flush": {"POST": self._flush},
             "info": {"GET": self._info},
             "merge": {"POST": self._merge},
-            "read": {"GET": self._streaming.handle},
+            "read": {"GET": self._read},
             "seal": {"POST": self._seal},
             "truncate": {"POST": self._truncate},
         }
@@ -276,7 +201,7 @@ class SegmentVerbs:
         return name
 
     async def _create(self, request: web.BaseRequest, name: str) -> web.Response:
-        asked = await self._json_body(request, allowed=("attributes",))
+        asked = await self._bodies.read_json_object(request, optional=("attributes",))
         updates = updates_of_json(asked.get("attributes"))
         async with self._directory.locks.held(name):
             properties = await self._segments.create(name, updates)
@@ -312,11 +237,68 @@ class SegmentVerbs:
                 self._handles.release(pinned)
         return json_response(200, {"length": length, "offset": length - len(body)})
 
+    async def _read(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        async with self._reads.open_segment(name) as segment:
+            properties = segment.info()
+            configuration = configuration_of(properties.core_attributes)
+            if configuration.may_expire:
+                await self._directory.access(properties, configuration)
+            offset = parse_count(request.query.get("offset"), "offset", properties.start_offset)
+            if offset >= properties.length and properties.may_have_more:
+                properties.require_container()
+            if offset > properties.length:
+                raise BadOffsetError(name, expected=properties.length, given=offset)
+            if offset < properties.start_offset:
+                raise SegmentTruncatedError(name, start_offset=properties.start_offset)
+            available = properties.length - offset
+            length = min(available, parse_count(request.query.get("length"), "length", available))
+            end = offset + length
+            first = await self._piece(segment, offset, end)
+            response = web.StreamResponse(
+                status=200,
+                headers={
+                    **CONTENT_HEADERS,
+                    "Content-Type": "application/octet-stream",
+                    "Content-Disposition": "attachment",
+                    "Content-Length": str(length),
+                    "Cache-Control": "no-store",
+                    "Segment-Offset": str(offset),
+                    "Segment-Length": str(properties.length),
+                    "Segment-Sealed": "true" if properties.sealed else "false",
+                },
+            )
+            if properties.container_down:
+                response.headers["Segment-Published-Only"] = "true"
+            self._cross_origin.add_to(request, response)
+            async with begun(request, response):
+                await self._stream(response, segment, offset, end, first)
+        return response
+
+    async def _stream(
+        self,
+        response: web.StreamResponse,
+        segment: ReadOnlySegment,
+        offset: int,
+        end: int,
+        piece: bytes,
+    ) -> None:
+        while piece:
+            async with asyncio.timeout(self._settings.write_seconds_max):
+                await response.write(piece)
+            offset += len(piece)
+            piece = await self._piece(segment, offset, end)
+
+    async def _piece(self, segment: ReadOnlySegment, offset: int, end: int) -> bytes:
+        """What follows; nothing at the end."""
+        if offset >= end:
+            return b""
+        piece = await gather(segment, offset, min(self._settings.window_bytes, end - offset))
+        assert piece, f"no bytes before the end offset={offset} end={end}"
+        return piece
+
     async def _truncate(self, request: web.BaseRequest, name: str) -> web.Response:
-        asked = await self._json_body(request, allowed=("offset",))
-        offset = asked.get("offset")
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            raise bad_request('truncate needs {"offset": a number}')
+        asked = await self._bodies.read_json_object(request, required=("offset",))
+        offset = json_number(asked, "offset")
         async with self._segments.open_segment(name) as segment:
             properties = segment.info()
             is_json = configuration_of(properties.core_attributes).is_json
@@ -328,7 +310,7 @@ class SegmentVerbs:
         return json_response(200, properties_as_json(await self._segments.info(name)))
 
     async def _merge(self, request: web.BaseRequest, name: str) -> web.Response:
-        asked = await self._json_body(request, allowed=("source",))
+        asked = await self._bodies.read_json_object(request, optional=("source",))
         source = asked.get("source")
         if not isinstance(source, str) or not source:
             raise bad_request('merge needs {"source": a name}')
@@ -372,7 +354,7 @@ class SegmentVerbs:
         return json_response(200, attributes_as_json(await self._segments.attributes(name)))
 
     async def _update_attributes(self, request: web.BaseRequest, name: str) -> web.Response:
-        asked = await self._json_body(request, allowed=("updates",))
+        asked = await self._bodies.read_json_object(request, optional=("updates",))
         updates = updates_of_json(asked.get("updates"))
         if not updates:
             raise bad_request('a change of attributes needs {"updates": [...]}')
@@ -382,18 +364,6 @@ class SegmentVerbs:
     async def _delete(self, _request: web.BaseRequest, name: str) -> web.Response:
         await self._directory.delete_segment(name)
         return json_response(200, {"deleted": name})
-
-    async def _json_body(
-        self, request: web.BaseRequest, *, allowed: tuple[str, ...]
-    ) -> Mapping[str, object]:
-        async with self._bodies.read(request, self._settings.control_body_bytes_max) as body:
-            value = parse_json(body) if body else {}
-        if not isinstance(value, dict):
-            raise InvalidRequestError("the body is not a JSON object")
-        unknown = sorted(set(value) - set(allowed))
-        if unknown:
-            raise InvalidRequestError(f"the body has unknown fields fields={unknown}")
-        return value
 
 
 def properties_as_json(properties: SegmentProperties) -> dict[str, object]:

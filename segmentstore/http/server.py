@@ -1,6 +1,6 @@
 """The HTTP server: its socket, start and shutdown, and its parts put together.
 
-build_application() makes one handler over a SegmentApi, and what has to run beside it; HttpServer listens for it.
+build_server() puts the parts together over a SegmentApi; HttpServer listens, and owns what runs beside the requests.
 
     /v1/stream/{name}     Durable Streams (stream_*.py)
     /v1/segments...       segment verbs (segment_verbs.py)
@@ -18,7 +18,6 @@ build_application() makes one handler over a SegmentApi, and what has to run bes
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -35,7 +34,7 @@ from segmentstore.http.health_and_metrics import (
 from segmentstore.http.maintenance import Maintenance
 from segmentstore.http.requests import BodyBudget, BodyReader
 from segmentstore.http.router import STREAM_PREFIX, Router
-from segmentstore.http.segment_verbs import SegmentStreaming, SegmentVerbs
+from segmentstore.http.segment_verbs import SegmentVerbs
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_append import StreamAppend
 from segmentstore.http.stream_create import StreamCreate, StreamForks
@@ -43,10 +42,9 @@ from segmentstore.http.stream_directory import (
     ForkRegistry,
     StreamDirectory,
     StreamExpiry,
-    StreamHandle,
     open_stream_handle,
 )
-from segmentstore.http.stream_read import StreamEvents, StreamRead, Waiters
+from segmentstore.http.stream_read import StreamRead, Waiters
 from segmentstore.http.tier2_verbs import (
     BackupOwnerSource,
     BackupVerbs,
@@ -59,50 +57,28 @@ from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.handle_cache import HandleCache
 
 
-class HttpApplication:
-    """What HttpServer serves: start(), then handle() for each request, stop_waiting() and close()."""
-
-    def __init__(self, *, router: Router, maintenance: Maintenance) -> None:
-        self._router = router
-        self._maintenance = maintenance
-
-    async def start(self) -> None:
-        """Begin the ticks."""
-        self._maintenance.start()
-
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Never raises but CancelledError: whatever goes wrong has an answer."""
-        return await self._router.handle(request)
-
-    def stop_waiting(self) -> None:
-        """Ends long polls and event streams, so that the server can close."""
-        self._maintenance.stop_waiting()
-
-    async def close(self) -> None:
-        """After the last request. Idempotent."""
-        await self._maintenance.close()
-
-
 class _Runner(web.ServerRunner):
     """Ends what waits after the last connection was accepted and before requests under way are waited for."""
 
-    __slots__ = ("_application",)
+    __slots__ = ("_waiters",)
 
-    def __init__(
-        self, server: web.Server, *, application: HttpApplication, shutdown_seconds: float
-    ) -> None:
+    def __init__(self, server: web.Server, *, waiters: Waiters, shutdown_seconds: float) -> None:
         super().__init__(server, shutdown_timeout=shutdown_seconds)
-        self._application = application
+        self._waiters = waiters
 
     async def shutdown(self) -> None:
-        self._application.stop_waiting()
+        self._waiters.stop()
 
 
 class HttpServer:
     """start(), then `address`, then close()."""
 
-    def __init__(self, *, application: HttpApplication, settings: HttpSettings) -> None:
-        self._application = application
+    def __init__(
+        self, *, router: Router, maintenance: Maintenance, waiters: Waiters, settings: HttpSettings
+    ) -> None:
+        self.router = router
+        self._maintenance = maintenance
+        self._waiters = waiters
         self._settings = settings
         self._runner: _Runner | None = None
 
@@ -117,7 +93,7 @@ class HttpServer:
         """Listen. Raises OSError if the port is taken."""
         assert self._runner is None, "the server is started already"
         server = web.Server(
-            self._application.handle,
+            self.router.handle,
             access_log=None,
             # A reader that goes away ends its wait at once; commits are shielded.
             handler_cancellation=True,
@@ -127,12 +103,12 @@ class HttpServer:
         )
         runner = _Runner(
             server,
-            application=self._application,
+            waiters=self._waiters,
             shutdown_seconds=self._settings.shutdown_seconds,
         )
         self._runner = runner
         await runner.setup()
-        await self._application.start()
+        self._maintenance.start()
         try:
             site = web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024)
             await site.start()
@@ -145,39 +121,11 @@ class HttpServer:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
-            await self._application.close()
+            # After the last request.
+            await self._maintenance.close()
 
 
-@dataclass(frozen=True, slots=True)
-class SharedParts:
-    """What several verbs use together."""
-
-    segments: SegmentApi
-    reads: SegmentReads
-    settings: HttpSettings
-    clock_watch: ClockWatch
-    handles: HandleCache[StreamHandle]
-    directory: StreamDirectory
-    waiters: Waiters
-    bodies: BodyReader
-    cross_origin: CrossOrigin
-    statistics: RequestStatistics
-
-    def gauges(self) -> Mapping[str, float]:
-        """Numbers of this room for `/metrics`, apart from the requests."""
-        return {
-            "requests_in_flight": self.statistics.in_flight,
-            "body_received_bytes_total": self.bodies.bytes_received,
-            "body_in_flight_bytes": self.bodies.budget.bytes_held,
-            "waiting_readers": len(self.waiters),
-            "event_stream_connections": self.waiters.connections,
-            "pinned_segments": len(self.handles),
-            "expired_streams_total": self.directory.expired_count,
-            "clocks_trusted": 0 if self.clock_watch.complaint() else 1,
-        }
-
-
-def build_application(
+def build_server(
     *,
     segments: SegmentApi,
     reads: SegmentReads | None = None,
@@ -191,142 +139,116 @@ def build_application(
     random: Random,
     settings: HttpSettings | None = None,
     executor: Executor | None = None,
-) -> HttpApplication:
-    """An application for HttpServer.
+) -> HttpServer:
+    """A server over these segments. Does no I/O.
 
     `reads` answers readers, also of containers that stay down (without it `segments` does).
-    `health`, `metrics` and `node_metrics` (of the process's other faces) give snapshots, taken when asked for.
+    `health`, `metrics` and `node_metrics` (of the process's other servers) give snapshots, taken when asked for.
     `settle_clocks` tells the rest of the process when a person says that the present time is right (H77).
     `swap_owners` gives the owner of a container to compactors beside it (H9), `backup_owners` those of all (H6).
-    `executor` splits large JSON bodies (None: the loop's own). Does no I/O.
+    `executor` splits large JSON bodies (None: the loop's own).
     """
-    shared = _shared_parts(segments, reads or segments, wall_clock, settings or HttpSettings())
-    settings = shared.settings
-    maintenance = Maintenance(
-        clock_watch=shared.clock_watch,
-        directory=shared.directory,
-        handles=shared.handles,
-        waiters=shared.waiters,
-        settings=settings,
-    )
-    router = Router(
-        directory=shared.directory,
-        create=_build_stream_create(shared, executor),
-        append=StreamAppend(
-            directory=shared.directory,
-            bodies=shared.bodies,
-            settings=settings,
-            wall_clock=wall_clock,
-            executor=executor,
-        ),
-        read=_build_stream_read(shared, wall_clock, random),
-        verbs=_build_segment_verbs(shared, health),
-        swaps=SwapVerbs(owners=swap_owners, bodies=shared.bodies, settings=settings),
-        backups=BackupVerbs(owners=backup_owners),
-        health=health,
-        exposition=MetricsExposition(
-            containers=metrics,
-            requests=shared.statistics,
-            gauges=shared.gauges,
-            node=node_metrics,
-        ),
-        statistics=shared.statistics,
-        clock_watch=shared.clock_watch,
-        settle_clocks=settle_clocks,
-        maintenance=maintenance,
-        cross_origin=shared.cross_origin,
-        settings=settings,
-    )
-    return HttpApplication(router=router, maintenance=maintenance)
-
-
-def _shared_parts(
-    segments: SegmentApi, reads: SegmentReads, wall_clock: WallClock, settings: HttpSettings
-) -> SharedParts:
+    settings = settings or HttpSettings()
+    reads = reads or segments
     clock_watch = ClockWatch(
         wall_clock=wall_clock,
         difference_seconds_max=settings.clock_difference_seconds_max,
         settle_seconds=settings.clock_settle_seconds,
-    )
-    expiry = StreamExpiry(
-        clock_watch=clock_watch, wall_clock=wall_clock, streams_max=settings.expiring_streams_max
     )
     handles = HandleCache(
         open_handle=partial(open_stream_handle, segments),
         idle_max=settings.pinned_segments_max,
         idle_seconds=settings.pin_idle_seconds,
     )
-    budget = BodyBudget(
-        bytes_max=settings.body_bytes_in_flight_max,
-        retry_after_seconds=settings.retry_after_seconds,
-    )
-    return SharedParts(
+    directory = StreamDirectory(
         segments=segments,
         reads=reads,
-        settings=settings,
-        clock_watch=clock_watch,
         handles=handles,
-        directory=StreamDirectory(
-            segments=segments,
-            reads=reads,
-            handles=handles,
-            expiry=expiry,
-            forks=ForkRegistry(segments=segments),
+        expiry=StreamExpiry(
+            clock_watch=clock_watch,
+            wall_clock=wall_clock,
+            streams_max=settings.expiring_streams_max,
         ),
-        waiters=Waiters(
-            waiters_max=settings.waiters_max,
-            connections_max=settings.sse_connections_max,
+        forks=ForkRegistry(segments=segments),
+    )
+    waiters = Waiters(
+        waiters_max=settings.waiters_max,
+        connections_max=settings.sse_connections_max,
+        retry_after_seconds=settings.retry_after_seconds,
+    )
+    bodies = BodyReader(
+        budget=BodyBudget(
+            bytes_max=settings.body_bytes_in_flight_max,
             retry_after_seconds=settings.retry_after_seconds,
         ),
-        bodies=BodyReader(budget=budget, seconds_max=settings.body_seconds_max),
-        cross_origin=CrossOrigin(
-            listened_host=settings.host, hosts=settings.hosts, origins=settings.cors_origins
-        ),
-        statistics=RequestStatistics(),
+        seconds_max=settings.body_seconds_max,
+        json_bytes_max=settings.control_body_bytes_max,
+    )
+    cross_origin = CrossOrigin(
+        listened_host=settings.host, hosts=settings.hosts, origins=settings.cors_origins
+    )
+    statistics = RequestStatistics()
+    maintenance = Maintenance(
+        clock_watch=clock_watch, directory=directory, handles=handles, settings=settings
     )
 
+    def gauges() -> Mapping[str, float]:
+        """Numbers of this server for `/metrics`, apart from the requests."""
+        return {
+            "requests_in_flight": statistics.in_flight,
+            "body_received_bytes_total": bodies.bytes_received,
+            "body_in_flight_bytes": bodies.budget.bytes_held,
+            "waiting_readers": len(waiters),
+            "event_stream_connections": waiters.connections,
+            "pinned_segments": len(handles),
+            "expired_streams_total": directory.expired_count,
+            "clocks_trusted": 0 if clock_watch.complaint() else 1,
+        }
 
-def _build_stream_create(shared: SharedParts, executor: Executor | None) -> StreamCreate:
-    return StreamCreate(
-        directory=shared.directory,
-        forks=StreamForks(
-            directory=shared.directory, settings=shared.settings, stream_prefix=STREAM_PREFIX
+    router = Router(
+        directory=directory,
+        create=StreamCreate(
+            directory=directory,
+            forks=StreamForks(directory=directory, settings=settings, stream_prefix=STREAM_PREFIX),
+            bodies=bodies,
+            settings=settings,
+            executor=executor,
         ),
-        bodies=shared.bodies,
-        settings=shared.settings,
-        executor=executor,
-    )
-
-
-def _build_stream_read(shared: SharedParts, wall_clock: WallClock, random: Random) -> StreamRead:
-    return StreamRead(
-        directory=shared.directory,
-        events=StreamEvents(
-            waiters=shared.waiters,
-            settings=shared.settings,
-            cross_origin=shared.cross_origin,
+        append=StreamAppend(
+            directory=directory,
+            bodies=bodies,
+            settings=settings,
+            wall_clock=wall_clock,
+            executor=executor,
+        ),
+        read=StreamRead(
+            directory=directory,
+            waiters=waiters,
+            settings=settings,
+            cross_origin=cross_origin,
             wall_clock=wall_clock,
             random=random,
         ),
-        waiters=shared.waiters,
-        settings=shared.settings,
-        wall_clock=wall_clock,
-        random=random,
-    )
-
-
-def _build_segment_verbs(shared: SharedParts, health: Callable[[], NodeHealth]) -> SegmentVerbs:
-    return SegmentVerbs(
-        segments=shared.segments,
-        reads=shared.reads,
-        directory=shared.directory,
-        bodies=shared.bodies,
-        streaming=SegmentStreaming(
-            reads=shared.reads,
-            directory=shared.directory,
-            settings=shared.settings,
-            cross_origin=shared.cross_origin,
+        verbs=SegmentVerbs(
+            segments=segments,
+            reads=reads,
+            directory=directory,
+            bodies=bodies,
+            cross_origin=cross_origin,
+            health=health,
+            settings=settings,
         ),
+        swaps=SwapVerbs(owners=swap_owners, bodies=bodies, settings=settings),
+        backups=BackupVerbs(owners=backup_owners),
         health=health,
-        settings=shared.settings,
+        exposition=MetricsExposition(
+            containers=metrics, requests=statistics, gauges=gauges, node=node_metrics
+        ),
+        statistics=statistics,
+        clock_watch=clock_watch,
+        settle_clocks=settle_clocks,
+        maintenance=maintenance,
+        cross_origin=cross_origin,
+        settings=settings,
     )
+    return HttpServer(router=router, maintenance=maintenance, waiters=waiters, settings=settings)

@@ -26,7 +26,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
@@ -118,76 +118,23 @@ class Waiters:
                 timeout.reschedule(now)
 
 
-class StreamEvents:
-    """Serves SSE connections."""
+class StreamRead:
+    """Handles GET and HEAD."""
 
     def __init__(
         self,
         *,
+        directory: StreamDirectory,
         waiters: Waiters,
         settings: HttpSettings,
         cross_origin: CrossOrigin,
         wall_clock: WallClock,
         random: Random,
     ) -> None:
+        self._directory = directory
         self._waiters = waiters
         self._settings = settings
         self._cross_origin = cross_origin
-        self._wall_clock = wall_clock
-        self._random = random
-
-    async def handle(
-        self, request: web.BaseRequest, stream: OpenStream, offset: int
-    ) -> web.StreamResponse:
-        """Raises Refusal (503) if too many connections are open."""
-        async with self._waiters.connection():
-            headers = {
-                **CONTENT_HEADERS,
-                "Content-Type": "text/event-stream",
-                "Cache-Control": "no-cache, no-store",
-                "X-Accel-Buffering": "no",
-            }
-            if not stream.configuration.is_text:
-                headers["Stream-SSE-Data-Encoding"] = "base64"
-            response = web.StreamResponse(status=200, headers=headers)
-            self._cross_origin.add_to(request, response)
-            connection = _EventConnection(self, request, response, stream, offset)
-            async with begun(request, response):
-                # Deleted, truncated, its container stopped, too many waiters: the reader asks again, from where the
-                # last control event left it, and learns why.
-                with suppress(SegmentStoreError, Refusal):
-                    await connection.run()
-        return response
-
-    @property
-    def waiters(self) -> Waiters:
-        return self._waiters
-
-    @property
-    def settings(self) -> HttpSettings:
-        return self._settings
-
-    def cursor(self, client_cursor: str | None) -> str:
-        return next_cursor(client_cursor, now_ms=self._wall_clock.now_ms(), random=self._random)
-
-
-class StreamRead:
-    """Handles GET (an SSE request is handed on) and HEAD."""
-
-    def __init__(
-        self,
-        *,
-        directory: StreamDirectory,
-        events: StreamEvents,
-        waiters: Waiters,
-        settings: HttpSettings,
-        wall_clock: WallClock,
-        random: Random,
-    ) -> None:
-        self._directory = directory
-        self._events = events
-        self._waiters = waiters
-        self._settings = settings
         self._wall_clock = wall_clock
         self._random = random
 
@@ -202,7 +149,7 @@ class StreamRead:
             if stream.configuration.is_json:
                 await check_message_boundary(stream, offset)
             if live == "sse":
-                return await self._events.handle(request, stream, offset)
+                return await self._send_events(request, stream, offset)
             if live == "long-poll":
                 return await self._long_poll(request, stream, requested, offset)
             if requested.place is OffsetPlace.NOW:
@@ -227,6 +174,41 @@ class StreamRead:
         if configuration.expires_at is not None:
             headers["Stream-Expires-At"] = configuration.expires_at
         return web.Response(status=200, headers=headers)
+
+    async def _send_events(
+        self, request: web.BaseRequest, stream: OpenStream, offset: int
+    ) -> web.StreamResponse:
+        """Raises Refusal (503) if too many connections are open."""
+        async with self._waiters.connection():
+            headers = {
+                **CONTENT_HEADERS,
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-cache, no-store",
+                "X-Accel-Buffering": "no",
+            }
+            if not stream.configuration.is_text:
+                headers["Stream-SSE-Data-Encoding"] = "base64"
+            response = web.StreamResponse(status=200, headers=headers)
+            self._cross_origin.add_to(request, response)
+            connection = _EventConnection(
+                response=response,
+                stream=stream,
+                offset=offset,
+                waiters=self._waiters,
+                settings=self._settings,
+                cursor=lambda: self._cursor(request),
+            )
+            async with begun(request, response):
+                # Deleted, truncated, its container stopped, too many waiters: the reader asks again, from where the
+                # last control event left it, and learns why.
+                with suppress(SegmentStoreError, Refusal):
+                    await connection.run()
+        return response
+
+    def _cursor(self, request: web.BaseRequest) -> str:
+        return next_cursor(
+            request.query.get("cursor"), now_ms=self._wall_clock.now_ms(), random=self._random
+        )
 
     async def _long_poll(
         self,
@@ -278,11 +260,7 @@ class StreamRead:
         if closed:
             headers["Stream-Closed"] = "true"
         if live and not closed:
-            headers["Stream-Cursor"] = next_cursor(
-                request.query.get("cursor"),
-                now_ms=self._wall_clock.now_ms(),
-                random=self._random,
-            )
+            headers["Stream-Cursor"] = self._cursor(request)
         if requested.place is not OffsetPlace.NOW:
             etag = _etag(properties, offset, end, at_end=at_end, closed=closed)
             headers["ETag"] = etag
@@ -332,13 +310,17 @@ class _EventConnection:
 
     def __init__(
         self,
-        events: StreamEvents,
-        request: web.BaseRequest,
+        *,
         response: web.StreamResponse,
         stream: OpenStream,
         offset: int,
+        waiters: Waiters,
+        settings: HttpSettings,
+        cursor: Callable[[], str],
     ) -> None:
-        self._events = events
+        self._waiters = waiters
+        self._settings = settings
+        self._cursor = cursor
         self._response = response
         self._stream = stream
         self._segment = stream.segment
@@ -346,27 +328,26 @@ class _EventConnection:
         """Everything before it was sent."""
         self._held = b""
         """Bytes from `offset` on that are not a whole character yet."""
-        self._client_cursor = request.query.get("cursor")
 
     async def run(self) -> None:
         """Until the stream, the connection's time or the server ends. Raises TimeoutError for a stuck client."""
-        settings = self._events.settings
+        settings = self._settings
         deadline = asyncio.get_running_loop().time() + settings.sse_seconds
         while True:
             if await self._send_what_is_there():
                 return
             left = deadline - asyncio.get_running_loop().time()
-            if left <= 0 or self._events.waiters.stopping:
+            if left <= 0 or self._waiters.stopping:
                 return
             try:
-                async with self._events.waiters.wait(min(left, settings.long_poll_seconds)):
+                async with self._waiters.wait(min(left, settings.long_poll_seconds)):
                     await wait_for_bytes(self._segment, self._offset + len(self._held), 1)
             except TimeoutError:
                 continue
 
     async def _send_what_is_there(self) -> bool:
         """One piece and its control event (or a control event alone); True at the end of a closed stream."""
-        settings = self._events.settings
+        settings = self._settings
         sent_any = False
         while True:
             start = self._offset + len(self._held)
@@ -381,7 +362,7 @@ class _EventConnection:
                 event = data_event(payload) if taken else ""
                 event += control_event(
                     next_offset=offset_token(properties.segment_id, self._offset),
-                    cursor=self._events.cursor(self._client_cursor),
+                    cursor=self._cursor(),
                     up_to_date=at_end,
                     closed=closed,
                 )
@@ -391,7 +372,7 @@ class _EventConnection:
             self._held = content[taken:]
             if closed:
                 return True
-            if at_end or self._events.waiters.stopping:
+            if at_end or self._waiters.stopping:
                 return False
 
     def _payload(self, content: bytes, *, closed: bool) -> tuple[str, int]:

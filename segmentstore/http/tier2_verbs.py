@@ -35,7 +35,7 @@ from aiohttp import web
 from segmentstore.contracts.errors import SwapRefusedError
 from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapProposal
-from segmentstore.http.requests import BodyReader, parse_json
+from segmentstore.http.requests import BodyReader, json_number
 from segmentstore.http.responses import (
     SECURITY_HEADERS,
     bad_request,
@@ -49,7 +49,6 @@ from segmentstore.http.settings import HttpSettings
 
 _IMAGE_NUMBERS = ("start_offset", "end_offset", "position", "size", "file_crc32")
 _IMAGE_FIELDS = frozenset((*_IMAGE_NUMBERS, "object_key"))
-_NUMBER_END = 1 << 63
 _KEYS_PER_REQUEST_MAX = 1_024
 
 
@@ -194,14 +193,14 @@ class SwapVerbs:
         return "container_" + verb.replace("/", "_"), handler(request, owner)
 
     async def _reserve(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
-        asked = await self._json_object(request, {"count"})
-        count = _json_number(asked, "count")
+        asked = await self._bodies.read_json_object(request, required=("count",))
+        count = json_number(asked, "count")
         if not 1 <= count <= _KEYS_PER_REQUEST_MAX:
             raise bad_request(f"1 to {_KEYS_PER_REQUEST_MAX} keys are given out at once {count=}")
         return json_response(200, {"keys": owner.reserve_object_keys(count)})
 
     async def _release(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
-        asked = await self._json_object(request, {"keys"})
+        asked = await self._bodies.read_json_object(request, required=("keys",))
         keys = asked["keys"]
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise bad_request("keys is not a list of strings")
@@ -226,9 +225,17 @@ class SwapVerbs:
             self._working.discard("upload")
 
     async def _propose(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
-        asked = await self._json_object(request, {"segment_id", "old", "new"})
+        asked = await self._bodies.read_json_object(
+            request,
+            self._settings.control_body_bytes_max,
+            required=(
+                "segment_id",
+                "old",
+                "new",
+            ),
+        )
         proposal = SwapProposal(
-            segment_id=SegmentId(_json_number(asked, "segment_id")),
+            segment_id=SegmentId(json_number(asked, "segment_id")),
             old=_images(asked, "old"),
             new=_images(asked, "new"),
         )
@@ -246,15 +253,6 @@ class SwapVerbs:
             raise busy(f"another {what} is under way", self._settings.retry_after_seconds)
         self._working.add(what)
 
-    async def _json_object(
-        self, request: web.BaseRequest, fields: set[str]
-    ) -> Mapping[str, object]:
-        async with self._bodies.read(request, self._settings.control_body_bytes_max) as body:
-            value = parse_json(body) if body else {}
-        if not isinstance(value, dict) or set(value) != fields:
-            raise bad_request(f"the body is not a JSON object of the fields {sorted(fields)}")
-        return value
-
 
 def _images(asked: Mapping[str, object], field: str) -> Sequence[ProposedImage]:
     images = asked[field]
@@ -269,12 +267,5 @@ def _image(image: object) -> ProposedImage:
     key = image["object_key"]
     if not isinstance(key, str):
         raise bad_request(f"object_key is not a string object_key={key!r}")
-    start, end, position, size, crc32 = (_json_number(image, name) for name in _IMAGE_NUMBERS)
+    start, end, position, size, crc32 = (json_number(image, name) for name in _IMAGE_NUMBERS)
     return ProposedImage(start, end, key, position, size, crc32)
-
-
-def _json_number(asked: Mapping[str, object], field: str) -> int:
-    value = asked[field]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _NUMBER_END:
-        raise bad_request(f"{field} is not a number {field}={value!r}")
-    return value

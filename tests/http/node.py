@@ -10,7 +10,7 @@ from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.http.health_and_metrics import NodeHealth
-from segmentstore.http.server import HttpServer, build_application
+from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
 
 START_MS = 1_800_000_000_000
@@ -71,7 +71,7 @@ async def running_node(
     settings = settings or HttpSettings(port=0, long_poll_seconds=1.0, tick_seconds=0.05)
     clock = TurnableClock(start_ms)
     containers = [healthy_container()]
-    application = build_application(
+    server = build_server(
         segments=segments,
         health=lambda: NodeHealth(containers=containers, containers_expected=1),
         metrics=lambda: {0: {"append_bytes_total": 12.0, "unflushed_bytes": 3.0}},
@@ -79,7 +79,6 @@ async def running_node(
         random=Random(1),
         settings=settings,
     )
-    server = HttpServer(application=application, settings=settings)
     await server.start()
     try:
         yield Node(server, clock, containers)

@@ -14,7 +14,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
 
 from segmentstore.http.health_and_metrics import NodeHealth
-from segmentstore.http.server import HttpApplication, build_application
+from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import INITIALISING_KEY
 from tests.http.memory_segments import MemorySegments
@@ -170,8 +170,8 @@ async def test_any_mixture_of_requests_is_answered_and_leaves_every_name_free(se
 # --- clients that leave --------------------------------------------------------------------------
 
 
-def application_over(segments: MemorySegments) -> HttpApplication:
-    return build_application(
+def server_over(segments: MemorySegments) -> HttpServer:
+    return build_server(
         segments=segments,
         health=lambda: NodeHealth(containers=[healthy_container()], containers_expected=1),
         metrics=dict,
@@ -182,10 +182,10 @@ def application_over(segments: MemorySegments) -> HttpApplication:
 
 
 async def ask(
-    application: HttpApplication, method: str, path: str, headers: dict[str, str] | None = None
+    server: HttpServer, method: str, path: str, headers: dict[str, str] | None = None
 ) -> int:
     request = make_mocked_request(method, path, headers=headers or {}, payload=EMPTY_PAYLOAD)
-    return (await application.handle(request)).status
+    return (await server.router.handle(request)).status
 
 
 async def ask_and_leave(work: "asyncio.Task[int]", turns: int) -> bool:
@@ -229,21 +229,21 @@ async def test_a_client_that_leaves_at_any_moment_leaves_no_name_taken(
     left = True
     while left:
         segments = MemorySegments()
-        application = application_over(segments)
+        server = server_over(segments)
         await segments.create("a")
         async with segments.open_segment("a") as source:
             await source.append(FORK_TEXT.encode())
         octets = {"Stream-Forked-From": "/v1/stream/a"}
-        assert await ask(application, "PUT", "/v1/stream/f", octets) == 201
+        assert await ask(server, "PUT", "/v1/stream/f", octets) == 201
         given = {name: value for name, value in headers.items() if name != "Content-Type"}
-        task = asyncio.ensure_future(ask(application, method, path, given))
+        task = asyncio.ensure_future(ask(server, method, path, given))
         left = await ask_and_leave(task, turns)
         await settle()
         for name in await visible(segments):
             assert segments.content(name) == FORK_TEXT.encode(), f"a part of it turns={turns}"
-            assert await ask(application, "DELETE", f"/v1/stream/{name}") == 204
+            assert await ask(server, "DELETE", f"/v1/stream/{name}") == 204
         for name in ("a", "b", "f"):
-            status = await ask(application, "GET", f"/v1/stream/{name}")
+            status = await ask(server, "GET", f"/v1/stream/{name}")
             assert status == 404, f"name={name} turns={turns} names={segments.names()}"
         turns += 1
     assert turns > 5

@@ -13,7 +13,7 @@ from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.storage import ProposedImage
 from segmentstore.http.health_and_metrics import NodeHealth
-from segmentstore.http.server import HttpServer, build_application
+from segmentstore.http.server import build_server
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.tier2_verbs import SwapOwner
 from tests.contracts.storage_publications import read_all
@@ -52,7 +52,7 @@ async def url(owner: TieredStorage) -> AsyncIterator[str]:
             raise ContainerNotFoundError(container_id)
         return owner
 
-    application = build_application(
+    server = build_server(
         segments=MemorySegments(),
         health=lambda: NodeHealth(containers=[healthy_container()], containers_expected=1),
         metrics=dict,
@@ -61,7 +61,6 @@ async def url(owner: TieredStorage) -> AsyncIterator[str]:
         random=Random(1),
         settings=SETTINGS,
     )
-    server = HttpServer(application=application, settings=SETTINGS)
     await server.start()
     host, port = server.address
     yield f"http://{host}:{port}/v1/containers/0/swaps"
