@@ -77,7 +77,7 @@ class TokenVerifier(Protocol):
 
 
 class ConnectionRequests:
-    """take() any number. Implements table_commands.Answers and table_commands.UpdateAnswers."""
+    """take() any number. Implements table_commands.Answers."""
 
     def __init__(
         self,

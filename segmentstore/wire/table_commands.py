@@ -96,24 +96,17 @@ TableFuture: TypeAlias = "Future[Sequence[int]] | Future[None]"
 
 
 class Answers(Protocol):
-    """Where the outcome of one command goes. UpdateAnswers is for batches: their replies come as encoded frames."""
+    """Where the outcomes of commands go."""
 
     def reply(self, command: Command, reply: Command) -> None: ...
+
+    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
+        """Replies to several commands of a batch, which wanted to store so much."""
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
     def fail(self, error: Exception) -> None:
         """Nothing can be answered any more: the connection ends."""
-
-
-class UpdateAnswers(Protocol):
-    """Where the outcomes of a batch of updates go: replies together, refusals one by one."""
-
-    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None: ...
-
-    def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
-
-    def fail(self, error: Exception) -> None: ...
 
 
 class BatchOrder(Protocol):
@@ -417,7 +410,7 @@ class TableUpdateBatcher:
         *,
         handles: HandleCache[Table],
         order: BatchOrder,
-        answers: UpdateAnswers,
+        answers: Answers,
         counters: WireCounters,
         charge: Callable[[int], None],
     ) -> None:
