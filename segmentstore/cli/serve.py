@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from segmentstore.cli.config import environment, resolve, setting_options
-from segmentstore.host.log_lines import configure_logging
-from segmentstore.host.settings import LogSettings, split_address
+from segmentstore.host.settings import split_address
+from segmentstore.runtime.process import configure_logging
 
 
 @click.command()
@@ -75,7 +75,7 @@ def s3(data_directory: Path, listen: str, region: str, log_level: str) -> None:
         host, port = split_address(listen)
     except ValueError as error:
         raise click.BadParameter("wants HOST:PORT", param_hint="--listen") from error
-    configure_logging(LogSettings(level=log_level))
+    configure_logging(level=log_level)
     variables = environment()
 
     def announce(line: str) -> None:

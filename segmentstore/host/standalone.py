@@ -24,10 +24,10 @@ from contextlib import suppress
 
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.host.log_lines import configure_logging
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.runtime.process import (
+    configure_logging,
     freeze_long_lived_objects,
     loop_factory,
     report_stacks_on_signal,
@@ -52,7 +52,8 @@ def run_standalone(resolved: ResolvedSettings, announce: Callable[[str], None]) 
         raise StandaloneRefusedError(
             "the store does not run under python -O: its assertions are what stops it before it loses data"
         )
-    configure_logging(resolved.settings.log)
+    log = resolved.settings.log
+    configure_logging(level=log.level, json_lines=log.format == "json")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(resolved, announce))
 

@@ -11,6 +11,12 @@ its punctuality (tune_for_serving, freeze_long_lived_objects):
 - glibc gives buffers above 128 KB back to the system as soon as they are free, and the next one is made of fresh pages,
   whose first touch costs more than filling them. Told to keep some, it hands the same pages out again.
 
+Its log goes to stderr (configure_logging), one line an event, for people as key=value, for machines as JSON. Messages
+carry their facts as key=value at the end, in both forms, and never break their line:
+
+    2026-11-21T09:30:00.123Z INFO segmentstore.host.standalone ready containers=4
+    {"time":"2026-11-21T09:30:00.123Z","level":"info","logger":"...","message":"ready containers=4"}
+
 On a signal it says where everything in a process that seems to stand still is waiting (report_stacks_on_signal):
 
     kill -USR1 PID
@@ -23,13 +29,17 @@ places in the code, never data.
 import asyncio
 import ctypes
 import gc
+import json
+import logging
 import os
 import signal
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from types import CodeType, FrameType
+from typing import TextIO
 
 _SAME_SIGNAL_SECONDS = 1.0
 """Supervisors send a signal to a process and to its group: one wish, not two."""
@@ -106,6 +116,56 @@ def _keep_freed_memory() -> None:
     if tune is not None:  # other C libraries have none
         tune(_MALLOC_MMAP_THRESHOLD, _MAPPED_BYTES_MIN)
         tune(_MALLOC_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
+
+
+def configure_logging(
+    *, level: str, json_lines: bool = False, stream: TextIO | None = None
+) -> None:
+    """Send everything to one stream (default stderr), a line an event. Replaces what was configured before."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_JsonLines() if json_lines else _TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for chatty in ("asyncio", "aiobotocore", "botocore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # One line per request is the business of metrics; at DEBUG it drowns everything else.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+
+class _TextLines(logging.Formatter):
+    """time LEVEL logger message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = _one_line(record.getMessage())
+        line = f"{_time(record)} {record.levelname} {record.name} {message}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object; a traceback is a field of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, separators=(",", ":"))
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _one_line(message: str) -> str:
+    return message.replace("\n", "\\n") if "\n" in message else message
 
 
 def report_stacks_on_signal(report: Callable[[str], None]) -> None:
