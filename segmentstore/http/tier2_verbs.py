@@ -225,15 +225,7 @@ class SwapVerbs:
             self._working.discard("upload")
 
     async def _propose(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
-        asked = await self._bodies.read_json_object(
-            request,
-            self._settings.control_body_bytes_max,
-            required=(
-                "segment_id",
-                "old",
-                "new",
-            ),
-        )
+        asked = await self._bodies.read_json_object(request, required=("segment_id", "old", "new"))
         proposal = SwapProposal(
             segment_id=SegmentId(json_number(asked, "segment_id")),
             old=_images(asked, "old"),

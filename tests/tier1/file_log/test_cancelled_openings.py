@@ -57,16 +57,16 @@ def cancelled_in_step(
     loop: SimLoop, log: FileDurableDataLog, number: int, cancel: Callable[[], object], times: int
 ) -> Iterator[list[int]]:
     """Cancel while that step is under way; what is given has something in it then."""
-    honest = loop.run_in_executor
+    honest: Any = loop.run_in_executor
     steps = iter(range(number + 1))
     cancelled: list[int] = []
 
-    def run(executor: Any, step: Any, *args: Any) -> Any:
+    def run(executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         if next(steps, None) == number and not log._writer:
             cancelled.append(number)
             for _ in range(times):
                 loop.call_soon(cancel)
-        return honest(executor, step, *args)
+        return honest(executor, func, *args)
 
     loop.run_in_executor = run  # type: ignore[method-assign]
     try:
