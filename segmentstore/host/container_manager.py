@@ -227,7 +227,7 @@ class ContainerManager:
         except asyncio.CancelledError as error:
             if life.task.cancelling():
                 raise
-            return error  # leaked out of the container: nobody asked it to stop
+            return error  # leaked out of the container: it was not asked to stop
         except Exception as error:  # noqa: BLE001 - the top of a container's task: what ended it is a value
             return error
         return RuntimeError(f"run() ended without a cause container={container.container_id}")

@@ -21,7 +21,7 @@ NOT_ASSIGNED = "not assigned to this host"
 
 
 class ContainerListener(Protocol):
-    """Called with no await in between: it may take note, and wake somebody."""
+    """Called with no await in between: it may take note, and wake a task."""
 
     def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
 

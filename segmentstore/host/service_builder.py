@@ -58,16 +58,16 @@ _TIER1_THREADS_MAX = 16
 _WIRE_APPEND_BYTES_MAX = (8 << 20) + (64 << 10)
 """The largest event of Pravega's clients has 8 MiB, and its header comes with it."""
 _TIER2_NICENESS = 10
-"""Appends wait for the log's threads, nobody waits for those that write Tier 2: beside a drain p99 falls to a third."""
+"""Appends wait for the log's threads, none waits for those that write Tier 2: beside a drain p99 falls to a third."""
 _READ_THREADS = 4
-"""Of Tier 2 too, but somebody waits for what they read."""
+"""Of Tier 2 too, but a reader waits for what they read."""
 _FREEING_BYTES = 8 << 20
 """Room in a full log for checkpoints, truncations and deletions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts that whoever runs the service handles."""
+    """The parts that the caller of open_service() handles."""
 
     store: SegmentStore
     registry: ContainerRegistry

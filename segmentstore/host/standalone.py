@@ -126,7 +126,7 @@ def _stop_signals(grace_seconds: float) -> asyncio.Event:
         os._exit(_EXIT_BROKEN)
 
     stopping = stop_signals(on_first=lambda: loop.call_later(grace_seconds, give_up))
-    # A terminal that is gone must not end a store that somebody else relies on.
+    # A terminal that is gone must not end a store that others rely on.
     with suppress(ValueError):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return stopping

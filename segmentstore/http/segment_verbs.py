@@ -325,7 +325,7 @@ class SegmentVerbs:
         if formats[0] != formats[1]:
             raise conflict("only one of the two is a JSON stream; messages would not stay whole")
         length = await self._directory.merge_segment(name, source)
-        # Nobody asks for it here again: a source that is gone is an error. Kept, it would be there for ever.
+        # No request asks for it here again: a source that is gone is an error. Kept, it would be there for ever.
         with suppress(SegmentStoreError):
             await self._segments.forget_merged(name, [source])
         return json_response(200, {"length": length})

@@ -51,7 +51,7 @@ class HttpSettings:
     tick_seconds: float = 1.0
     """Between two looks at the clocks and at idle segments."""
     sweep_interval_seconds: float = 30.0
-    """Between two passes over all streams that look for expired ones nobody asks for."""
+    """Between two passes over all streams that look for expired ones that no request asks for."""
     sweep_page_segments: int = 500
     """Segments looked at per tick of a sweep."""
     expiring_streams_max: int = 100_000

@@ -215,7 +215,7 @@ class StreamDirectory:
     ) -> _Result:
         """All that ends with a stream, in order; what `take` gave.
 
-        Callers let it run to its end, whoever leaves meanwhile.
+        Callers let it run to its end, also if the client leaves meanwhile.
         """
         await self.handles.discard_name(properties.name)
         taken = await self.forks.remove_source(properties.name, configuration.fork_origin, take)
@@ -326,7 +326,7 @@ class _Access(NamedTuple):
 
 
 def _state_of(properties: SegmentProperties) -> tuple[int, int, bool]:
-    """Other values of it mean that somebody changed the segment."""
+    """Other values of it mean that another request changed the segment."""
     return properties.length, properties.start_offset, properties.sealed
 
 

@@ -401,7 +401,7 @@ def data_event(payload: str) -> str:
 
 
 def control_event(*, next_offset: str, cursor: str | None, up_to_date: bool, closed: bool) -> str:
-    """One control event; a closed end has no cursor, for nobody needs to come back."""
+    """One control event; a closed end has no cursor, for its reader need not come back."""
     control: dict[str, str | bool] = {"streamNextOffset": next_offset}
     if cursor is not None and not closed:
         control["streamCursor"] = cursor

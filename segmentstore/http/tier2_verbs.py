@@ -151,7 +151,7 @@ SwapOwnerSource = Callable[[ContainerId], SwapOwner]
 
 
 def no_swap_owner(container_id: ContainerId) -> SwapOwner:
-    """For a node whose containers let nobody beside them work."""
+    """For a node whose containers let no other process work beside them."""
     raise not_found(f"this node takes no swap proposals container={container_id}")
 
 

@@ -62,7 +62,7 @@ class ClockWatch:
         """The same when they were last doubted."""
         self._doubted_at: float | None = None
         self._was_told = False
-        """Whether somebody called doubt(): a clock that comes back to where it was proves nothing then."""
+        """Whether doubt() was called: a clock that comes back to where it was proves nothing then."""
         self._why = ""
 
     def look(self) -> None:

@@ -59,7 +59,7 @@ class File(Protocol):
         """
 
     def write_direct(self, offset: int, buffers: Sequence[BufferView]) -> None:
-        """As write_at, for long stretches that nobody reads soon: the system need not keep them in memory.
+        """As write_at, for long stretches that are not read soon: the system need not keep them in memory.
 
         One call at a time, and no write_at of this file meanwhile.
         """

@@ -148,10 +148,10 @@ def _run(
     error: BaseException | None = None
     try:
         result = job.call()
-    except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the job
+    except BaseException as raised:  # noqa: BLE001 - it belongs to the caller that waits for the job
         error = raised
     try:
         loop.call_soon_threadsafe(report, job, result, error)
     except RuntimeError:
-        # The loop is closed: nobody is left to start further jobs.
+        # The loop is closed: it starts no further jobs.
         return

@@ -139,7 +139,7 @@ class WireConnection(asyncio.BufferedProtocol):
             on_room=self._has_room,
             fail=self._task_failed,
         )
-        self._tasks = TaskSet(on_end=self._regulate, on_failure=self._task_failed)
+        self._tasks = TaskSet(on_end=self._update_reading, on_failure=self._task_failed)
         self._run_work = self._tasks.guarded(self._work_later)
         self._appends = ConnectionAppends(
             handles=handles,
@@ -147,8 +147,8 @@ class WireConnection(asyncio.BufferedProtocol):
             tasks=self._tasks,
             counters=counters,
             settings=settings,
-            charge=self._charge,
-            discharge=self._discharge,
+            add_unacked=self._add_unacked,
+            remove_unacked=self._remove_unacked,
             fail=self.fail,
         )
         self._reads = ConnectionReads(
@@ -158,7 +158,7 @@ class WireConnection(asyncio.BufferedProtocol):
             tasks=self._tasks,
             counters=counters,
             settings=settings,
-            on_answered=self._regulate,
+            on_answered=self._update_reading,
         )
         self._requests = ConnectionRequests(
             segment_commands=self._services.segment_commands,
@@ -168,8 +168,8 @@ class WireConnection(asyncio.BufferedProtocol):
             outgoing=self._outgoing,
             tasks=self._tasks,
             counters=counters,
-            charge=self._charge,
-            discharge=self._discharge,
+            add_unacked=self._add_unacked,
+            remove_unacked=self._remove_unacked,
             fail=self._task_failed,
             close_connection=self.fail,
         )
@@ -201,7 +201,7 @@ class WireConnection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.fail(str(error))
         if self._unacked_bytes > self._unacked_bytes_max:
-            self._regulate()
+            self._update_reading()
         return True
 
     def _work(self) -> None:
@@ -213,8 +213,8 @@ class WireConnection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.fail(str(error))
         self._requests.submit_updates()
-        if self._behind or self._paused or self._is_saturated():
-            self._regulate()
+        if self._behind or self._paused or self._is_over_limit():
+            self._update_reading()
 
     def _work_later(self) -> None:
         self._work_is_due = False
@@ -249,7 +249,7 @@ class WireConnection(asyncio.BufferedProtocol):
             if start == incoming.end or self._closing_since is not None:
                 return False
             # Nothing is received while there is too much: the first frame needs no look.
-            if left < frames_max and self._is_saturated():
+            if left < frames_max and self._is_over_limit():
                 return True
             whole = read_whole_append(incoming.view, start, incoming.end) if self._greeted else None
             if whole is not None:
@@ -284,7 +284,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._appends.append(incoming.view, block=block, end=(begin, end))
         else:
             self._appends.submit()
-            behind, count = self._requests.take_run(kind, incoming.view, start, incoming.end)
+            behind, count = self._requests.take_batch(kind, incoming.view, start, incoming.end)
             if count:
                 end, taken = behind, count
             else:
@@ -325,20 +325,20 @@ class WireConnection(asyncio.BufferedProtocol):
 
     # --- how much is under way -------------------------------------------------------------------
 
-    def _charge(self, byte_count: int) -> None:
+    def _add_unacked(self, byte_count: int) -> None:
         self._unacked_bytes += byte_count
 
-    def _discharge(self, byte_count: int) -> None:
+    def _remove_unacked(self, byte_count: int) -> None:
         self._unacked_bytes -= byte_count
         assert self._unacked_bytes >= 0, f"unacked_bytes={self._unacked_bytes}"
         if self._paused:
-            self._regulate()
+            self._update_reading()
 
     def _has_room(self) -> None:
         self._reads.go_on()
-        self._regulate()
+        self._update_reading()
 
-    def _is_saturated(self) -> bool:
+    def _is_over_limit(self) -> bool:
         """Whether the connection has as much under way as it may."""
         settings = self._settings
         # Half-way down again before it goes on: not a switch for every append.
@@ -351,16 +351,16 @@ class WireConnection(asyncio.BufferedProtocol):
             or self._outgoing.is_backlogged
         )
 
-    def _regulate(self) -> None:
+    def _update_reading(self) -> None:
         """Go on with what was received and not looked at; read the socket, or not."""
         if self._transport.is_closing():
             return
-        saturated = self._is_saturated()
-        if self._behind and not saturated and not self._work_is_due:
+        is_over_limit = self._is_over_limit()
+        if self._behind and not is_over_limit and not self._work_is_due:
             # Not at once: a buffer full of tiny frames must not hold up everybody else.
             self._work_is_due = True
             self._loop.call_soon(self._run_work)
-        blocked = saturated or self._behind
+        blocked = is_over_limit or self._behind
         if blocked == self._paused:
             return
         self._paused = blocked

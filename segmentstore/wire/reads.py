@@ -158,7 +158,7 @@ class ConnectionReads:
             self._look_when_room(waiting.command)
 
     def close(self) -> None:
-        """The connection is gone: nobody waits any more."""
+        """The connection is gone: its reads wait no more."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for read in waiting.values():

@@ -89,8 +89,8 @@ class ConnectionRequests:
         outgoing: SendBuffer,
         tasks: TaskSet,
         counters: WireCounters,
-        charge: Callable[[int], None],
-        discharge: Callable[[int], None],
+        add_unacked: Callable[[int], None],
+        remove_unacked: Callable[[int], None],
         fail: Callable[[Exception], None],
         close_connection: Callable[[str], None],
     ) -> None:
@@ -101,8 +101,8 @@ class ConnectionRequests:
         self._outgoing = outgoing
         self._tasks = tasks
         self._counters = counters
-        self._charge = charge
-        self._discharge = discharge
+        self._add_unacked = add_unacked
+        self._remove_unacked = remove_unacked
         self._close_connection = close_connection
         self._order = TableOrder(
             commands=table_commands,
@@ -118,7 +118,7 @@ class ConnectionRequests:
             order=self._order,
             answers=self,
             counters=counters,
-            charge=charge,
+            add_unacked=add_unacked,
         )
 
     @property
@@ -140,11 +140,11 @@ class ConnectionRequests:
         if not self.is_allowed(command):
             return
         self._counters.requests += 1
-        self._charge(_stored_bytes(command))
+        self._add_unacked(_stored_bytes(command))
         if not self._order.take(command):
             self._tasks.start(self._answer(command))
 
-    def take_run(self, kind: int, view: memoryview, position: int, limit: int) -> tuple[int, int]:
+    def take_batch(self, kind: int, view: memoryview, position: int, limit: int) -> tuple[int, int]:
         """Take the frames from `position` on that are of this kind and need no command.
 
         (where they end, how many there are; 0: the first has to become a command). Look-ups are answered already,
@@ -191,7 +191,7 @@ class ConnectionRequests:
     # --- outcomes --------------------------------------------------------------------------------
 
     def reply(self, command: Command, reply: Command) -> None:
-        self._discharge(_stored_bytes(command))
+        self._remove_unacked(_stored_bytes(command))
         try:
             frame = reply.encode()
         except ProtocolError as error:
@@ -201,11 +201,11 @@ class ConnectionRequests:
 
     def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
         """Replies to several commands that wanted to store so much."""
-        self._discharge(stored_bytes)
+        self._remove_unacked(stored_bytes)
         self._outgoing.send(frames)
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None:
-        self._discharge(_stored_bytes(command))
+        self._remove_unacked(_stored_bytes(command))
         if is_outcome_unknown(error) and _changes(command):
             # A refusal would say that nothing was done. Without an answer the client knows that it does not know.
             self._counters.requests_refused += 1
@@ -221,7 +221,7 @@ class ConnectionRequests:
         except SegmentStoreError as error:
             self.refuse(command, error)
             return
-        assert reply is not None, f"nobody answers this type={command.type}"
+        assert reply is not None, f"no handler answers this type={command.type}"
         self.reply(command, reply)
 
     def _refusal(self, command: Command, error: SegmentStoreError) -> Command:

@@ -202,7 +202,7 @@ class SegmentCommands:
         return SegmentAttributeUpdated(command.request_id, success=True)
 
     async def _locate(self, command: LocateOffset) -> Command:
-        """The first event that begins at the target or behind it; the end if nobody can say which that is."""
+        """The first event that begins at the target or behind it; the end if that is not known."""
         segment, target = command.segment, command.target_offset
         async with self._segments.open_segment(segment) as handle:
             info = handle.info()

@@ -44,7 +44,7 @@ class WireSettings:
     """Between two looks at a segment whose container has no room for another waiter."""
 
     pins_idle_max: int = 4_096
-    """Segments and tables that stay resolved while nobody uses them."""
+    """Segments and tables that stay open while they are idle."""
     pin_idle_seconds: float = 10.0
     """A writer, reader or table without traffic lets go of its segment after so long."""
 

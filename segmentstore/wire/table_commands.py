@@ -9,7 +9,7 @@ TableCommands gets what no batch takes.
 
 - A batch holds neighbours of one table in their usual shape. The first frame that is anything else ends it, and is
   decoded and answered like all other commands.
-- A batch ends after `RUN_FRAMES`: then it is time to look at how much is under way.
+- A batch ends after `BATCH_FRAMES_MAX`: then it is time to look at how much is under way.
 - Look-ups (TableLookupBatcher) are answered where they stand: what is in memory is found at once, so nothing of them
   is kept. They are read one behind the other, and their answers are one piece of what is sent. A key that is not in
   memory ends the batch, and so do answers of `_LOOKUP_BATCH_BYTES`.
@@ -80,10 +80,11 @@ from segmentstore.wire.statistics import WireCounters
 
 _READ_TABLE: Final = ReadTable.type
 _UPDATE_TABLE: Final = UpdateTableEntries.type
-RUN_FRAMES: Final = 64
+BATCH_FRAMES_MAX: Final = 64
 """Neighbouring frames that are taken at once at most: then it is time to look at how much is under way."""
 _LOOKUP_BATCH_BYTES: Final = 64 * 1024
-"""A batch of look-ups ends when its keys and values have so many bytes, so that answers nobody takes stay bounded."""
+"""A batch of look-ups ends when its keys and values have so many bytes: answers that a client does not take stay
+bounded."""
 _UPDATE_BATCH_BYTES: Final = 64 * 1024
 """A batch of updates with so many bytes of keys and values is submitted at once."""
 
@@ -353,7 +354,7 @@ class TableLookupBatcher:
         parts: list[bytes] = []
         count = byte_count = 0
         keys_begin = named.end
-        while count < RUN_FRAMES and byte_count < _LOOKUP_BATCH_BYTES:
+        while count < BATCH_FRAMES_MAX and byte_count < _LOOKUP_BATCH_BYTES:
             frame = payload_of_next(view, position, limit, kind=_READ_TABLE)
             if frame is None:
                 break
@@ -366,7 +367,7 @@ class TableLookupBatcher:
             try:
                 found = table.get_nowait((payload[keys_begin + KEY_AT : key_end],))
             except SegmentStoreError:
-                break  # Met again, and told, by whoever takes over.
+                break  # The general codec meets it again, and says so.
             if found is None:
                 break
             entry = found[0]
@@ -412,42 +413,42 @@ class TableUpdateBatcher:
         order: BatchOrder,
         answers: Answers,
         counters: WireCounters,
-        charge: Callable[[int], None],
+        add_unacked: Callable[[int], None],
     ) -> None:
         self._handles = handles
         self._order = order
         self._answers = answers
         self._counters = counters
-        self._charge = charge
+        self._add_unacked = add_unacked
         self._named: NamedTable | None = None
         """Of the update before: clients go on with the same table."""
         self._alike: SameShapeUpdates | None = None
         """The last two of the same length, in that table: clients go on with such ones."""
         self._length_before = 0
-        self._group: _UpdateBatch | None = None
+        self._batch: _UpdateBatch | None = None
 
     def gather(self, view: memoryview, position: int, limit: int) -> tuple[int, int]:
         """Gather the UpdateTableEntries from `position` on; `limit` is where the received bytes end.
 
         (where it stopped, how many were gathered). It stops before one that takes the way of all commands, behind one
-        that made the group full, and after `RUN_FRAMES`: then it is time to look at how much is under way. Raises
+        that made the batch full, and after `BATCH_FRAMES_MAX`: then it is time to look at how much is under way. Raises
         ProtocolError for a name that is no text.
         """
         count = 0
         while True:
             alike = self._alike
             if alike is not None:
-                taken = self._add_alike(alike, view, position, limit, RUN_FRAMES - count)
+                taken = self._add_alike(alike, view, position, limit, BATCH_FRAMES_MAX - count)
                 position += taken * alike.frame_bytes
                 count += taken
-                if taken and (self._group is None or count == RUN_FRAMES):
+                if taken and (self._batch is None or count == BATCH_FRAMES_MAX):
                     break
             frame = payload_of_next(view, position, limit, kind=_UPDATE_TABLE)
             if frame is None or not self._add(frame[0]):
                 break
             position = frame[1]
             count += 1
-            if self._group is None or count == RUN_FRAMES:
+            if self._batch is None or count == BATCH_FRAMES_MAX:
                 break
         return position, count
 
@@ -455,24 +456,24 @@ class TableUpdateBatcher:
         self, alike: SameShapeUpdates, view: memoryview, position: int, limit: int, count: int
     ) -> int:
         """How many were gathered, of those that differ from the last one in no length."""
-        group = self._group
-        room = _UPDATE_BATCH_BYTES - (group.byte_count if group is not None else 0)
-        # Up to the one that makes the group full.
+        batch = self._batch
+        room = _UPDATE_BATCH_BYTES - (batch.byte_count if batch is not None else 0)
+        # Up to the one that makes the batch full.
         count = min(count, -(-room // alike.entry_bytes))
         request_ids, entries = alike.read(view, position, limit, count=count)
         if not entries:
             return 0
-        if group is None:
+        if batch is None:
             assert self._named is not None, "alike with what was never named"
-            group = self._begin_group(self._named.segment)
-            if group is None:
+            batch = self._begin_batch(self._named.segment)
+            if batch is None:
                 return 0
-        if group.key_length not in (0, len(entries[0].key)):
+        if batch.key_length not in (0, len(entries[0].key)):
             return 0
-        group.request_ids += request_ids
-        group.entries += entries
-        group.byte_count += len(entries) * alike.entry_bytes
-        if group.byte_count >= _UPDATE_BATCH_BYTES:
+        batch.request_ids += request_ids
+        batch.entries += entries
+        batch.byte_count += len(entries) * alike.entry_bytes
+        if batch.byte_count >= _UPDATE_BATCH_BYTES:
             self.submit()
         return len(entries)
 
@@ -488,14 +489,14 @@ class TableUpdateBatcher:
         entry = read_single_update(payload, named.end)
         if entry is None:
             return False
-        group = self._group
-        if group is None:
-            group = self._begin_group(named.segment)
-            if group is None:
+        batch = self._batch
+        if batch is None:
+            batch = self._begin_batch(named.segment)
+            if batch is None:
                 return False
         key_bytes = len(entry.key)
         byte_count = key_bytes + len(entry.value)
-        key_length = group.key_length
+        key_length = batch.key_length
         if (
             key_bytes > KEY_BYTES_MAX
             or byte_count > ENTRY_BYTES_MAX
@@ -505,85 +506,85 @@ class TableUpdateBatcher:
         if len(payload) == self._length_before:
             self._alike = SameShapeUpdates(named, entry, payload)
         self._length_before = len(payload)
-        group.request_ids.append(read_request_id(payload))
-        group.entries.append(entry)
-        group.byte_count += byte_count
-        if group.byte_count >= _UPDATE_BATCH_BYTES:
+        batch.request_ids.append(read_request_id(payload))
+        batch.entries.append(entry)
+        batch.byte_count += byte_count
+        if batch.byte_count >= _UPDATE_BATCH_BYTES:
             self.submit()
         return True
 
-    def _begin_group(self, segment: str) -> _UpdateBatch | None:
+    def _begin_batch(self, segment: str) -> _UpdateBatch | None:
         """None if the table is not open, or if updates of it have to wait."""
         if not self._order.may_change(segment):
             return None
         pinned = self._handles.acquire_nowait(segment)
         if pinned is None:
             return None
-        self._group = _UpdateBatch(segment, pinned)
-        return self._group
+        self._batch = _UpdateBatch(segment, pinned)
+        return self._batch
 
     def submit(self) -> None:
         """Hand over what was gathered."""
-        group = self._group
-        if group is None:
+        batch = self._batch
+        if batch is None:
             return
-        self._group = None
-        if not group.entries:
-            self._handles.release(group.pinned)
+        self._batch = None
+        if not batch.entries:
+            self._handles.release(batch.pinned)
             return
-        self._counters.requests += len(group.entries)
-        self._charge(group.byte_count)
-        self._order.change_begins(group.segment)
+        self._counters.requests += len(batch.entries)
+        self._add_unacked(batch.byte_count)
+        self._order.change_begins(batch.segment)
         try:
-            future = group.pinned.handle.update_each(group.entries)
+            future = batch.pinned.handle.update_each(batch.entries)
         except SegmentStoreError as error:
-            self._failed(group, error)
+            self._failed(batch, error)
         else:
             future.add_done_callback(
-                guarded(lambda done: self._settled(group, done), self._answers.fail)
+                guarded(lambda done: self._settled(batch, done), self._answers.fail)
             )
 
     def _settled(
-        self, group: _UpdateBatch, done: "Future[Sequence[int | SegmentStoreError]]"
+        self, batch: _UpdateBatch, done: "Future[Sequence[int | SegmentStoreError]]"
     ) -> None:
         error = done.exception()
         if isinstance(error, SegmentStoreError):
-            self._failed(group, error)
+            self._failed(batch, error)
             return
-        self._handles.release(group.pinned)
+        self._handles.release(batch.pinned)
         try:
             if error is not None:
                 raise error
-            self._answer_each(group, done.result())
+            self._answer_each(batch, done.result())
         finally:
-            self._order.change_ends(group.segment)
+            self._order.change_ends(batch.segment)
 
     def _answer_each(
-        self, group: _UpdateBatch, outcomes: Sequence[int | SegmentStoreError]
+        self, batch: _UpdateBatch, outcomes: Sequence[int | SegmentStoreError]
     ) -> None:
         request_ids: list[int] = []
         versions: list[int] = []
-        stored_bytes = group.byte_count
+        stored_bytes = batch.byte_count
         for number, outcome in enumerate(outcomes):
             if isinstance(outcome, int):
-                request_ids.append(group.request_ids[number])
+                request_ids.append(batch.request_ids[number])
                 versions.append(outcome)
             else:
-                entry = group.entries[number]
+                entry = batch.entries[number]
                 stored_bytes -= len(entry.key) + len(entry.value)
-                self._answers.refuse(group.command(number), outcome)
+                self._answers.refuse(batch.command(number), outcome)
         self._answers.reply_frames(
             encode_single_updates(request_ids, versions), stored_bytes=stored_bytes
         )
 
-    def _failed(self, group: _UpdateBatch, error: SegmentStoreError) -> None:
+    def _failed(self, batch: _UpdateBatch, error: SegmentStoreError) -> None:
         if is_stale(error):
-            self._handles.discard(group.pinned)
-        self._handles.release(group.pinned)
-        for number in range(len(group.entries)):
+            self._handles.discard(batch.pinned)
+        self._handles.release(batch.pinned)
+        for number in range(len(batch.entries)):
             if isinstance(error, SegmentNotFoundError):
                 # Nothing was stored, and the table may exist again under its name.
-                self._order.retry(group.command(number))
+                self._order.retry(batch.command(number))
             else:
-                self._answers.refuse(group.command(number), error)
-        self._order.change_ends(group.segment)
+                self._answers.refuse(batch.command(number), error)
+        self._order.change_ends(batch.segment)

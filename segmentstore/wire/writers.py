@@ -97,17 +97,17 @@ class ConnectionAppends:
         tasks: TaskSet,
         counters: WireCounters,
         settings: WireSettings,
-        charge: Callable[[int], None],
-        discharge: Callable[[int], None],
+        add_unacked: Callable[[int], None],
+        remove_unacked: Callable[[int], None],
         fail: Callable[[str], None],
     ) -> None:
-        """`charge` and `discharge` tell of bytes that are accepted, or no longer unacknowledged; `fail` closes the
-        connection for this reason, after what was said before."""
+        """`add_unacked` and `remove_unacked` tell of bytes that are accepted, or no longer unacknowledged; `fail` closes
+        the connection for this reason, after what was said before."""
         self.handles = handles
         self.outgoing = outgoing
         self.counters = counters
-        self.charge = charge
-        self.discharge = discharge
+        self.add_unacked = add_unacked
+        self.remove_unacked = remove_unacked
         self.fail = fail
         self.guarded = tasks.guarded
         self.writers: dict[bytes, Writer] = {}
@@ -295,9 +295,10 @@ class Writer:
     """One writer of the connection. append() any number; outcomes go to the connection."""
 
     __slots__ = (
-        "_acked_length",
-        "_acked_number",
-        "_acked_request_id",
+        "_acknowledged_number",
+        "_durable_length",
+        "_durable_number",
+        "_durable_request_id",
         "_has_acknowledgement",
         "_in_flight",
         "_key",
@@ -307,8 +308,7 @@ class Writer:
         "_pinned",
         "_settle_callback",
         "_state",
-        "_stored_number",
-        "_told_number",
+        "_submitted_number",
         "_used",
         "_writer_id",
         "segment_name",
@@ -329,14 +329,14 @@ class Writer:
         self._pinned: PinnedHandle[Segment] | None = pinned
         self.segment_name = pinned.name
         self._state = WriterState.LIVE
-        self._stored_number = NO_EVENT_NUMBER if last_number is None else last_number
+        self._submitted_number = NO_EVENT_NUMBER if last_number is None else last_number
         """Of the newest submitted append; the next one is compared against it."""
-        self._acked_number = self._stored_number
+        self._durable_number = self._submitted_number
         """Of the newest append that is stored."""
-        self._told_number = self._stored_number
+        self._acknowledged_number = self._submitted_number
         """What the client was told last, by AppendSetup or DataAppended."""
-        self._acked_length = 0
-        self._acked_request_id = 0
+        self._durable_length = 0
+        self._durable_request_id = 0
         self._has_acknowledgement = False
         self._in_flight: deque[InFlightAppend] = deque()
         self._parked: deque[ReceivedAppend] = deque()
@@ -350,7 +350,7 @@ class Writer:
         """Raises ProtocolError for an event number that does not grow."""
         if self._state is _ENDED:
             return  # It was told so, or is being told.
-        newest = self._parked[-1].last_event_number if self._parked else self._stored_number
+        newest = self._parked[-1].last_event_number if self._parked else self._submitted_number
         number = append.last_event_number
         if number <= newest:
             if number == newest and not append.data:
@@ -360,7 +360,7 @@ class Writer:
                 f"last={newest} given={number}"
             )
         self._used = True
-        self._owner.charge(len(append.data))
+        self._owner.add_unacked(len(append.data))
         if self._pinned is not None:
             self._submit(self._pinned.handle, append)
             return
@@ -370,7 +370,7 @@ class Writer:
 
     def _submit(self, segment: Segment, append: ReceivedAppend) -> None:
         data, number, event_count = append.data, append.last_event_number, append.event_count
-        previous = self._stored_number
+        previous = self._submitted_number
         updates = [
             AttributeUpdate(
                 self._key,
@@ -389,7 +389,7 @@ class Writer:
             attribute_updates=updates,
             events=event_count if append.is_framed else None,
         )
-        self._stored_number = number
+        self._submitted_number = number
         self._in_flight.append((future, append, previous))
         counters = self._owner.counters
         counters.appends += append.unit_count
@@ -408,19 +408,19 @@ class Writer:
             if error is None:
                 if self._has_acknowledgement and (
                     append.expected_offset is not None
-                    or append.request_id != self._acked_request_id
+                    or append.request_id != self._durable_request_id
                 ):
                     # Each request is answered by itself: the client waits for its very id.
                     owner.outgoing.gather_acknowledgements()
-                self._acked_number = append.last_event_number
-                self._acked_request_id = append.request_id
-                self._acked_length = future.result()
+                self._durable_number = append.last_event_number
+                self._durable_request_id = append.request_id
+                self._durable_length = future.result()
                 if not self._has_acknowledgement and self._state is _LIVE:
                     self._has_acknowledgement = True
                     owner.outgoing.acknowledge(self, flushes=alone)
             elif self._state is _LIVE:
                 self._refuse(append, previous, error)
-            owner.discharge(len(append.data))
+            owner.remove_unacked(len(append.data))
         if alone:
             # There is nothing to wait for.
             owner.outgoing.flush()
@@ -429,19 +429,19 @@ class Writer:
 
     def take_acknowledgement(self) -> bytes:
         """DataAppended for everything stored so far."""
-        assert self._told_number < self._acked_number, (
-            f"acknowledged before told={self._told_number} acked={self._acked_number}"
+        assert self._acknowledged_number < self._durable_number, (
+            f"acknowledged before acknowledged={self._acknowledged_number} durable={self._durable_number}"
         )
         self._has_acknowledgement = False
-        previous, self._told_number = self._told_number, self._acked_number
+        previous, self._acknowledged_number = self._acknowledged_number, self._durable_number
         return _DATA_APPENDED.pack(
             DataAppended.type,
             _DATA_APPENDED_PAYLOAD_BYTES,
             self._writer_id,
-            self._acked_number,
+            self._durable_number,
             previous,
-            self._acked_request_id,
-            self._acked_length,
+            self._durable_request_id,
+            self._durable_length,
         )
 
     def _refuse(self, append: ReceivedAppend, previous: int, error: BaseException) -> None:
@@ -450,8 +450,8 @@ class Writer:
         number, request_id = append.first_event_number, append.request_id
         match error:
             case BadOffsetError() if append.expected_offset is not None:
-                if self._stored_number == append.last_event_number:
-                    self._stored_number = previous
+                if self._submitted_number == append.last_event_number:
+                    self._submitted_number = previous
                 owner.outgoing.reply(ConditionalCheckFailed(self._writer_id, number, request_id))
                 return
             case SegmentSealedError():
@@ -475,7 +475,7 @@ class Writer:
         """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
         self._state = WriterState.ENDED
         while self._parked:
-            self._owner.discharge(len(self._parked.popleft().data))
+            self._owner.remove_unacked(len(self._parked.popleft().data))
         if not self._in_flight:
             self._release()
 
@@ -500,12 +500,13 @@ class Writer:
     def reopening_failed(self, error: SegmentStoreError) -> None:
         """The segment is gone, or somewhere else."""
         if self._parked:
-            self._refuse(self._parked[0], self._stored_number, error)
+            self._refuse(self._parked[0], self._submitted_number, error)
 
     def check(self) -> None:
-        """Numbers grow in the order told, stored, submitted. O(1)."""
-        assert self._told_number <= self._acked_number <= self._stored_number, (
-            f"told={self._told_number} acked={self._acked_number} stored={self._stored_number}"
+        """Numbers grow in the order acknowledged, durable, submitted. O(1)."""
+        assert self._acknowledged_number <= self._durable_number <= self._submitted_number, (
+            f"acknowledged={self._acknowledged_number} durable={self._durable_number} "
+            f"submitted={self._submitted_number}"
         )
         assert not (self._in_flight and self._pinned is None), (
             "an append in flight holds no segment"
