@@ -101,8 +101,8 @@ class ConnectionAppends:
         remove_unacked: Callable[[int], None],
         fail: Callable[[str], None],
     ) -> None:
-        """`add_unacked` and `remove_unacked` tell of bytes that are accepted, or no longer unacknowledged; `fail` closes
-        the connection for this reason, after what was said before."""
+        """`add_unacked` and `remove_unacked` are told of bytes that are accepted, or that are not unacknowledged any
+        longer; `fail` closes the connection for this reason, after what was said before."""
         self.handles = handles
         self.outgoing = outgoing
         self.counters = counters
