@@ -79,6 +79,7 @@ class ObjectNames:
     def __init__(self, container_id: ContainerId) -> None:
         self.prefix = f"{CONTAINERS_PREFIX}{container_id:04d}/"
         self.manifest = f"{self.prefix}root"
+        self.probes = f"{self.prefix}probe-"
 
     def folder(self, kind: ObjectKind) -> str:
         return f"{self.prefix}{_KIND_FOLDERS[kind]}/"
@@ -99,7 +100,7 @@ class ObjectNames:
         return any(self.identity(kind, key) is not None for kind in ObjectKind)
 
     def probe(self, nonce: bytes) -> str:
-        return f"{self.prefix}probe-{nonce.hex()}"
+        return f"{self.probes}{nonce.hex()}"
 
     def lost_root(self, nonce: bytes) -> str:
         """Where a damaged manifest is kept when its container begins anew."""

@@ -62,6 +62,7 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
     owned.publisher.raise_if_ended()
     if not owned.sweep.done:
         owned.publisher.abandon(await owned.sweep.orphans(owned.view))
+    await owned.probes.step()
     due = await owned.garbage.due(owned.view, await owned.pins())
     if not due and not owned.publisher.abandoned():
         return 0

@@ -9,6 +9,8 @@
 - What a snapshot needs stays while the snapshot does, and so does its garbage record (tier2/manifest/snapshots.py).
 - An orphan is an object of an epoch below ours that neither the manifest nor a garbage record names. Objects of our own
   epoch are never orphans: somebody here may be about to publish them.
+- What is left of a race of conditional puts (tier2/manifest/claim.py) goes when a grace is over that begins when this
+  process saw it: somebody may be racing still.
 """
 
 from asyncio import get_running_loop, sleep
@@ -187,3 +189,27 @@ class OrphanSweep:
                         found.append((kind, identity))
         self.done = True
         return found
+
+
+class ProbeSweep:
+    """Deletes, once in the life of a claim, what races of conditional puts left behind whose answers were lost."""
+
+    def __init__(
+        self, *, object_store: ObjectStore, names: ObjectNames, grace_seconds: float
+    ) -> None:
+        self._store = object_store
+        self._names = names
+        self._grace_seconds = grace_seconds
+        self._seen: list[str] | None = None
+        self._not_before = 0.0
+
+    async def step(self) -> None:
+        """Look at first, and delete in a later step. Raises StorageError."""
+        now = get_running_loop().time()
+        if self._seen is None:
+            async with aclosing(list_objects(self._store, self._names.probes)) as listing:
+                self._seen = [info.key async for info in listing]
+            self._not_before = now + self._grace_seconds
+        while self._seen and now >= self._not_before:
+            await self._store.delete(self._seen[-1])
+            self._seen.pop()

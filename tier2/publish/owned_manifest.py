@@ -20,7 +20,7 @@ from tier2.container_objects import IdentitySource, ObjectIdentity, ObjectRefere
 from tier2.maintenance.compaction_candidates import CompactionCandidates
 from tier2.manifest.claim import Claim
 from tier2.manifest.commit import ManifestCommitter, ManifestUpdate
-from tier2.manifest.garbage import GarbageWatch, OrphanSweep
+from tier2.manifest.garbage import GarbageWatch, OrphanSweep, ProbeSweep
 from tier2.manifest.manifest import Manifest
 from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.publish.chunk_upload import Uploader
@@ -78,6 +78,11 @@ class OwnedManifest:
             names=components.names,
             epoch=claim.manifest.epoch,
             batch_max=settings.garbage_batch_max,
+        )
+        self.probes = ProbeSweep(
+            object_store=components.object_store,
+            names=components.names,
+            grace_seconds=settings.garbage_grace_seconds,
         )
 
     @property

@@ -1,6 +1,7 @@
 """Objects that nobody names any more, and those that are mostly dead: H2, H5, H6, H12."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,9 @@ from segmentstore.contracts.errors import (
     StorageError,
     StorageNotPrimaryError,
 )
+from segmentstore.contracts.identifiers import Epoch
 from tests.contracts.storage_publications import (
+    LOG_ID,
     change,
     data,
     merge,
@@ -284,3 +287,22 @@ async def test_h12_a_damaged_image_is_never_copied(
         pass
     assert pack in await keys_of(store)
     assert owner.statistics().checksum_failures == 1
+
+
+@pytest.mark.parametrize("grace_seconds", [0.0, 3600.0])
+async def test_what_races_for_the_first_root_left_behind_goes_when_its_grace_is_over(
+    store: FaultyStore, grace_seconds: float
+) -> None:
+    settings = replace(SMALL, garbage_grace_seconds=grace_seconds)
+    storage = ObjectStoreBacking(store, settings).make()
+    store.conditional.extend([Fault.AFTER] * 4)
+    with pytest.raises(StorageError):
+        await storage.claim(epoch=Epoch(1), log_id=LOG_ID)
+    left = {key for key in await keys_of(store) if "probe-" in key}
+    assert left
+    await storage.claim(epoch=Epoch(1), log_id=LOG_ID)
+    await storage.collect_garbage()
+    await storage.collect_garbage()
+    assert {key for key in await keys_of(store) if "probe-" in key} == (
+        left if grace_seconds else set()
+    )
