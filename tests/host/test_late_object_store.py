@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from segmentstore.contracts.errors import StorageError
+from segmentstore.contracts.errors import StorageError, StorageUnavailableError
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import ObjectStoreSuite
@@ -74,3 +74,15 @@ async def test_concurrent_first_calls_start_the_store_once(tmp_path: Path) -> No
 async def test_closing_a_store_that_never_started_does_nothing(tmp_path: Path) -> None:
     await LazyObjectStore(filesystem_store(tmp_path / "objects")).close()
     assert not (tmp_path / "objects").exists()
+
+
+async def test_a_call_behind_close_starts_nothing(tmp_path: Path) -> None:
+    behind = away_store(tmp_path / "objects")
+    behind.failures = 0
+    store = LazyObjectStore(behind)
+    await store.put("a", [b"x"])
+    await store.close()
+    with pytest.raises(StorageUnavailableError, match="closed"):
+        await store.get("a")
+    await store.close()
+    assert behind.starts == 1

@@ -7,6 +7,7 @@ Invariants:
 
 - The store behind is started at most once at a time, and no call reaches it before it is started.
 - Once started, a call costs one comparison more.
+- It is never started again behind close(): a call that comes late raises StorageUnavailableError.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+from segmentstore.contracts.errors import StorageUnavailableError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 
@@ -31,6 +33,7 @@ class LazyObjectStore:
     def __init__(self, store: StartableObjectStore) -> None:
         self._store = store
         self._started = False
+        self._closed = False
         self._starting = asyncio.Lock()
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
@@ -70,8 +73,9 @@ class LazyObjectStore:
                 yield info
 
     async def close(self) -> None:
-        """Close what was started."""
+        """Close what was started. Idempotent."""
         async with self._starting:
+            self._closed = True
             if self._started:
                 self._started = False
                 await self._store.close()
@@ -80,6 +84,8 @@ class LazyObjectStore:
         if self._started:
             return
         async with self._starting:
+            if self._closed:
+                raise StorageUnavailableError("Tier 2 is closed", state="closed")
             if not self._started:
                 await self._store.start()
                 self._started = True
