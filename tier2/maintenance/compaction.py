@@ -111,7 +111,8 @@ class Compactor:
         self._not_before = 0.0
         self._rests_until = 0.0
         self._alone: list[_JoinJob] = []
-        """Jobs of a step in which an image was damaged or gone: the others are done one by one."""
+        """Jobs of a step in which an image was damaged or gone: the others are done one by one. Until then they hold
+        nothing: what was read of them is read again."""
 
     async def step(self) -> bool:
         """Join what is due, up to the bounds of one step; True if a version was published.
@@ -133,6 +134,8 @@ class Compactor:
                 return await self._join(jobs)
         except (CorruptedDataError, ObjectNotFoundError) as error:
             if len(jobs) > 1:
+                for job in jobs:
+                    job.parts, job.chunks = {}, []
                 self._alone = jobs
                 return True
             if isinstance(error, ObjectNotFoundError):

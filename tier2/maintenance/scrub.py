@@ -34,7 +34,7 @@ from tier2.manifest.snapshots import Snapshot
 from tier2.manifest.view import ManifestView
 from tier2.publish.chunk_upload import NewChunk, PlacedChunk
 from tier2.publish.owned_manifest import OwnedManifest
-from tier2.read.chunk_images import identity_of, is_unreadable, verify_image
+from tier2.read.chunk_images import identity_of, is_unreadable, read_proved, verify_image
 from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutContinuity
 from tier2.read.published_segments import PublishedSegments
@@ -202,10 +202,20 @@ class Scrubber:
         counters = self._components.counters
         counters.scrubbed_chunks += 1
         image = b""
+
+        def prove(read: bytes) -> None:
+            nonlocal image
+            image = read
+            verify_image(entry, read)
+
         try:
-            image = await self._read(entry)
-            counters.scrubbed_bytes += len(image)
-            await self._components.offload(verify_image, entry, image)
+            await read_proved(
+                (ObjectKind.CHUNKS, entry.identity),
+                entry.position,
+                entry.size,
+                prove,
+                self._components,
+            )
         except StorageError as error:
             damaged = isinstance(error, CorruptedDataError | ObjectNotFoundError)
             if not damaged and not is_unreadable(error):
@@ -222,23 +232,9 @@ class Scrubber:
                 error,
             )
             return found.pin is None and await self._repair(segment_id, entry, image, kept)
+        finally:
+            counters.scrubbed_bytes += len(image)
         return False
-
-    async def _read(self, entry: LayoutEntry) -> bytes:
-        """The image; read once more if it is damaged, because the way here may be what damaged it."""
-        image = b""
-        for last in (False, True):
-            image = await self._components.objects.get_range(
-                ObjectKind.CHUNKS, entry.identity, entry.position, entry.size
-            )
-            try:
-                await self._components.offload(verify_image, entry, image)
-            except CorruptedDataError:
-                if last:
-                    break
-            else:
-                break
-        return image
 
     async def _is_current(self, found: NamedChunk) -> bool:
         """Whether its manifest still names it: what went meanwhile is no damage (H8)."""

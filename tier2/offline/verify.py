@@ -18,16 +18,17 @@ only counted.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.storage import SegmentRecord
 from tier2.container_objects import ObjectIdentity, ObjectKind, list_objects
-from tier2.format.chunk_decoder import ChunkIdentity, verify_chunk
+from tier2.format.chunk_decoder import verify_chunk
 from tier2.manifest.garbage import is_known, is_named
 from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.manifest.view import ManifestView, with_view
-from tier2.read.chunk_images import is_unreadable
+from tier2.read.chunk_images import identity_of, is_unreadable, read_proved
 from tier2.read.layout_walk import LayoutContinuity
 from tier2.sst.keyspace import (
     CATALOG,
@@ -200,12 +201,14 @@ class _Verification:
                     await self._verify_part(part)
 
     async def _verify_part(self, part: SstPart) -> None:
-        components = self._reader.components
         try:
-            content = await components.objects.get_range(
-                ObjectKind.RUN, part.identity, 0, part.size + 1
+            await read_proved(
+                (ObjectKind.RUN, part.identity),
+                0,
+                part.size + 1,
+                partial(verify_part, part=part),
+                self._reader.components,
             )
-            await components.offload(verify_part, content, part)
         except ObjectNotFoundError:
             await self._expect_move(f"run is missing identity={part.identity}")
         except CorruptedDataError as error:
@@ -316,13 +319,23 @@ class _Verification:
         self._report.chunks += 1
         if not self._objects:
             return
+        damages: list[str] = []
+
+        def prove(image: bytes) -> None:
+            damages[:] = _damages_of_image(entry, image, source)
+            if damages:
+                raise CorruptedDataError(damages[0])
+
         try:
             if not self._deep:
                 await self._verify_size(entry, place)
                 return
-            image = await components.objects.get_range(
-                ObjectKind.CHUNKS, entry.identity, entry.position, entry.size
+            await read_proved(
+                (ObjectKind.CHUNKS, entry.identity), entry.position, entry.size, prove, components
             )
+        except CorruptedDataError:
+            for damage in damages:
+                self._report.add_damage(f"{damage} {place}")
         except ObjectNotFoundError:
             newer = await self._newer_view()
             if await newer.get(reference) is not None:
@@ -333,16 +346,6 @@ class _Verification:
                 raise
             self._report.add_damage(f"chunk cannot be read {place} source={source}: {error}")
             return
-        identity = ChunkIdentity(
-            size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset
-        )
-        report = await components.offload(verify_chunk, image, identity=identity, source=source)
-        for damage in report.damages:
-            self._report.add_damage(f"{damage} {place}")
-        if report.index is not None and (
-            report.index.end_offset - report.index.start_offset != entry.length
-        ):
-            self._report.add_damage(f"chunk has another length than recorded {place}")
         self._course.advance(entry.size)
 
     async def _newer_view(self) -> ManifestView:
@@ -388,6 +391,16 @@ class _Verification:
             backup = _BackupVerification(pin, self._reader, self._course, deep=self._deep)
             for damage in await backup.damages():
                 self._report.add_damage(f"backup {pin.name!r}: {damage}")
+
+
+def _damages_of_image(entry: LayoutEntry, image: bytes, source: str) -> list[str]:
+    report = verify_chunk(image, identity=identity_of(entry), source=source)
+    damages = list(report.damages)
+    if report.index is not None and (
+        report.index.end_offset - report.index.start_offset != entry.length
+    ):
+        damages.append("chunk has another length than recorded")
+    return damages
 
 
 class _BackupVerification(_Verification):

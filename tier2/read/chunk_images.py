@@ -2,14 +2,17 @@
 
 - Neighbours in an object come in one request; memory is what one request brings.
 - A damaged image is an error here, never bytes.
+- Nothing counts as damaged before it was read twice: a bit may have flipped on the way here.
 """
 
 import errno
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.container_objects import ObjectKind
+from tier2.container_objects import ObjectKind, ObjectReference
 from tier2.format.block import decode_block
 from tier2.format.chunk_decoder import ChunkIdentity, verify_chunk
 from tier2.format.chunk_format import ChunkIndex, EventInformation
@@ -18,6 +21,8 @@ from tier2.sst.keyspace import LayoutEntry, block_events
 
 _GAP_BYTES_MAX = 128 << 10
 _READ_BYTES_MAX = 4 << 20
+
+_Proved = TypeVar("_Proved")
 
 Image = tuple[LayoutEntry, bytes, ChunkIndex]
 """An entry, its image, and the image's index."""
@@ -40,14 +45,36 @@ async def read_images(
         while end < len(ordered) and _fits_in_one_request(first, ordered[end - 1], ordered[end]):
             end += 1
         group = ordered[at:end]
-        content = await components.objects.get_range(
-            ObjectKind.CHUNKS,
-            first.identity,
+        yield await read_proved(
+            (ObjectKind.CHUNKS, first.identity),
             first.position,
             _image_end(group[-1]) - first.position,
+            partial(_cut_and_verify, group),
+            components,
         )
-        yield await components.offload(_cut_and_verify, group, content)
         at = end
+
+
+async def read_proved(
+    reference: ObjectReference,
+    position: int,
+    length: int,
+    prove: Callable[[bytes], _Proved],
+    components: Components,
+) -> _Proved:
+    """What `prove` makes of these bytes, in a thread. If it raises CorruptedDataError they are read once more.
+
+    Raises CorruptedDataError, ObjectNotFoundError, StorageError.
+    """
+
+    async def attempt() -> _Proved:
+        content = await components.objects.get_range(*reference, position, length)
+        return await components.offload(prove, content)
+
+    try:
+        return await attempt()
+    except CorruptedDataError:
+        return await attempt()
 
 
 def _fits_in_one_request(first: LayoutEntry, last: LayoutEntry, entry: LayoutEntry) -> bool:

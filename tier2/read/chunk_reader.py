@@ -122,10 +122,11 @@ class ChunkReader:
             try:
                 return (await self._load_index(image))[0]
             except CorruptedDataError as error:
-                self._counters.checksum_failures += 1
-                _LOG.error("index of chunk %s is corrupted: %s", image, error)
                 if attempt:
+                    self._counters.checksum_failures += 1
+                    _LOG.error("index of chunk %s is corrupted: %s", image, error)
                     raise
+                _LOG.warning("index of chunk %s is damaged, reading again: %s", image, error)
         raise AssertionError("two attempts neither succeed nor fail")
 
     async def _load_index(self, image: _Image) -> tuple[ChunkIndex, bytes | None]:

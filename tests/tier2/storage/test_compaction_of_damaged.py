@@ -63,3 +63,38 @@ async def test_a_lost_chunk_holds_up_nobody_else(store: FaultyStore) -> None:
         pass
     assert await chunks_of(owner, 2, len(other)) == 1
     assert await read_all(owner, 2, 0, len(other)) == other
+
+
+async def test_a_bit_that_flips_on_the_way_keeps_no_chunks_from_being_joined(
+    store: FaultyStore,
+) -> None:
+    owner = await ObjectStoreBacking(store, SMALL).claimed(1)
+    content = await trickle(owner, 4)
+    flips = iter([True])
+
+    def damaged_once(found: bytes) -> bytes:
+        return found[:-1] + bytes([found[-1] ^ 1]) if next(flips, False) else found
+
+    store.damage = {key: damaged_once for key in store.put_keys if "/chunks/" in key}
+    await settle(owner)
+    assert await chunks_of(owner, 1, len(content)) == 1
+    assert next(flips, None) is None
+    assert owner.statistics().checksum_failures == 0
+    assert await read_all(owner, 1, 0, len(content)) == content
+
+
+async def test_jobs_that_wait_behind_a_damaged_one_hold_no_bytes(store: FaultyStore) -> None:
+    owner = await ObjectStoreBacking(store, replace(SMALL, compaction_step_bytes=1 << 20)).claimed(
+        1
+    )
+    for segment_id in range(1, 9):
+        await trickle(owner, 4, segment_id=segment_id)
+    bad = [key for key in store.put_keys if "/chunks/" in key][-1]
+    store.damage = {bad: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
+    waiting = 0
+    while await owner.maintain():
+        compactor = owner._compactor
+        assert compactor is not None
+        waiting += len(compactor._alone)
+        assert all(not job.parts and not job.chunks for job in compactor._alone)
+    assert waiting

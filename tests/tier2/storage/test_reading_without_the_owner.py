@@ -310,3 +310,35 @@ async def test_a_settings_value_never_changes_what_is_read(
         while await storage.maintain():
             pass
         assert await read_all(storage, 1, 0, len(BIG)) == BIG
+
+
+class OnceDamaged:
+    """What comes from an object the first time has a flipped bit; the object is sound."""
+
+    def __init__(self) -> None:
+        self._is_sound = False
+
+    def __call__(self, found: bytes) -> bytes:
+        was_sound, self._is_sound = self._is_sound, True
+        return found if was_sound else found[:-1] + bytes([found[-1] ^ 1])
+
+
+async def test_a_bit_that_flips_on_the_way_is_no_damage(
+    store: FaultyStore, owner: TieredStorage
+) -> None:
+    reader = await reader_of(store)
+    store.damage = {key: OnceDamaged() for key in await keys_of(store)}
+    report = await verify_container(reader, deep=True)
+    assert report.damages == []
+    assert report.segments == 27
+
+
+async def test_an_index_that_is_read_again_counts_as_corrupted_if_it_is_again(
+    store: FaultyStore, owner: TieredStorage
+) -> None:
+    chunk_keys = await keys_of(store, "chunks/")
+    reader = await reader_of(store)
+    store.damage = {key: OnceDamaged() for key in chunk_keys}
+    async with aclosing(reader.list_blocks(SegmentId(1), 0, len(BIG))) as blocks:
+        assert [block async for block in blocks]
+    assert reader.statistics().checksum_failures == 0

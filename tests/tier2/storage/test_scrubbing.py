@@ -17,8 +17,11 @@ from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
 from tests.tier2.storage.test_compaction import rounds, settle, trickle, verified
+from tier2.format.chunk_format import ChunkIndex
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.offline.verify import VerifyReport, verify_container
+from tier2.read.chunk_images import verify_image
+from tier2.sst.keyspace import LayoutEntry
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
@@ -251,3 +254,36 @@ async def test_what_a_disk_cannot_read_is_damage_and_is_written_anew_from_what_i
     statistics = owner.statistics()
     assert (statistics.scrub_damages, statistics.scrub_repairs) == (1, 1)
     assert await read_all(owner, 1, 0, len(content)) == content
+
+
+async def test_a_sound_chunk_is_proved_once(
+    store: FaultyStore, backing: ObjectStoreBacking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 4)
+    proofs = 0
+
+    def counting(entry: LayoutEntry, image: bytes) -> ChunkIndex:
+        nonlocal proofs
+        proofs += 1
+        return verify_image(entry, image)
+
+    monkeypatch.setattr("tier2.maintenance.scrub.verify_image", counting)
+    await scrub(owner, Cache())
+    assert proofs == owner.statistics().scrubbed_chunks > 0
+
+
+async def test_a_bit_that_flips_on_the_way_is_no_damage_to_repair(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 4)
+    flips = iter([True])
+
+    def damaged_once(found: bytes) -> bytes:
+        return found[:-1] + bytes([found[-1] ^ 1]) if next(flips, False) else found
+
+    store.damage = dict.fromkeys(await chunk_keys(store), damaged_once)
+    await scrub(owner, Cache())
+    assert next(flips, None) is None
+    assert owner.statistics().scrub_damages == 0
