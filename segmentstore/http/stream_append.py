@@ -5,21 +5,21 @@ The hot path of the package. Its order (what is refused before what) is the prot
     1 header syntax 400 -> 2 empty body, or none of a type 400 -> 3 absent 404, deleted 410 -> 4 closed -> 5 content
     type 409 -> 6 producer 403, 400, duplicate 204, gap 409 -> 7 Stream-Seq 409 -> 8 JSON 400
 
-StreamAppend parses, judges and appends. decide_append() is steps 5 to 8: what the protocol's state says of one append.
-judge() is step 6: what a stream does with the (id, epoch, sequence) of an idempotent producer. Both are pure.
+StreamAppend parses, decides and appends. decide_append() is steps 5 to 8: what the protocol's state says of one append.
+check_producer() is step 6: what a stream does with the (id, epoch, sequence) of an idempotent producer. Both are pure.
 
-- A request is judged against *pending* attributes and submitted in the same stretch, with no await in between; the
-  attributes it changes travel in the operation of its bytes, as compare-and-set on what it was judged by (H73).
+- A request is decided by *pending* attributes and submitted in the same stretch, with no await in between; the
+  attributes it changes travel in the operation of its bytes, as compare-and-set on what it was decided by (H73).
 - A refusal or a duplicate is answered only behind a barrier, and only if it also holds for what has committed (H24):
-  what it was judged by may itself have failed.
+  what it was decided by may itself have failed.
 - A client that goes away does not cancel its commit.
 
 A plain append (no producer, no Stream-Seq, no close; the type that was accepted last; bytes stored as they come) has
-nothing to be judged by, so that steps 1 to 8 come down to a look at the headers and `append()`.
+nothing to be decided by, so that steps 1 to 8 come down to a look at the headers and `append()`.
 
 Idempotent producers:
 
-| known record | request | verdict |
+| known record | request | decision |
 |---|---|---|
 | none | sequence 0, any epoch | accept |
 | none | sequence > 0 | gap, 0 expected |
@@ -30,7 +30,7 @@ Idempotent producers:
 | epoch e, last n | sequence = n + 1 | accept |
 | epoch e, last n | sequence > n + 1 | gap, n + 1 expected |
 
-A duplicate is judged by its numbers alone; its body is not compared.
+A duplicate is known by its numbers alone; its body is not compared.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class StreamAppend:
                         return await self._append_plain(request, name, pinned, body)
             finally:
                 self._handles.release(pinned)
-        return await self._judge_and_append(request, name)
+        return await self._decide_and_append(request, name)
 
     async def _append_plain(
         self,
@@ -185,7 +185,7 @@ class StreamAppend:
             self._handles.discard(pinned)
             if not isinstance(error, SegmentNotFoundError | SegmentSealedError):
                 raise
-            # Nothing was appended. What the answer is, or whether there is a new segment, takes the whole judgement.
+            # Nothing was appended. What the answer is, or whether there is a new segment, takes the whole decision.
             return await self._append(name, self._parse_headers(request), body)
         finally:
             self._bodies.budget.give_back(len(body))
@@ -193,7 +193,7 @@ class StreamAppend:
             next_offset=offset_token(segment.segment_id, length), date=self._date.text()
         )
 
-    async def _judge_and_append(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+    async def _decide_and_append(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         asked = self._parse_headers(request)
         body = self._bodies.read_nowait(request, self._settings.append_bytes_max)
         if body is None:
@@ -255,7 +255,7 @@ class StreamAppend:
                 self._handles.release(pinned)
             if answer is not None:
                 return answer
-        raise busy("the stream changes too fast to be judged", self._settings.retry_after_seconds)
+        raise busy("the stream changes too fast for a decision", self._settings.retry_after_seconds)
 
     async def _open(self, name: str) -> PinnedHandle[StreamHandle]:
         async with self._directory.open(name):
@@ -264,7 +264,7 @@ class StreamAppend:
     async def _attempt(
         self, name: str, stream: StreamHandle, asked: AppendRequest, loop: AbstractEventLoop
     ) -> web.Response | None:
-        """An answer, or None if the world changed under the judgement and it must be made again."""
+        """An answer, or None if the world changed under the decision and it must be made again."""
         configuration = stream.configuration
         if configuration.may_expire:
             await self._directory.access(stream.segment.info(), configuration)
@@ -277,14 +277,14 @@ class StreamAppend:
             if configuration.is_json and not mismatch and asked.payload is asked.body:
                 await self._split_json(asked, loop)
         segment = stream.segment
-        judgement = ACCEPTED
+        decision = ACCEPTED
         if mismatch or asked.invalid_body or asked.claim or asked.sequence is not None:
             await self._load(segment, asked)
-            # From here to append() there is no await: what was judged is what is changed.
-            judgement = self._judge(segment, asked, mismatch=mismatch)
-            if not judgement.accepted:
+            # From here to append() there is no await: what was decided by is what is changed.
+            decision = self._decide(segment, asked, mismatch=mismatch)
+            if not decision.accepted:
                 return await self._answer_refusal(name, segment, asked, mismatch=mismatch)
-        updates = judgement.updates
+        updates = decision.updates
         if asked.close and asked.claim is not None:
             closer = Closer(asked.claim.producer_id, asked.claim.record)
             updates = [*updates, AttributeUpdate(CLOSER_KEY, closer.encode())]
@@ -314,7 +314,7 @@ class StreamAppend:
             asked.invalid_body = error
 
     async def _load(self, segment: Segment, asked: AppendRequest) -> None:
-        """Make sure that the attributes to be judged are known or known to be absent (H26)."""
+        """Make sure that the attributes to decide by are known or known to be absent (H26)."""
         keys = [key for key in (STREAM_SEQUENCE_KEY, asked.producer_key) if key is not None]
         try:
             for key in keys:
@@ -322,7 +322,7 @@ class StreamAppend:
         except KeyError:
             await segment.load_attributes([*keys, PRODUCER_COUNT_KEY])
 
-    def _judge(self, segment: Segment, asked: AppendRequest, *, mismatch: bool) -> AppendDecision:
+    def _decide(self, segment: Segment, asked: AppendRequest, *, mismatch: bool) -> AppendDecision:
         """Steps 5 to 8 against pending state. Synchronous."""
         known = {
             key: segment.pending_attribute(key)
@@ -339,7 +339,7 @@ class StreamAppend:
     async def _answer_refusal(
         self, name: str, segment: Segment, asked: AppendRequest, *, mismatch: bool
     ) -> web.Response | None:
-        """Behind the barrier, judge once more by what has committed, closed streams first (step 4)."""
+        """Behind the barrier, decide once more by what has committed, closed streams first (step 4)."""
         await await_shielded(segment.barrier())
         properties = await self._directory.segments.info(name)
         if properties.segment_id != segment.segment_id:
@@ -350,21 +350,21 @@ class StreamAppend:
         if asked.producer_key is not None:
             keys.append(asked.producer_key)
         committed = await segment.load_attributes(keys)
-        judgement = decide_append(
+        decision = decide_append(
             committed,
             asked,
             mismatch=mismatch,
             producers_max=self._settings.producers_per_stream_max,
         )
-        if judgement.refusal is not None:
-            raise judgement.refusal
-        if judgement.duplicate_of is None:
+        if decision.refusal is not None:
+            raise decision.refusal
+        if decision.duplicate_of is None:
             return None
         headers = {
             **SECURITY_HEADERS,
             "Stream-Next-Offset": offset_token(properties.segment_id, properties.length),
-            "Producer-Epoch": str(judgement.duplicate_of.epoch),
-            "Producer-Seq": str(judgement.duplicate_of.sequence),
+            "Producer-Epoch": str(decision.duplicate_of.epoch),
+            "Producer-Seq": str(decision.duplicate_of.sequence),
         }
         return web.Response(status=204, headers=headers)
 
@@ -463,11 +463,11 @@ def decide_append(
     if asked.claim is not None and asked.producer_key is not None:
         value = known.get(asked.producer_key)
         record = producer_record(value)
-        verdict = judge(record, asked.claim)
-        if verdict is Verdict.DUPLICATE:
+        decision = check_producer(record, asked.claim)
+        if decision is ProducerDecision.DUPLICATE:
             return AppendDecision([], duplicate_of=record)
-        if verdict is not Verdict.ACCEPT:
-            return AppendDecision([], refuse(verdict, record, asked.claim))
+        if decision is not ProducerDecision.ACCEPT:
+            return AppendDecision([], producer_refusal(decision, record, asked.claim))
         if record is None:
             count = known.get(PRODUCER_COUNT_KEY) or 0
             if isinstance(count, int) and count >= producers_max:
@@ -500,7 +500,7 @@ def decide_append(
     return AppendDecision(updates)
 
 
-class Verdict(Enum):
+class ProducerDecision(Enum):
     """What to do with a producer's request."""
 
     ACCEPT = "accept"
@@ -510,17 +510,17 @@ class Verdict(Enum):
     GAP = "gap"
 
 
-def judge(known: ProducerRecord | None, claim: ProducerClaim) -> Verdict:
+def check_producer(known: ProducerRecord | None, claim: ProducerClaim) -> ProducerDecision:
     """By the table of idempotent producers, at the top of this file."""
     if known is None:
-        return Verdict.ACCEPT if claim.sequence == 0 else Verdict.GAP
+        return ProducerDecision.ACCEPT if claim.sequence == 0 else ProducerDecision.GAP
     if claim.epoch < known.epoch:
-        return Verdict.STALE_EPOCH
+        return ProducerDecision.STALE_EPOCH
     if claim.epoch > known.epoch:
-        return Verdict.ACCEPT if claim.sequence == 0 else Verdict.BAD_EPOCH_START
+        return ProducerDecision.ACCEPT if claim.sequence == 0 else ProducerDecision.BAD_EPOCH_START
     if claim.sequence <= known.sequence:
-        return Verdict.DUPLICATE
-    return Verdict.ACCEPT if claim.sequence == known.sequence + 1 else Verdict.GAP
+        return ProducerDecision.DUPLICATE
+    return ProducerDecision.ACCEPT if claim.sequence == known.sequence + 1 else ProducerDecision.GAP
 
 
 def expected_sequence(known: ProducerRecord | None) -> int:
@@ -528,10 +528,12 @@ def expected_sequence(known: ProducerRecord | None) -> int:
     return 0 if known is None else known.sequence + 1
 
 
-def refuse(verdict: Verdict, known: ProducerRecord | None, claim: ProducerClaim) -> Refusal:
+def producer_refusal(
+    decision: ProducerDecision, known: ProducerRecord | None, claim: ProducerClaim
+) -> Refusal:
     """The answer to a claim that is neither accepted nor a duplicate."""
-    match verdict:
-        case Verdict.STALE_EPOCH:
+    match decision:
+        case ProducerDecision.STALE_EPOCH:
             assert known is not None, f"no record, yet stale claim={claim}"
             return Refusal(
                 403,
@@ -539,9 +541,9 @@ def refuse(verdict: Verdict, known: ProducerRecord | None, claim: ProducerClaim)
                 kind="conflict",
                 headers={"Producer-Epoch": str(known.epoch)},
             )
-        case Verdict.BAD_EPOCH_START:
+        case ProducerDecision.BAD_EPOCH_START:
             return bad_request(f"a new epoch begins with sequence 0 given={claim.sequence}")
-        case Verdict.GAP:
+        case ProducerDecision.GAP:
             expected = expected_sequence(known)
             return Refusal(
                 409,
@@ -552,5 +554,5 @@ def refuse(verdict: Verdict, known: ProducerRecord | None, claim: ProducerClaim)
                     "Producer-Received-Seq": str(claim.sequence),
                 },
             )
-        case Verdict.ACCEPT | Verdict.DUPLICATE:
-            raise AssertionError(f"not a refusal verdict={verdict} claim={claim}")
+        case ProducerDecision.ACCEPT | ProducerDecision.DUPLICATE:
+            raise AssertionError(f"not a refusal decision={decision} claim={claim}")

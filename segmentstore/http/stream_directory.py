@@ -104,12 +104,12 @@ class StreamDirectory:
                 yield stream
                 return
         await self.expire(name)
-        await self.refuse_missing(name)
+        await self.raise_not_found(name)
 
     @asynccontextmanager
     async def open_locked(self, name: str) -> AsyncIterator[OpenStream | None]:
         """For a caller that holds the name's lock: the stream, None if there is none."""
-        await self._remove_if_over(name)
+        await self._remove_if_expired(name)
         async with self._find(name, self.segments) as stream:
             yield stream
 
@@ -125,14 +125,14 @@ class StreamDirectory:
                 return
             properties = segment.info()
             configuration = configuration_of(properties.core_attributes)
-            if INITIALISING_KEY in properties.core_attributes or self.expiry.is_over(
+            if INITIALISING_KEY in properties.core_attributes or self.expiry.has_expired(
                 properties, configuration
             ):
                 yield None
                 return
             yield OpenStream(segment, properties, configuration)
 
-    async def refuse_missing(self, name: str) -> NoReturn:
+    async def raise_not_found(self, name: str) -> NoReturn:
         """Raises the Refusal for a name that has no stream."""
         if await self.forks.is_deleted(name):
             raise gone(f"stream was deleted; its forks live on name={name!r}")
@@ -141,25 +141,25 @@ class StreamDirectory:
     async def expire(self, name: str) -> None:
         """Remove the stream if it is (still) over."""
         async with self.locks.held(name):
-            await self._remove_if_over(name)
+            await self._remove_if_expired(name)
 
     async def access(
         self, properties: SegmentProperties, configuration: StreamConfiguration
     ) -> None:
         """The stream is read or written now. Raises SegmentNotFoundError if it is over; it is removed then."""
-        if self.expiry.is_over(properties, configuration):
+        if self.expiry.has_expired(properties, configuration):
             await self.expire(properties.name)
             raise SegmentNotFoundError(properties.name)
         self.expiry.touch(properties, configuration)
 
-    async def _remove_if_over(self, name: str) -> None:
+    async def _remove_if_expired(self, name: str) -> None:
         """The part of expire() that needs the name's lock."""
         try:
             properties = await self.segments.info(name)
         except SegmentNotFoundError:
             return
         configuration = configuration_of(properties.core_attributes)
-        if not self.expiry.is_over(properties, configuration):
+        if not self.expiry.has_expired(properties, configuration):
             return
         self.expired_count += 1
         logger.info("stream expired name=%r", name)
@@ -171,7 +171,7 @@ class StreamDirectory:
             async with self.open_locked(name) as stream:
                 if stream is None:
                     await self.remove_half_created(name)
-                    await self.refuse_missing(name)
+                    await self.raise_not_found(name)
                 properties, configuration = stream.properties, stream.configuration
             await self._remove(properties, configuration)
 
@@ -232,7 +232,7 @@ class StreamDirectory:
         for properties in page:
             try:
                 configuration = configuration_of(properties.core_attributes)
-                if not is_reserved(properties.name) and self.expiry.is_over(
+                if not is_reserved(properties.name) and self.expiry.has_expired(
                     properties, configuration
                 ):
                     await self.expire(properties.name)
@@ -288,7 +288,9 @@ class StreamExpiry:
         if configuration.time_to_live_seconds is not None:
             self._remember(properties)
 
-    def is_over(self, properties: SegmentProperties, configuration: StreamConfiguration) -> bool:
+    def has_expired(
+        self, properties: SegmentProperties, configuration: StreamConfiguration
+    ) -> bool:
         """Whether the stream counts as absent. Asking is no access, except the very first time."""
         if not configuration.may_expire or not self._clock_watch.trusted():
             return False

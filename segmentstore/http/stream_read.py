@@ -225,7 +225,7 @@ class StreamRead:
             except TimeoutError:
                 pass
             except SegmentNotFoundError:
-                await self._directory.refuse_missing(stream.properties.name)
+                await self._directory.raise_not_found(stream.properties.name)
             content = await read_piece(stream, offset, self._settings.read_bytes_max)
         response = self._answer(request, stream, requested, offset, content, live=True)
         if not content:

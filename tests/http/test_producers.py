@@ -5,10 +5,10 @@ from segmentstore.http.responses import Refusal
 from segmentstore.http.stream_append import (
     NUMBER_MAX,
     ProducerClaim,
-    Verdict,
-    judge,
+    ProducerDecision,
+    check_producer,
     producer_claim,
-    refuse,
+    producer_refusal,
 )
 from segmentstore.http.stream_attributes import (
     Closer,
@@ -24,33 +24,36 @@ KNOWN = ProducerRecord(epoch=3, sequence=7)
 
 
 @pytest.mark.parametrize(
-    ("known", "epoch", "sequence", "verdict"),
+    ("known", "epoch", "sequence", "decision"),
     [
-        (None, 0, 0, Verdict.ACCEPT),
-        (None, 9, 0, Verdict.ACCEPT),
-        (None, 0, 1, Verdict.GAP),
-        (KNOWN, 2, 8, Verdict.STALE_EPOCH),
-        (KNOWN, 4, 0, Verdict.ACCEPT),
-        (KNOWN, 4, 1, Verdict.BAD_EPOCH_START),
-        (KNOWN, 3, 7, Verdict.DUPLICATE),
-        (KNOWN, 3, 0, Verdict.DUPLICATE),
-        (KNOWN, 3, 8, Verdict.ACCEPT),
-        (KNOWN, 3, 9, Verdict.GAP),
+        (None, 0, 0, ProducerDecision.ACCEPT),
+        (None, 9, 0, ProducerDecision.ACCEPT),
+        (None, 0, 1, ProducerDecision.GAP),
+        (KNOWN, 2, 8, ProducerDecision.STALE_EPOCH),
+        (KNOWN, 4, 0, ProducerDecision.ACCEPT),
+        (KNOWN, 4, 1, ProducerDecision.BAD_EPOCH_START),
+        (KNOWN, 3, 7, ProducerDecision.DUPLICATE),
+        (KNOWN, 3, 0, ProducerDecision.DUPLICATE),
+        (KNOWN, 3, 8, ProducerDecision.ACCEPT),
+        (KNOWN, 3, 9, ProducerDecision.GAP),
     ],
 )
 def test_a_claim_is_judged_by_epoch_and_sequence(
-    known: ProducerRecord | None, epoch: int, sequence: int, verdict: Verdict
+    known: ProducerRecord | None, epoch: int, sequence: int, decision: ProducerDecision
 ) -> None:
-    assert judge(known, ProducerClaim("p", epoch, sequence)) is verdict
+    assert check_producer(known, ProducerClaim("p", epoch, sequence)) is decision
 
 
 def test_refusals_tell_a_client_what_it_needs_to_go_on() -> None:
-    stale = refuse(Verdict.STALE_EPOCH, KNOWN, ProducerClaim("p", 2, 0))
+    stale = producer_refusal(ProducerDecision.STALE_EPOCH, KNOWN, ProducerClaim("p", 2, 0))
     assert (stale.status, stale.headers) == (403, {"Producer-Epoch": "3"})
-    gap = refuse(Verdict.GAP, KNOWN, ProducerClaim("p", 3, 12))
+    gap = producer_refusal(ProducerDecision.GAP, KNOWN, ProducerClaim("p", 3, 12))
     assert gap.status == 409
     assert gap.headers == {"Producer-Expected-Seq": "8", "Producer-Received-Seq": "12"}
-    assert refuse(Verdict.BAD_EPOCH_START, KNOWN, ProducerClaim("p", 4, 2)).status == 400
+    assert (
+        producer_refusal(ProducerDecision.BAD_EPOCH_START, KNOWN, ProducerClaim("p", 4, 2)).status
+        == 400
+    )
 
 
 @pytest.mark.parametrize(
