@@ -94,8 +94,7 @@ class Shell:
         for line in self._process.stdout:
             if line == "-----done-----\n":
                 return "".join(lines)
-            if not line.rstrip().endswith("B/s]"):  # a progress bar, which a terminal draws over
-                lines.append(line)
+            lines.append(line)
         raise AssertionError(f"the shell ended command={command!r} printed={''.join(lines)!r}")
 
     def close(self) -> None:

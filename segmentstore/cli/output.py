@@ -83,10 +83,12 @@ def _cell(value: Field) -> str:
 
 @contextmanager
 def progress_bar(label: str, unit: str, *, quiet: bool) -> Iterator[Progress]:
-    """On stderr, with its rate and the time that is left."""
+    """On stderr, with its rate and the time that is left; nothing where that is no terminal."""
     from tqdm import tqdm
 
-    with tqdm(unit=unit, unit_scale=True, desc=label, file=sys.stderr, disable=quiet) as bar:
+    with tqdm(
+        unit=unit, unit_scale=True, desc=label, file=sys.stderr, disable=quiet or None
+    ) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.total = total

@@ -258,6 +258,8 @@ def shown_time(unix_ms: int) -> str:
 def progress_bar(
     what: str, *, quiet: bool, unit: str = " segments", scaled: bool = False
 ) -> Iterator[Callable[[int], object]]:
-    """On stderr."""
-    with tqdm(unit=unit, unit_scale=scaled, desc=what, file=sys.stderr, disable=quiet) as bar:
+    """On stderr, where that is a terminal."""
+    with tqdm(
+        unit=unit, unit_scale=scaled, desc=what, file=sys.stderr, disable=quiet or None
+    ) as bar:
         yield bar.update
