@@ -12,7 +12,7 @@ What a segment may be called (check_segment_name):
 
 from asyncio import Future
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
@@ -198,6 +198,27 @@ class SegmentReads(Protocol):
         """Raises SegmentNotFoundError, ContainerNotFoundError, InvalidRequestError."""
 
     async def info(self, name: str) -> SegmentProperties: ...
+
+
+async def read_available(segment: ReadOnlySegment, offset: int, length_max: int) -> bytes:
+    """What can be read of the segment now, from `offset` on, up to `length_max` bytes; b"" at the end.
+
+    Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError, StorageError.
+    """
+    if length_max <= 0:
+        return b""
+    pieces: list[bytes] = []
+    length = 0
+    async with aclosing(segment.read(offset, length_max)) as entries:
+        async for entry in entries:
+            if entry.kind in (ReadResultEntryKind.FUTURE, ReadResultEntryKind.END_OF_SEGMENT):
+                break
+            pieces.append(await entry.content())
+            length += len(pieces[-1])
+            if length >= length_max:
+                break
+    content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return content if len(content) <= length_max else content[:length_max]
 
 
 class SegmentApi(Protocol):

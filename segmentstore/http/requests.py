@@ -3,7 +3,7 @@
 A name is everything behind the route's prefix in the *raw* path, percent-decoded exactly once: `%2F` is a slash like
 any other, `%252F` is the three characters `%2F`.
 
-- A name is UTF-8, at most `name_bytes_max` bytes, and holds no control character.
+- A name is UTF-8, at most NAME_BYTES_MAX bytes, and holds no control character.
 - None of its parts (between slashes) is empty, `.` or `..`: no proxy or file system may read it as a path step.
 - `__ds` as first part is reserved for the control APIs of Durable Streams, `_system` for the store's own records.
 
@@ -27,7 +27,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
+from segmentstore.contracts.segments import NAME_BYTES_MAX, SYSTEM_PREFIX, is_system_name
 from segmentstore.http import header_names
 from segmentstore.http.responses import Refusal, bad_request, busy, too_large
 
@@ -40,7 +40,7 @@ _JSON_NUMBER_END = 1 << 63
 
 
 @lru_cache(maxsize=4096)
-def name_of_path(raw_name: str, name_bytes_max: int) -> str:
+def name_of_path(raw_name: str) -> str:
     """Decode and check the raw rest of a path.
 
     Cached because a hot stream sends the same text with every append. Raises InvalidRequestError.
@@ -48,9 +48,9 @@ def name_of_path(raw_name: str, name_bytes_max: int) -> str:
     if _BROKEN_ESCAPE.search(raw_name):
         raise InvalidRequestError(f"name has a broken percent escape raw={raw_name!r}")
     encoded = unquote_to_bytes(raw_name)
-    if len(encoded) > name_bytes_max:
+    if len(encoded) > NAME_BYTES_MAX:
         raise InvalidRequestError(
-            f"name is too long bytes={len(encoded)} bytes_max={name_bytes_max}"
+            f"name is too long bytes={len(encoded)} bytes_max={NAME_BYTES_MAX}"
         )
     try:
         name = encoded.decode()

@@ -141,7 +141,7 @@ class Router:
         if path.startswith(STREAM_PREFIX):
             if request.method == "OPTIONS":
                 return "options", self._options(request)
-            name = name_of_path(path[len(STREAM_PREFIX) :], self._settings.name_bytes_max)
+            name = name_of_path(path[len(STREAM_PREFIX) :])
             if is_reserved(name):
                 raise Refusal(501, "control APIs are not implemented", kind="invalid")
             refuse_system_name(name)

@@ -69,6 +69,7 @@ from segmentstore.contracts.segments import (
     SegmentApi,
     SegmentProperties,
     SegmentReads,
+    read_available,
 )
 from segmentstore.http import header_names
 from segmentstore.http.cross_origin import CrossOrigin
@@ -98,7 +99,6 @@ from segmentstore.http.responses import (
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
 from segmentstore.http.stream_directory import StreamDirectory
-from segmentstore.http.stream_ranges import gather
 from segmentstore.runtime.cancellation import await_shielded
 
 UPDATES_MAX = 1_000
@@ -195,7 +195,7 @@ class SegmentVerbs:
         return web.Response(status=204, headers=SECURITY_HEADERS)
 
     def _name(self, raw_name: str) -> str:
-        name = name_of_path(raw_name, self._settings.name_bytes_max)
+        name = name_of_path(raw_name)
         if is_reserved(name):
             raise bad_request(f"name is reserved name={name!r}")
         return name
@@ -292,7 +292,9 @@ class SegmentVerbs:
         """What follows; nothing at the end."""
         if offset >= end:
             return b""
-        piece = await gather(segment, offset, min(self._settings.window_bytes, end - offset))
+        piece = await read_available(
+            segment, offset, min(self._settings.window_bytes, end - offset)
+        )
         assert piece, f"no bytes before the end offset={offset} end={end}"
         return piece
 
@@ -303,7 +305,7 @@ class SegmentVerbs:
             properties = segment.info()
             is_json = configuration_of(properties.core_attributes).is_json
             if is_json and properties.start_offset < offset <= properties.length:
-                before = await gather(segment, offset - 1, 1)
+                before = await read_available(segment, offset - 1, 1)
                 if before != b"\n":
                     raise conflict(f"offset lies inside a message of a JSON stream offset={offset}")
         await self._segments.truncate(name, offset)

@@ -21,8 +21,6 @@ class HttpSettings:
     """All request bodies that wait for their commit together. Above it: 503 with Retry-After."""
     body_seconds_max: float = 60.0
     """A body that takes longer to arrive is given up with 408."""
-    name_bytes_max: int = 512
-    """Length of a segment name in UTF-8."""
 
     read_bytes_max: int = 1 << 20
     """Bytes of one catch-up answer (a JSON answer may exceed it by one message)."""

@@ -32,7 +32,12 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     is_outcome_unknown,
 )
-from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    Segment,
+    SegmentProperties,
+    read_available,
+)
 from segmentstore.http import header_names
 from segmentstore.http.json_messages import lines_of_body
 from segmentstore.http.offsets import OffsetPlace, RequestedOffset, offset_token, parse_offset
@@ -53,7 +58,7 @@ from segmentstore.http.stream_attributes import (
     media_type_of,
 )
 from segmentstore.http.stream_directory import OpenStream, StreamDirectory
-from segmentstore.http.stream_ranges import byte_offset, check_message_boundary, gather
+from segmentstore.http.stream_ranges import byte_offset, check_message_boundary
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 
 _CREATE_ATTEMPTS_MAX = 4
@@ -338,7 +343,7 @@ class StreamForks:
         path = urlsplit(source_path).path if "://" in source_path else source_path
         if not path.startswith(self._stream_prefix):
             raise bad_request(f"Stream-Forked-From names no stream of this server path={path!r}")
-        name = name_of_path(path[len(self._stream_prefix) :], self._settings.name_bytes_max)
+        name = name_of_path(path[len(self._stream_prefix) :])
         if is_reserved(name):
             raise bad_request(f"Stream-Forked-From names a reserved path path={path!r}")
         refuse_system_name(name)
@@ -406,7 +411,7 @@ class StreamForks:
         offset = 0
         while offset < plan.copied:
             length = min(self._settings.read_bytes_max, plan.copied - offset)
-            piece = await gather(plan.source.segment, offset, length)
+            piece = await read_available(plan.source.segment, offset, length)
             assert piece, f"source ended early offset={offset} copied={plan.copied}"
             await fork.append(piece, offset=offset)
             offset += len(piece)
@@ -438,7 +443,7 @@ class StreamForks:
     async def _behind_messages(self, source: OpenStream, offset: int, count: int) -> int:
         """The offset behind `count` messages. Reads them, a piece at a time."""
         while True:
-            piece = await gather(source.segment, offset, self._settings.window_bytes)
+            piece = await read_available(source.segment, offset, self._settings.window_bytes)
             if not piece:
                 raise bad_request("Stream-Fork-Sub-Offset lies past the end of the source")
             lines = piece.count(b"\n")

@@ -3,23 +3,15 @@
 Bytes that come out are owned by the caller (H53); at most about the asked length is held.
 """
 
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.segments import (
-    ReadOnlySegment,
-    ReadResultEntry,
-    ReadResultEntryKind,
-    SegmentProperties,
-)
+from segmentstore.contracts.segments import ReadOnlySegment, SegmentProperties, read_available
 from segmentstore.http.json_messages import whole_lines_length
 from segmentstore.http.offsets import OffsetPlace, RequestedOffset, is_of_incarnation
 from segmentstore.http.responses import bad_request, gone
 from segmentstore.http.stream_attributes import StreamConfiguration
 from segmentstore.http.stream_directory import OpenStream
-
-_KINDS_WITH_BYTES = (ReadResultEntryKind.CACHE, ReadResultEntryKind.STORAGE)
 
 
 def byte_offset(
@@ -67,7 +59,7 @@ async def check_message_boundary(stream: OpenStream, offset: int) -> None:
     """Raises Refusal (400) if the offset of a JSON stream lies inside a message."""
     if offset <= stream.properties.start_offset:
         return
-    before = await gather(stream.segment, offset - 1, 1)
+    before = await read_available(stream.segment, offset - 1, 1)
     if before != b"\n":
         raise bad_request(f"offset lies inside a message offset={offset}")
 
@@ -77,7 +69,7 @@ async def read_piece(stream: OpenStream, offset: int, bytes_max: int) -> bytes:
 
     Raises DataCorruptionError if a JSON stream's last line is not whole.
     """
-    content = await gather(stream.segment, offset, bytes_max)
+    content = await read_available(stream.segment, offset, bytes_max)
     if not stream.configuration.is_json:
         return content
     while content:
@@ -88,47 +80,17 @@ async def read_piece(stream: OpenStream, offset: int, bytes_max: int) -> bytes:
             raise DataCorruptionError(
                 f"last message is not whole name={stream.properties.name!r} offset={offset}"
             )
-        content += await gather(stream.segment, offset + len(content), bytes_max)
+        content += await read_available(stream.segment, offset + len(content), bytes_max)
     return content
-
-
-async def gather(segment: ReadOnlySegment, offset: int, length_max: int) -> bytes:
-    """What can be read of the segment now, from `offset` on, up to `length_max` bytes; b"" at the end.
-
-    Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError, StorageError.
-    """
-    if length_max <= 0:
-        return b""
-    pieces: list[bytes] = []
-    length = 0
-    async with aclosing(_entries(segment, offset, length_max)) as entries:
-        async for entry in entries:
-            if entry.kind is ReadResultEntryKind.TRUNCATED:
-                await entry.content()
-            if entry.kind not in _KINDS_WITH_BYTES:
-                break
-            pieces.append(await entry.content())
-            length += len(pieces[-1])
-            if length >= length_max:
-                break
-    content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return content if len(content) <= length_max else content[:length_max]
 
 
 async def wait_for_bytes(segment: ReadOnlySegment, offset: int, length_max: int) -> bytes:
     """At least one byte at `offset`, waiting for it if need be; b"" if the segment is sealed there.
 
-    Put a deadline around it. Raises what gather() raises; SegmentNotFoundError if it is deleted meanwhile.
+    Put a deadline around it. Raises what read_available() raises; SegmentNotFoundError if it is deleted meanwhile.
     """
-    async with aclosing(_entries(segment, offset, length_max)) as entries:
+    async with aclosing(segment.read(offset, length_max)) as entries:
         async for entry in entries:
             content = await entry.content()
             return content if len(content) <= length_max else content[:length_max]
     raise AssertionError(f"a read without a first entry name={segment.name!r} offset={offset}")
-
-
-def _entries(
-    segment: ReadOnlySegment, offset: int, length: int
-) -> AsyncGenerator[ReadResultEntry, None]:
-    # The door promises an iterator held in `aclosing`, so one with aclose(); its type does not say so.
-    return segment.read(offset, length)

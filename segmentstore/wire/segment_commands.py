@@ -17,7 +17,6 @@ is looked for, and how many searches read at once, has its bounds in `settings.p
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from itertools import groupby
 from random import Random
 from typing import Final, TypeAlias
@@ -79,10 +78,10 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
-    ReadResultEntryKind,
     Segment,
     SegmentApi,
     SegmentReads,
+    read_available,
 )
 from segmentstore.wire.settings import WireSettings
 
@@ -344,7 +343,7 @@ async def first_event_from(
     if target - position > bytes_max:
         return None
     while position < target:
-        content = await _read_available(segment, position, _SEARCHED_PIECE_BYTES)
+        content = await read_available(segment, position, _SEARCHED_PIECE_BYTES)
         try:
             count, behind = skip_events(content, stop=target - position)
         except NoEventError:
@@ -355,17 +354,3 @@ async def first_event_from(
         # What is in memory is read without a wait: others have their turn all the same.
         await asyncio.sleep(0)
     return position if position <= segment.info().length else None
-
-
-async def _read_available(segment: Segment, offset: int, length: int) -> bytes:
-    """As many of the bytes as there are."""
-    content = segment.read_nowait(offset, length) or b""
-    if len(content) == length:
-        return content
-    parts: list[bytes] = []
-    async with aclosing(segment.read(offset, length)) as entries:
-        async for entry in entries:
-            if entry.kind in (ReadResultEntryKind.FUTURE, ReadResultEntryKind.END_OF_SEGMENT):
-                break
-            parts.append(await entry.content())
-    return b"".join(parts)
