@@ -12,8 +12,8 @@ import click
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of_kind
 from segmentstore.cli.options import with_client
 from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.recovery import tier2_access
 from segmentstore.recovery.survey import shown_time
-from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
 
 data_option = click.option(
     "--data",
@@ -53,7 +53,20 @@ def pin(name: str, server: str, data_directory: Path | None, tier2_place: str, o
         pinned = with_client(server, lambda client: client.pin_backup(name))
         print_rows([_shown(row) for row in pinned], output)
     else:
-        print_rows(asyncio.run(_pin(name, directory, tier2_place)), output)
+        from segmentstore.recovery.offline_store import pin_backup  # loads the whole service
+
+        kept = asyncio.run(pin_backup(name, directory, tier2_place=tier2_place))
+        rows: list[Row] = [
+            {
+                "backup": pinned.name,
+                "container": container_id,
+                "epoch": pinned.epoch,
+                "root_version": pinned.version,
+                "made": shown_time(pinned.created_ms),
+            }
+            for container_id, pinned in kept.items()
+        ]
+        print_rows(rows, output)
 
 
 @backup.command("list")
@@ -68,7 +81,16 @@ def list_backups(place: str, server: str, output: str) -> None:
         found = with_client(server, lambda client: client.list_backups())
         print_rows([_shown(row) for row in found], output)
     else:
-        print_rows(asyncio.run(_backup_rows(place)), output)
+        rows: list[Row] = [
+            {
+                "backup": each.name,
+                "made": shown_time(each.made_ms),
+                "containers": each.containers,
+                "complete": each.is_complete,
+            }
+            for each in asyncio.run(tier2_access.list_backups(place))
+        ]
+        print_rows(rows, output)
 
 
 @backup.command()
@@ -82,9 +104,9 @@ def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) 
     if directory is None:
         dropped = with_client(server, lambda client: client.drop_backup(name))
     else:
-        from segmentstore.recovery.restore import drop_backup  # loads the whole service
+        from segmentstore.recovery.offline_store import drop_backups  # loads the whole service
 
-        dropped = asyncio.run(drop_backup(name, directory, tier2_place))
+        dropped = asyncio.run(drop_backups([name], directory, tier2_place=tier2_place))
     if not dropped:
         click.echo(f"error: there is no backup of that name name={name!r}", err=True)
     return ExitCode.OK if dropped else ExitCode.NOT_FOUND
@@ -137,46 +159,3 @@ def _shown(answer: Row) -> Row:
     """A row of the server, with its date as a person reads it."""
     kept = {key: value for key, value in answer.items() if key != "made_ms"}
     return {**kept, "made": shown_time(int(answer["made_ms"] or 0))}
-
-
-async def _pin(name: str, data_directory: Path, tier2_place: str) -> list[Row]:
-    # Both load the whole service.
-    from containers.segment_container import StreamSegmentContainer
-    from segmentstore.recovery.offline_store import open_offline
-
-    rows: list[Row] = []
-    async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        for container in service.registry.all_running():
-            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
-            pinned = await container.backups.pin(name)
-            rows.append(
-                {
-                    "backup": pinned.name,
-                    "container": container.container_id,
-                    "epoch": pinned.epoch,
-                    "root_version": pinned.version,
-                    "made": shown_time(pinned.created_ms),
-                }
-            )
-    return rows
-
-
-async def _backup_rows(place: str) -> list[Row]:
-    containers: dict[str, int] = {}
-    made: dict[str, int] = {}
-    async with open_tier2(place, go_on=True) as tier2:
-        pins = await find_snapshots(tier2)
-        count = container_count_in(tier2, pins)
-        for each in pins:
-            name = each.pin.name
-            containers[name] = containers.get(name, 0) + 1
-            made[name] = max(made.get(name, 0), each.pin.created_ms)
-    return [
-        {
-            "backup": name,
-            "made": shown_time(made[name]),
-            "containers": containers[name],
-            "complete": containers[name] == count,
-        }
-        for name in sorted(containers)
-    ]

@@ -4,27 +4,12 @@
 """
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from containers.log.data_frame import RecordStream, decode_frame
-from containers.operations.record_codec import Record, decode_record
 from segmentstore.cli.output import Row, output_option, print_rows
-from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.runtime.entropy import system_random
-from segmentstore.runtime.files import SystemFileSystem
-from tier1.file_log.directory import parse_journal_name
-from tier1.file_log.log import FileDurableDataLog
-from tier1.file_log.recovery import (
-    FoundFrame,
-    RecoveredChain,
-    link_frames,
-    read_frame,
-    scan_journal,
-)
-from tier1.file_log.settings import DurabilityRules
+from segmentstore.recovery.log_inspection import LogInspection, enable_log, log_directories
 
 
 @click.group()
@@ -59,88 +44,3 @@ def enable(directory: Path) -> None:
     """
 
     asyncio.run(enable_log(directory))
-
-
-def log_directories(directory: Path) -> list[Path]:
-    """The logs of a data directory, or the one log that the directory is. Raises InvalidRequestError."""
-    absolute = directory.absolute()
-    logs = sorted((absolute / "tier1").glob("container-*"))
-    if logs:
-        return logs
-    if (absolute / "identity").is_file() and absolute.parent.name == "tier1":
-        return [absolute]
-    raise InvalidRequestError(
-        f"neither a data directory with logs nor the directory of a log path={absolute}"
-    )
-
-
-async def enable_log(directory: Path) -> None:
-    """Undo disable(). Raises InvalidRequestError, LogInUseError."""
-    (path,) = log_directories(directory)
-    log = FileDurableDataLog(
-        str(path), files=SystemFileSystem(), executor=None, random=system_random()
-    )
-    try:
-        await log.enable()
-    finally:
-        await log.close()
-
-
-class LogInspection:
-    """One log, read once. Blocks. Raises LogCorruptedError for a log that recovery would refuse."""
-
-    def __init__(self, path: Path) -> None:
-        self._name = path.name
-        self._files = SystemFileSystem()
-        journals = [
-            str(path / name)
-            for name in self._files.list(str(path))
-            if parse_journal_name(name) is not None
-        ]
-        self._chain: RecoveredChain = link_frames(
-            [scan_journal(self._files, journal, log_id=None) for journal in journals],
-            rules=DurabilityRules(),
-            reads_back=lambda frame: read_frame(self._files, frame) is not None,
-        )
-
-    def frame_rows(self) -> Iterator[Row]:
-        """One row for each frame that counts."""
-        for frame in self._chain.frames:
-            header = frame.header
-            yield {
-                "log": self._name,
-                "epoch": header.epoch,
-                "frame": header.number,
-                "kind": header.kind.name.lower(),
-                "entries": header.entry_count,
-                "body_bytes": header.body_bytes,
-                "last_address": header.last_address,
-                "truncated_up_to": self._chain.truncated_up_to,
-                "journal": Path(frame.path).name,
-                "offset": header.offset,
-            }
-
-    def operation_rows(self) -> Iterator[Row]:
-        """One row for each operation behind the truncation point."""
-        stream = RecordStream()
-        for frame in self._chain.frames:
-            for address, payload in self._live_entries(frame):
-                for view in stream.records(decode_frame(payload)):
-                    yield self._operation_row(address, decode_record(view))
-
-    def _live_entries(self, frame: FoundFrame) -> list[tuple[int, memoryview]]:
-        entries = read_frame(self._files, frame) or []
-        return [entry for entry in entries if entry[0] > self._chain.truncated_up_to]
-
-    def _operation_row(self, address: int, record: Record) -> Row:
-        return {
-            "log": self._name,
-            "address": address,
-            "sequence": record.sequence_number,
-            "operation": record.type.name.lower(),
-            "segment_id": record.segment_id,
-            "offset": record.offset,
-            "length": record.length,
-            "attributes": len(record.attributes),
-            "seal": record.seal,
-        }

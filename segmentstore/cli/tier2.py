@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 
 import click
 
@@ -15,8 +16,12 @@ from segmentstore.cli.output import (
     write_bytes,
 )
 from segmentstore.contracts.storage import SegmentRecord
-from segmentstore.recovery.tier2_access import NoSegmentsError, open_tier2, verify_volumes
-from tier2.offline.verify import verify_container
+from segmentstore.recovery.tier2_access import (
+    NoSegmentsError,
+    open_tier2,
+    verify_containers,
+    verify_volumes,
+)
 
 place_argument = click.argument("place", metavar="DIR|URL")
 
@@ -124,14 +129,12 @@ async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], li
     damages: list[str] = []
     async with open_tier2(place, go_on=True) as opened:
         damages += [each.why for each in opened.lost]
-        for container in opened.containers:
-            label = f"container {container.container_id}"
-            with progress_bar(label, "B", quiet=quiet) as progress:
-                report = await verify_container(container, progress=progress, deep=deep)
+        bar = partial(progress_bar, unit="B", quiet=quiet)
+        for container_id, report in (await verify_containers(opened, deep=deep, bar=bar)).items():
             damages += report.damages
             rows.append(
                 {
-                    "container": container.container_id,
+                    "container": container_id,
                     "root_version": report.root_version,
                     "segments": report.segments,
                     "segment_bytes": report.bytes_of_segments,

@@ -1,6 +1,8 @@
 """A store without servers in this process, for the time of one command: its containers recover, and nothing listens.
 
-`repair_streams` uses it after a recovery from Tier 2 alone: it makes streams agree with their segments (H78). The
+`pin_backup` and `drop_backups` are the verbs of backups for a store that does not run.
+
+`repair_streams` is for a recovery from Tier 2 alone: it makes streams agree with their segments (H78). The
 controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows to
 be written went with Tier 1. A commit would bring a part of them, or wait for ever for a segment that never comes.
 Behind that the segments of containers whose logs were lost are ended (`unfinished_work` has the mark of them).
@@ -8,15 +10,18 @@ Behind that the segments of containers whose logs were lost are ended (`unfinish
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import ContainerStoppedError
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.storage import SnapshotInfo
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
@@ -55,6 +60,34 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
         finally:
             managing.cancel()
             await asyncio.gather(managing, return_exceptions=True)
+
+
+async def pin_backup(
+    name: str, data_directory: Path, *, tier2_place: str = ""
+) -> Mapping[ContainerId, SnapshotInfo]:
+    """Flush everything and keep it as `name`: what each container keeps. Raises what open_offline() raises."""
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        return {each.container_id: await each.backups.pin(name) for each in _containers(service)}
+
+
+async def drop_backups(
+    names: Sequence[str], data_directory: Path, *, tier2_place: str = ""
+) -> bool:
+    """Keep them no longer; False if there is none of these names. Raises what open_offline() raises."""
+    dropped = False
+    async with open_offline(data_directory, tier2_place=tier2_place) as service:
+        for container in _containers(service):
+            for name in names:
+                dropped |= await container.backups.drop(name)
+    return dropped
+
+
+def _containers(service: Service) -> list[StreamSegmentContainer]:
+    found: list[StreamSegmentContainer] = []
+    for container in service.registry.all_running():
+        assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
+        found.append(container)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.recovery.offline_store import open_offline
+from segmentstore.recovery.offline_store import drop_backups
 from segmentstore.recovery.rebuild import DataDirectoryRebuild
 from segmentstore.recovery.report import RecoveryResult, how_to_start, repair
 from segmentstore.recovery.survey import contents_of, lost_ranges, progress_bar
@@ -179,16 +178,6 @@ async def finish_restore(data: Path, restore: UnfinishedRestore) -> None:
             if each.pin.manifest.version
             <= restore.root_versions.get(each.pin.manifest.container_id, 0)
         }
-    for name in sorted(older):
-        await drop_backup(name, data, "")
+    if older:
+        await drop_backups(sorted(older), data)
     unmark_restore(data)
-
-
-async def drop_backup(name: str, data_directory: Path, tier2_place: str) -> bool:
-    """Of a store that does not run; False if there is none of that name. Raises what open_offline() raises."""
-    dropped = False
-    async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        for container in service.registry.all_running():
-            assert isinstance(container, StreamSegmentContainer), f"of another kind {container!r}"
-            dropped |= await container.backups.drop(name)
-    return dropped

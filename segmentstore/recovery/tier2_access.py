@@ -11,8 +11,8 @@ A place is a data directory, its `tier2` directory, a `file://` URL of either, o
 """
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,6 +35,7 @@ from tier2.manifest.view import with_view
 from tier2.object_stores.places import object_directory, open_place
 from tier2.object_stores.volumes import only_reading
 from tier2.offline.lost_data import find_snapshots_without_manifest
+from tier2.offline.verify import Progress, VerifyReport, verify_container
 from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader, StoreReader
 from tier2.volumes.index_database import LmdbIndex
@@ -94,8 +95,7 @@ async def open_tier2(
     With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
 
     Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no manifest,
-    StorageError, CorruptedDataError. With `go_on` there may be no sound manifest at all: `require_manifest` refuses
-    that.
+    StorageError, CorruptedDataError. With `go_on` there may be no sound manifest at all.
     """
     async with open_objects(place, endpoint_url=endpoint_url) as checked:
         store = UnverifiedObjectStore(checked)
@@ -154,12 +154,6 @@ async def _is_empty(store: ObjectStore) -> bool:
         async for _ in listing:
             return False
     return True
-
-
-def require_manifest(tier2: Tier2) -> None:
-    """Raises CorruptedDataError."""
-    if not tier2.containers:
-        raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
 
 
 @asynccontextmanager
@@ -247,6 +241,32 @@ async def find_snapshots(tier2: Tier2) -> Sequence[ContainerSnapshot]:
     return sorted(pins, key=lambda each: (each.reader.container_id, each.pin.name))
 
 
+@dataclass(frozen=True, slots=True)
+class BackupSummary:
+    """One backup over all containers."""
+
+    name: str
+    made_ms: int
+    """When its last container was pinned."""
+    containers: int
+    is_complete: bool
+    """Whether every container of the store has it."""
+
+
+async def list_backups(place: str) -> list[BackupSummary]:
+    """By name. Raises as open_tier2() and find_snapshots() do."""
+    async with open_tier2(place, go_on=True) as tier2:
+        snapshots = await find_snapshots(tier2)
+        count = container_count_in(tier2, snapshots)
+    made: dict[str, list[int]] = {}
+    for each in snapshots:
+        made.setdefault(each.pin.name, []).append(each.pin.created_ms)
+    return [
+        BackupSummary(name, max(times), len(times), len(times) == count)
+        for name, times in sorted(made.items())
+    ]
+
+
 async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:
     """Names of the backups that the newest roots keep. Raises StorageError, CorruptedDataError."""
     return sorted(
@@ -258,8 +278,21 @@ def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
     """By a manifest, or by one that a backup pinned. Raises CorruptedDataError if there is neither."""
     if not tier2.containers and pins:
         return pins[0].pin.manifest.container_count
-    require_manifest(tier2)
+    if not tier2.containers:
+        raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
     return tier2.containers[0].manifest.container_count
+
+
+async def verify_containers(
+    tier2: Tier2, *, deep: bool, bar: Callable[[str], AbstractContextManager[Progress]]
+) -> Mapping[ContainerId, VerifyReport]:
+    """What is damaged in each container. `bar` makes a progress bar from its name. Raises StorageError."""
+    reports: dict[ContainerId, VerifyReport] = {}
+    for container in tier2.containers:
+        number = container.container_id
+        with bar(f"container {number}") as progress:
+            reports[number] = await verify_container(container, progress=progress, deep=deep)
+    return reports
 
 
 async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None:
