@@ -82,6 +82,7 @@ class ContainerWriterSource:
         segment.set_storage_length(storage_length)
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number
+        self._metadata.attribute_ledger.publications += 1
         segment.encoded_snapshot = None
         encode_segment_snapshot(
             segment

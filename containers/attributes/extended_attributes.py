@@ -8,10 +8,11 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from containers.container_settings import AttributeFetchSettings, AttributeMemorySettings
+from containers.metadata.attribute_table import AttributeOwner, AttributeTable
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
-from segmentstore.contracts.identifiers import NO_SEGMENT, AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.storage import ReadOnlyStorage
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 
@@ -180,10 +181,12 @@ def _settle_fetch(
 class AttributeMemory:
     """Keeps the attributes that one container holds in memory within bounds.
 
-    Values that Tier 2 has leave, those that were not used for longest first, approximately: a hand, as of a clock, goes
-    from segment to segment, and within a segment takes the generation that was not used since its last turn. What
-    Tier 2 does not have never leaves; when that alone is more than the bound, the storage writer is asked to flush
-    (H14), and beyond a multiple of the bound writers are slowed.
+    Values that Tier 2 has leave, those that were not used for longest first, approximately: segments are swept in turn,
+    and of each the generation that was not used since its last turn. What Tier 2 does not have never leaves; when that
+    alone is more than the bound, the storage writer is asked to flush (H14), nothing is swept before something was
+    published, and beyond a multiple of the bound writers are slowed.
+
+    However many segments hold values, the loop gets its turn behind each `slice_count` of them (H23).
 
     Core attributes leave memory with their segments only: `core_is_full` says when idle ones have to.
     """
@@ -191,10 +194,12 @@ class AttributeMemory:
     def __init__(self, *, metadata: ContainerMetadata, settings: AttributeMemorySettings) -> None:
         self._metadata = metadata
         self._settings = settings
-        self._hand: SegmentId = NO_SEGMENT
+        self._looked_at = 0
+        """Values since the loop had its turn."""
+        self._futile_publications = -1
+        self._futile_bytes = 0
         self.wants_flush = False
         """Un-published values alone are more than the bound."""
-        self.swept = 0
 
     @property
     def held_bytes(self) -> int:
@@ -226,31 +231,35 @@ class AttributeMemory:
         if self.held_bytes <= bytes_max:
             self.wants_flush = False
             return
+        ledger = self._metadata.attribute_ledger
         target = bytes_max - bytes_max // 8
-        # Once round the generations that were not used, once round all that is left.
-        for _ in range(2):
-            for segment in self._in_turn():
-                await self._sweep(segment, target)
-                if self.held_bytes <= target:
-                    self._hand = segment.segment_id
-                    self.wants_flush = False
-                    return
-        self.wants_flush = self.held_bytes > bytes_max
-
-    def _in_turn(self) -> list[SegmentMetadata]:
-        """Segments with values, the one behind the hand first."""
-        holding = [s for s in self._metadata.by_id.values() if s.attributes.extended_count]
-        holding.sort(key=lambda segment: (segment.segment_id < self._hand, segment.segment_id))
-        return holding
-
-    async def _sweep(self, segment: SegmentMetadata, target: int) -> None:
-        table = segment.attributes
-        left = table.extended_count
-        while left > 0 and self.held_bytes > target:
-            if self._metadata.by_id.get(segment.segment_id) is not segment:
+        if ledger.publications == self._futile_publications and (
+            self.held_bytes <= self._futile_bytes + bytes_max // 8
+        ):
+            return
+        publications = ledger.publications
+        # In turn the generations that were not used, in turn all that is left.
+        for _ in range(2 * len(ledger.holders)):
+            if not ledger.holders:
+                break
+            table, segment = next(iter(ledger.holders.items()))
+            await self._sweep(table, segment, target)
+            if self.held_bytes <= target:
+                self.wants_flush = False
                 return
-            left -= max(
-                1, table.sweep(segment.published_sequence_number, self._settings.slice_count)
-            )
-            self.swept += 1
-            await asyncio.sleep(0)
+            if table in ledger.holders:
+                ledger.holders.move_to_end(table)
+        self.wants_flush = self.held_bytes > bytes_max
+        self._futile_publications, self._futile_bytes = publications, self.held_bytes
+
+    async def _sweep(self, table: AttributeTable, segment: AttributeOwner, target: int) -> None:
+        left = table.extended_count
+        holders = self._metadata.attribute_ledger.holders
+        while left > 0 and self.held_bytes > target and table in holders:
+            count = self._settings.slice_count - self._looked_at
+            looked_at = max(1, table.sweep(segment.published_sequence_number, count))
+            left -= looked_at
+            self._looked_at += looked_at
+            if self._looked_at >= self._settings.slice_count:
+                self._looked_at = 0
+                await asyncio.sleep(0)

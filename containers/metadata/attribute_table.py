@@ -15,9 +15,10 @@ Invariants (check()):
 - `core_bytes` is the memory of `core_values`, which change only in here: they leave memory with their segment.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from segmentstore.contracts.identifiers import (
     NO_SEQUENCE_NUMBER,
@@ -35,12 +36,22 @@ ENTRY_BYTES = 260
 the place in a dictionary that is two thirds empty at worst."""
 
 
-class AttributeLedger:
-    """Memory of the attributes of a whole container."""
+class AttributeOwner(Protocol):
+    """The segment that a table belongs to."""
 
-    __slots__ = ("core_bytes", "held_bytes")
+    published_sequence_number: SequenceNumber
+
+
+class AttributeLedger:
+    """The attributes of a whole container: their memory, and the tables that hold extended ones."""
+
+    __slots__ = ("core_bytes", "held_bytes", "holders", "publications")
 
     def __init__(self) -> None:
+        self.holders: OrderedDict[AttributeTable, AttributeOwner] = OrderedDict()
+        """Every table that holds extended values, that which was swept last at the end."""
+        self.publications = 0
+        """How many publications of segments there were: values that could not leave memory may since."""
         self.held_bytes = 0
         """Of extended attributes: `sweep` gives it back."""
         self.core_bytes = 0
@@ -55,6 +66,7 @@ class AttributeTable:
         "_ledger",
         "_old",
         "_old_keys",
+        "_owner",
         "_young",
         "complete",
         "core_bytes",
@@ -81,6 +93,7 @@ class AttributeTable:
         """Memory of committed extended values."""
         self._has_extended = False
         self._ledger: AttributeLedger | None = None
+        self._owner: AttributeOwner | None = None
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -252,10 +265,12 @@ class AttributeTable:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def join(self, ledger: AttributeLedger) -> None:
+    def join(self, ledger: AttributeLedger, owner: AttributeOwner) -> None:
         """Count in the container's ledger from now on."""
         assert self._ledger is None, "the attributes are in a ledger already"
-        self._ledger = ledger
+        self._ledger, self._owner = ledger, owner
+        if self.held_bytes:
+            ledger.holders[self] = owner
         ledger.held_bytes += self.held_bytes
         ledger.core_bytes += self.core_bytes
 
@@ -264,17 +279,26 @@ class AttributeTable:
         if self._ledger is not None:
             self._ledger.held_bytes -= self.held_bytes
             self._ledger.core_bytes -= self.core_bytes
-            self._ledger = None
+            self._ledger.holders.pop(self, None)
+            self._ledger = self._owner = None
 
     def _grow(self, byte_difference: int) -> None:
+        held_nothing = not self.held_bytes
         self.held_bytes += byte_difference
-        if self._ledger is not None:
-            self._ledger.held_bytes += byte_difference
+        if self._ledger is None or self._owner is None:
+            return
+        self._ledger.held_bytes += byte_difference
+        if held_nothing:
+            self._ledger.holders[self] = self._owner
+        elif not self.held_bytes:
+            del self._ledger.holders[self]
 
     def check(self) -> None:
         """Prove the invariants; O(values)."""
         both = self._young.keys() & self._old.keys()
         assert not both, f"{len(both)} values are in both generations"
+        noted = self._ledger is None or (self in self._ledger.holders) == (self.held_bytes > 0)
+        assert noted, f"held_bytes={self.held_bytes} and the ledger says otherwise"
         total = sum(_memory_bytes(key, found) for key, found in self.extended())
         assert total == self.held_bytes, f"held_bytes={self.held_bytes} but values have {total}"
         core = sum(map(_core_memory_bytes, self.core_values.values()))

@@ -76,7 +76,7 @@ class ContainerMetadata:
             f"name {segment.name!r} belongs to {holder!r}"
         )
         self.by_id[segment.segment_id] = segment
-        segment.attributes.join(self.attribute_ledger)
+        segment.attributes.join(self.attribute_ledger, segment)
         if holder is None or not segment.is_gone():
             self._by_name[segment.name] = segment
         if segment.segment_id > self.highest_segment_id:

@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from containers.attributes.extended_attributes import AttributeMemory
 from containers.container_settings import AttributeMemorySettings, ContainerSettings
+from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    ContainerId,
+    SegmentId,
+    SequenceNumber,
+)
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 
@@ -139,3 +148,70 @@ async def test_h26_a_listing_has_what_was_published_and_left_memory_while_tier_2
         )
         monkeypatch.setattr(container._storage, "load_attributes", overtaken)
         assert await container.attributes("s") == {first: 3, second: 2}
+
+
+def one_value_each(segments: int) -> ContainerMetadata:
+    """Nothing of it is published."""
+    metadata = ContainerMetadata(container_id=ContainerId(0))
+    for number in range(1, segments + 1):
+        segment = SegmentMetadata(segment_id=SegmentId(number), name=f"s{number}")
+        metadata.add(segment)
+        changes: list[tuple[AttributeKey, AttributeValue | None]] = [(writer(number), 1)]
+        segment.attributes.accept(changes, SequenceNumber(number))
+        segment.attributes.commit(changes, SequenceNumber(number))
+    return metadata
+
+
+async def turns_of(shrinking: AttributeMemory) -> int:
+    """How often the loop had its turn during a shrink."""
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    await asyncio.sleep(0)
+    await shrinking.shrink()
+    counting.cancel()
+    return turns
+
+
+async def test_h23_the_loop_gets_its_turn_however_many_segments_hold_values() -> None:
+    metadata = one_value_each(5000)
+    settings = AttributeMemorySettings(bytes_max=BOUND_BYTES, slice_count=100)
+    memory = AttributeMemory(metadata=metadata, settings=settings)
+    # Twice over all of them, a hundred at a time.
+    assert 99 <= await turns_of(memory) <= 101
+    assert memory.wants_flush
+
+
+async def test_values_that_cannot_leave_are_not_looked_at_again_before_a_publication() -> None:
+    metadata = one_value_each(5000)
+    settings = AttributeMemorySettings(bytes_max=BOUND_BYTES, slice_count=100)
+    memory = AttributeMemory(metadata=metadata, settings=settings)
+    await memory.shrink()
+    held = memory.held_bytes
+    assert await turns_of(memory) == 0
+    for segment in metadata.by_id.values():
+        segment.published_sequence_number = segment.last_sequence_number = SequenceNumber(5000)
+        metadata.attribute_ledger.publications += 1
+    await memory.shrink()
+    assert memory.held_bytes <= BOUND_BYTES < held
+    assert not memory.wants_flush
+    metadata.check()
+
+
+async def test_segments_leave_memory_while_their_values_are_swept() -> None:
+    metadata = one_value_each(1000)
+    settings = AttributeMemorySettings(bytes_max=BOUND_BYTES, slice_count=10)
+    memory = AttributeMemory(metadata=metadata, settings=settings)
+    shrinking = asyncio.create_task(memory.shrink())
+    for segment in list(metadata.by_id.values())[::3]:
+        await asyncio.sleep(0)
+        metadata.remove(segment)
+    await shrinking
+    metadata.check()
+    assert memory.held_bytes > 0

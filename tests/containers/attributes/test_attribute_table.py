@@ -4,9 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.metadata.attribute_table import AttributeLedger, AttributeTable
+from containers.metadata.segment_metadata import SegmentMetadata
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
     AttributeKey,
+    SegmentId,
     SequenceNumber,
 )
 
@@ -104,7 +106,7 @@ def test_known_values_are_right_and_the_rest_is_in_tier_2(
     steps: list[tuple[str, int, int | bytes | None]],
 ) -> None:
     table, ledger = AttributeTable(complete=True), AttributeLedger()
-    table.join(ledger)
+    table.join(ledger, SegmentMetadata(segment_id=SegmentId(1), name="s"))
     history: list[tuple[AttributeKey, int | bytes | None]] = []
     published = 0
     for step, number, value in steps:
