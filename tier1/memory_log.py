@@ -31,6 +31,7 @@ class MemoryLogStore:
 
     log_id: bytes
     follows: bytes = b""
+    follows_changes: int | None = None
     capacity_bytes: int | None = None
     epoch: int = 0
     disabled: str = ""
@@ -86,6 +87,10 @@ class MemoryDurableDataLog:
     @property
     def follows(self) -> bytes:
         return self._store.follows
+
+    @property
+    def follows_changes(self) -> int | None:
+        return self._store.follows_changes
 
     @property
     def is_new(self) -> bool:

@@ -290,7 +290,9 @@ class Recovery:
 
         It is truncated at checkpoints only, so once something was published it holds a checkpoint at least, and
         operations up to the last published one. A log that follows a lost one has neither before its first checkpoint;
-        but once it has claimed the manifest, it holds the trace of the owner that did.
+        but once it has claimed the manifest, it holds the trace of the owner that did, and once it has published, the
+        manifest has more changes than the lost log had made. So an empty one that a person enabled by hand is refused
+        again, unless it had published nothing yet.
         """
         claimed = self._found
         if claimed is None:
@@ -299,7 +301,7 @@ class Recovery:
         if not replay.operations:
             if claimed.was_ours and self._log.is_new:
                 what = "the log is empty, although it has had an owner: its journals are lost"
-            elif wanted and not self._log.follows:
+            elif wanted and (not self._log.follows or self._has_published(claimed)):
                 what = "the log is empty, although something of it was published: its journals are lost"
             else:
                 return
@@ -314,6 +316,11 @@ class Recovery:
             " Put the newest journals back, or take the log as lost: what was acknowledged and not yet in Tier 2 is"
             " gone then, and `segmentstore recover --from-tier2` begins a new log above what Tier 2 holds"
         )
+
+    def _has_published(self, claimed: ClaimedManifest) -> bool:
+        """Whether a log that follows a lost one has changed the manifest since it was made."""
+        changes = self._log.follows_changes
+        return claimed.was_ours and changes is not None and claimed.changes > changes
 
     def _require_newest_root(self, logged: int) -> None:
         """Nothing left memory or the log but what that many changes of the root had brought to Tier 2 (H31)."""

@@ -74,6 +74,11 @@ class DurableDataLog(Protocol):
         """The id of a lost log whose Tier-2 root this one was made to take over; empty: none. Given at creation."""
 
     @property
+    def follows_changes(self) -> int | None:
+        """How many changes that manifest had when this log was made: with more of them, and with this log its owner,
+        this log has published. None: not known, or it follows none."""
+
+    @property
     def is_new(self) -> bool:
         """initialize() found nothing of an earlier owner: not an entry, nor what every owner leaves at its start."""
 

@@ -167,7 +167,10 @@ class DataDirectoryRebuild:
             set_aside = f"{path}.set-aside-{random_id(self._random).hex()[:8]}"
             self._files.rename(path, set_aside)
         self._write_log_identity(
-            path, LogIdentity(random_id(self._random), follows=manifest.log_id)
+            path,
+            LogIdentity(
+                random_id(self._random), follows=manifest.log_id, follows_changes=manifest.changes
+            ),
         )
         log = FileDurableDataLog(
             path,

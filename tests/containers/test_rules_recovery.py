@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,12 +13,14 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, LogAddress
+from segmentstore.contracts.identifiers import AttributeKey, ContainerId, LogAddress
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore, abandoned
 from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
+from tier2.settings import StorageSettings
+from tier2.store_reader import ContainerReader
 
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
@@ -364,11 +367,54 @@ async def test_h16_a_log_that_is_older_than_tier_2_is_refused_however_often_it_i
         assert await read_all(container, "a") == b"flushed and more"
 
 
+async def test_h7_a_follower_of_a_lost_log_that_lost_its_journals_is_refused_however_often() -> (
+    None
+):
+    """Also behind each time that somebody enables the log by hand: what it had published tells on it."""
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    lost, changes = tiers.log_store, await changes_of_manifest(tiers)
+    follower = partial(
+        MemoryLogStore,
+        log_id=b"another-log-id!!",
+        follows=lost.log_id,
+        follows_changes=changes,
+    )
+    tiers.log_store = follower()
+    log = MemoryDurableDataLog(tiers.log_store, epoch_floor=lost.epoch)
+    async with running(tiers, log=log) as container:
+        await append(container, "a", b" and then")
+        await container.flush()
+    epoch = tiers.log_store.epoch
+    tiers.log_store = follower()
+    for _ in range(3):
+        log = MemoryDurableDataLog(tiers.log_store, epoch_floor=epoch)
+        with pytest.raises(DataCorruptionError, match=r"the log is empty.*recover --from-tier2"):
+            await make_container(tiers, log=log).start()
+        assert tiers.log_store.disabled
+        await log.enable()
+
+
+async def changes_of_manifest(tiers: MemoryTiers) -> int:
+    reader = ContainerReader(
+        object_store=tiers.object_store,
+        container_id=ContainerId(0),
+        settings=StorageSettings(),
+        executor=None,
+    )
+    return (await reader.refresh()).manifest.changes
+
+
 async def test_h7_a_log_that_follows_a_lost_one_may_crash_before_its_first_checkpoint() -> None:
     tiers = MemoryTiers()
     await flushed_and_more(tiers)
     lost = tiers.log_store
-    tiers.log_store = MemoryLogStore(log_id=b"another-log-id!!", follows=lost.log_id, epoch=0)
+    tiers.log_store = MemoryLogStore(
+        log_id=b"another-log-id!!",
+        follows=lost.log_id,
+        follows_changes=await changes_of_manifest(tiers),
+        epoch=0,
+    )
     for _ in range(2):
         log = MemoryDurableDataLog(tiers.log_store, epoch_floor=lost.epoch)
         storage = make_container(tiers, log=log)._storage

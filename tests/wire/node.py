@@ -98,6 +98,10 @@ class HoldingLog:
         return self._log.follows
 
     @property
+    def follows_changes(self) -> int | None:
+        return self._log.follows_changes
+
+    @property
     def epoch(self) -> Epoch:
         return self._log.epoch
 

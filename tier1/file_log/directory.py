@@ -11,6 +11,7 @@ The file `identity`:
 
     version 1   "SLID", version u32, log id (16 bytes), CRC32C of those: little endian, 28 bytes
     version 2   as 1, and the id of the log that it follows (16 bytes) before the CRC32C: 44 bytes
+    version 3   as 2, and how many changes the manifest had that it follows (u64) before the CRC32C: 52 bytes
 
 Invariants:
 - An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
@@ -43,10 +44,17 @@ _REASON_BYTES_MAX = 2048
 _IDENTITY_MAGIC = b"SLID"
 _IDENTITY_VERSION = 1
 _IDENTITY_VERSION_THAT_FOLLOWS = 2
+_IDENTITY_VERSION_WITH_CHANGES = 3
 _IDENTITY_HEADER = struct.Struct("<4sI16s")
 _IDENTITY_FOLLOWS = struct.Struct("<16s")
+_IDENTITY_CHANGES = struct.Struct("<Q")
 _IDENTITY_CHECKSUM = struct.Struct("<I")
-IDENTITY_BYTES_MAX = _IDENTITY_HEADER.size + _IDENTITY_FOLLOWS.size + _IDENTITY_CHECKSUM.size
+IDENTITY_BYTES_MAX = (
+    _IDENTITY_HEADER.size
+    + _IDENTITY_FOLLOWS.size
+    + _IDENTITY_CHANGES.size
+    + _IDENTITY_CHECKSUM.size
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,9 @@ class LogIdentity:
 
     log_id: bytes
     follows: bytes = b""
-    """The log whose root in Tier 2 this one takes over, because that log is lost; empty: none (H7)."""
+    """The log whose manifest in Tier 2 this one takes over, because that log is lost; empty: none (H7)."""
+    follows_changes: int | None = None
+    """How many changes that manifest had when this log was made; None if it was not noted, or follows none."""
 
 
 class LogDirectory:
@@ -275,10 +285,15 @@ def _number_after(name: str, prefix: str) -> int | None:
 
 def encode_identity(identity: LogIdentity) -> bytes:
     """The content of the identity file. One that follows none is readable for versions that know no other."""
-    version = _IDENTITY_VERSION_THAT_FOLLOWS if identity.follows else _IDENTITY_VERSION
-    fields = _IDENTITY_HEADER.pack(_IDENTITY_MAGIC, version, identity.log_id)
+    fields = b""
+    version = _IDENTITY_VERSION
     if identity.follows:
-        fields += _IDENTITY_FOLLOWS.pack(identity.follows)
+        version = _IDENTITY_VERSION_THAT_FOLLOWS
+        fields = _IDENTITY_FOLLOWS.pack(identity.follows)
+        if identity.follows_changes is not None:
+            version = _IDENTITY_VERSION_WITH_CHANGES
+            fields += _IDENTITY_CHANGES.pack(identity.follows_changes)
+    fields = _IDENTITY_HEADER.pack(_IDENTITY_MAGIC, version, identity.log_id) + fields
     return fields + _IDENTITY_CHECKSUM.pack(crc32c.crc32c(fields))
 
 
@@ -290,13 +305,17 @@ def decode_identity(content: bytes) -> LogIdentity | None:
     ):
         return None
     magic, version, log_id = _IDENTITY_HEADER.unpack_from(fields)
-    if (magic, version, len(fields)) == (_IDENTITY_MAGIC, _IDENTITY_VERSION, _IDENTITY_HEADER.size):
+    rest = fields[_IDENTITY_HEADER.size :]
+    if magic != _IDENTITY_MAGIC:
+        return None
+    if version == _IDENTITY_VERSION and not rest:
         return LogIdentity(log_id)
-    whole = (
-        _IDENTITY_MAGIC,
-        _IDENTITY_VERSION_THAT_FOLLOWS,
-        _IDENTITY_HEADER.size + _IDENTITY_FOLLOWS.size,
-    )
-    if (magic, version, len(fields)) == whole:
-        return LogIdentity(log_id, *_IDENTITY_FOLLOWS.unpack_from(fields, _IDENTITY_HEADER.size))
+    if version == _IDENTITY_VERSION_THAT_FOLLOWS and len(rest) == _IDENTITY_FOLLOWS.size:
+        return LogIdentity(log_id, follows=rest)
+    if (
+        version == _IDENTITY_VERSION_WITH_CHANGES
+        and len(rest) == _IDENTITY_FOLLOWS.size + _IDENTITY_CHANGES.size
+    ):
+        (changes,) = _IDENTITY_CHANGES.unpack_from(rest, _IDENTITY_FOLLOWS.size)
+        return LogIdentity(log_id, follows=rest[: _IDENTITY_FOLLOWS.size], follows_changes=changes)
     return None

@@ -109,6 +109,10 @@ class FileDurableDataLog:
     def follows(self) -> bytes:
         return self._known_identity().follows
 
+    @property
+    def follows_changes(self) -> int | None:
+        return self._known_identity().follows_changes
+
     def _known_identity(self) -> LogIdentity:
         assert self._identity is not None, "the log id is known after initialize()"
         return self._identity

@@ -76,11 +76,17 @@ def examples() -> dict[str, bytes]:
     identities = {
         "identity": encode_identity(LogIdentity(LOG_ID)),
         "identity_that_follows": encode_identity(LogIdentity(LOG_ID, follows=FOLLOWED_ID)),
+        "identity_with_changes": encode_identity(
+            LogIdentity(LOG_ID, follows=FOLLOWED_ID, follows_changes=0x0102030405060708)
+        ),
     }
     return {**frames, **identities}
 
 
-@pytest.mark.parametrize("name", ["entries", "epoch", "mark", "identity", "identity_that_follows"])
+@pytest.mark.parametrize(
+    "name",
+    ["entries", "epoch", "mark", "identity", "identity_that_follows", "identity_with_changes"],
+)
 def test_the_format_is_what_the_golden_file_says(name: str) -> None:
     golden = dict(line.split(" ") for line in GOLDEN.read_text().splitlines() if line[0] != "#")
     content = examples()[name]
@@ -101,6 +107,9 @@ def test_the_golden_frames_decode() -> None:
     assert decode_identity(examples()["identity"]) == LogIdentity(LOG_ID)
     assert decode_identity(examples()["identity_that_follows"]) == LogIdentity(
         LOG_ID, follows=FOLLOWED_ID
+    )
+    assert decode_identity(examples()["identity_with_changes"]) == LogIdentity(
+        LOG_ID, follows=FOLLOWED_ID, follows_changes=0x0102030405060708
     )
 
 
