@@ -209,7 +209,8 @@ class SegmentMapper:
     async def _forget_merge(self, name: str) -> None:
         """Before the name is another segment's: a merge of that one must not be taken for the one that was done.
 
-        Durable before the segment is created: no crash leaves both. Of merges before the log begins nothing is known.
+        Durable before the segment is created: no crash leaves both. Of merges that the log let go of before the last
+        start nothing is known: then a name that came again, and is gone again unmerged, counts as merged.
         """
         found = self._metadata.merged_into.get(name)
         if found is None:
