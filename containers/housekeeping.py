@@ -99,13 +99,7 @@ class Housekeeping:
             return
         self.storage_claimed = True
         self._writer.start(claimed)
-        for segment_id, stretch in overlap.by_segment.items():
-            segment = self._metadata.by_id.get(segment_id)
-            if segment is None or segment.is_gone() or stretch.offset < segment.start_offset:
-                continue
-            self._writer.reconciler.expect(
-                segment_id, stretch.offset, stretch.length, stretch.checksum
-            )
+        overlap.hand_to(self._writer.reconciler, self._metadata.by_id)
 
     async def run_writer(self) -> None:
         """Until cancelled. Raises what ended the writer, and ContainerStoppedError when a late Tier 2 answers."""

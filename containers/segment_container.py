@@ -31,7 +31,7 @@ from containers.log.log_truncation import TruncationMarkers
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.read_index.container_read_index import ContainerReadIndex
-from containers.recovery.recovery import ContainerRecovery, RecoveredState, RecoverySummary
+from containers.recovery.recovery import RecoveredState, Recovery, RecoverySummary
 from containers.segments.segment_expiry import SegmentExpiry
 from containers.segments.segment_handle import SegmentHandle, SegmentMerges, properties_of
 from containers.segments.segment_mapper import SegmentMapper
@@ -180,7 +180,7 @@ class StreamSegmentContainer:
         self._life.move_to(ContainerState.RUNNING)
 
     async def _recover(self) -> None:
-        recovery = ContainerRecovery(
+        recovery = Recovery(
             state=self._state, settings=self._settings.writer, executor=self._executor
         )
         self.recovered = await recovery.run()

@@ -11,7 +11,7 @@ and replay goes on (H38). The log says nothing of this: the next owner that repl
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -83,62 +83,27 @@ class RecoverySummary:
     """How often memory was full, and what had been replayed was flushed (H38)."""
 
 
-class ContainerRecovery:
-    """Fills an empty state, once."""
+class Recovery:
+    """One recovery of one container: fills an empty state, once."""
 
     def __init__(
         self, *, state: RecoveredState, settings: WriterSettings, executor: Executor | None
     ) -> None:
-        self.overlap = ReplayedOverlap()
-        """Filled by run()."""
-        flush = ReplayFlush(
+        self._log = state.log
+        self._storage = state.storage
+        self._metadata = state.metadata
+        self._memory_log = state.memory_log
+        self._read_index = state.read_index
+        self._markers = state.markers
+        self._replay_flush = ReplayFlush(
             metadata=state.metadata,
             memory_log=state.memory_log,
-            overlap=self.overlap,
             storage=state.storage,
             settings=settings,
             executor=executor,
         )
-        self._recovery = Recovery(
-            log=state.log,
-            storage=state.storage,
-            metadata=state.metadata,
-            memory_log=state.memory_log,
-            read_index=state.read_index,
-            markers=state.markers,
-            expect_in_storage=self.overlap.add,
-            flush=flush.flush,
-        )
-
-    async def run(self) -> RecoverySummary:
-        """Raises what Recovery.run() raises."""
-        return await self._recovery.run()
-
-
-class Recovery:
-    """One recovery of one container."""
-
-    def __init__(
-        self,
-        *,
-        log: DurableDataLog,
-        storage: Storage,
-        metadata: ContainerMetadata,
-        memory_log: InMemoryLog,
-        read_index: ContainerReadIndex,
-        markers: TruncationMarkers,
-        expect_in_storage: Callable[[SegmentId, int, memoryview], None],
-        flush: Callable[[Replay, ClaimedManifest], Awaitable[ClaimedManifest]],
-    ) -> None:
-        """`flush` publishes what has been replayed, as far as it may, and says what the root knows then."""
-        self._log = log
-        self._storage = storage
-        self._metadata = metadata
-        self._memory_log = memory_log
-        self._read_index = read_index
-        self._markers = markers
-        self._expect_in_storage = expect_in_storage
-        self._flush = flush
+        self.overlap = ReplayedOverlap()
+        """Of the replay that run() has made."""
         self._claimed: ClaimedManifest | None = None
         self._found: ClaimedManifest | None = None
         """As it was claimed; `_claimed` knows of flushes on the way."""
@@ -158,9 +123,9 @@ class Recovery:
             metadata=metadata,
             memory_log=self._memory_log,
             read_index=self._read_index,
-            expect_in_storage=self._expect_in_storage,
             storage_known=self._claimed is not None,
         )
+        self.overlap = replay.overlap
         frames = await self._replay(replay)
         if not replay.checkpoint_seen and replay.operations:
             raise DataCorruptionError(
@@ -249,7 +214,7 @@ class Recovery:
             raise _too_little_memory("and Tier 2 does not answer", full) from full
         if not self._flushes:
             await self._look_ahead()
-        self._claimed = await self._flush(replay, self._claimed)
+        self._claimed = await self._replay_flush.flush(replay, self._claimed)
         self._flushes += 1
         try:
             replay.append_record(view)

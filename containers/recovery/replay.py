@@ -1,14 +1,9 @@
 """Replay: applies the records of a log, one after another, to an empty container.
 
-Begin with the class `Replay`: recovery gives it every record in the order of the log and then calls `finish()`. It
-stands in the second half of this file, because it builds on two classes that have to come first:
-
-    ReplayedSegments    which segments are active so far, and what Tier 2 has of each
-    ReplayedAppends     append records: one by one (`append_record`) or many together (`append_records`)
-    Replay              all other records (`apply`), checkpoints, the flush in the middle of a replay (H38), the end
-
-Behind it come the functions of the checkpoints and of the end, and `ReplayedOverlap`: checksums of replayed bytes
-that Tier 2 has already, for the storage writer to compare before it goes on (H16).
+Recovery gives `Replay` every record in the order of the log and then calls `finish()`: appends one by one
+(`append_record`) or many together (`append_records`), all other records by `apply`, checkpoints among them.
+`ReplayedOverlap` has checksums of replayed bytes that Tier 2 has already, for the storage writer to compare before it
+goes on (H16).
 
 The state after replay is what the commits that wrote the records had made of it. Only what Tier 2 lacks comes back as
 data (H38): operations at or below a segment's published sequence number touch metadata alone, and bytes below its
@@ -23,14 +18,13 @@ Invariants:
 - a segment that Tier 2 had and has no more ends further down in the log, or the container halts at the end.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from crc32c import crc32c
 
 from containers.cache.cache_storage import BLOCK_BYTES_MIN
 from containers.log.in_memory_log import InMemoryLog
-from containers.metadata.append_run import RUN_BYTES_MAX, AppendRun
+from containers.metadata.append_run import RUN_BYTES_MAX
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import (
@@ -54,6 +48,7 @@ from containers.operations.record_codec import (
 )
 from containers.operations.snapshot_codec import decode_checkpoint, decode_segment_snapshot
 from containers.read_index.container_read_index import ContainerReadIndex
+from containers.writer.reconciler import ExpectedBytes, Reconciler
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedManifest, SegmentRecord
@@ -69,16 +64,63 @@ _SMALL_APPEND_BYTES_MAX = 4 * 1024
 OVERLAP_BYTES_MAX = 1024 * 1024
 
 
-class ReplayedSegments:
-    """The segments that a replay has brought back so far: activates and forgets them as the log says."""
+class _AppendStretch:
+    """Appends of one segment that stand one behind the other, whatever stands between them in the log."""
+
+    __slots__ = (
+        "end",
+        "first_modified_ms",
+        "first_number",
+        "last_modified_ms",
+        "last_number",
+        "offset",
+        "parts",
+        "segment",
+    )
 
     def __init__(
-        self, *, metadata: ContainerMetadata, read_index: ContainerReadIndex, storage_known: bool
+        self, segment: SegmentMetadata, *, number: int, offset: int, modified_ms: int
+    ) -> None:
+        self.segment = segment
+        self.offset = self.end = offset
+        self.first_number = self.last_number = number
+        self.first_modified_ms = self.last_modified_ms = modified_ms
+        self.parts: list[memoryview] = []
+
+
+class Replay:
+    """The state machine of recovery. Feed `append_record(s)` and `apply` in log order, then `finish`.
+
+    One append at a time is always right. Plain appends that stand together in a frame (no attributes, no events, no
+    seal, of segments that Tier 2 is not ahead of) are looked at one by one and applied by segment: its bytes go to the
+    cache, and to its run, in one piece.
+
+    Invariants of appends that are applied together:
+    - every record is checked as if it were alone: number, segment, offset, length. The first that does not fit, or is
+      anything else, ends the stretch, and is judged by itself when what stands before it has been applied;
+    - only appends are applied together, so that their order among segments shows nowhere but in the order of the items
+      of the in-memory log: by the first record of each;
+    - a stretch is begun only if the cache has room for all of it, so that it is applied whole (H38).
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: ContainerMetadata,
+        memory_log: InMemoryLog,
+        read_index: ContainerReadIndex,
+        storage_known: bool,
     ) -> None:
         self._metadata = metadata
+        self._memory_log = memory_log
         self._read_index = read_index
         self._storage_known = storage_known
+        self.overlap = ReplayedOverlap()
+        """Replayed bytes that Tier 2 has."""
         self.highest_sequence_number = 0
+        self.checkpoint_seen = False
+        self.operations = 0
+        self.data_bytes = 0
         self.records: dict[SegmentId, SegmentRecord] = {}
         """What Tier 2 has of every segment that was met."""
         self._prepared: dict[int, list[SegmentMetadata]] = {}
@@ -87,6 +129,8 @@ class ReplayedSegments:
         """Up to which sequence number; the same id may be active again behind it."""
         self._missing_in_storage: dict[SegmentId, int] = {}
         """Segments that Tier 2 had and has no more: they end further down in the log, so their bytes stay out (H38)."""
+
+    # --- segments --------------------------------------------------------------------------------
 
     def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
         """What Tier 2 says of segments that the next records may name."""
@@ -143,6 +187,8 @@ class ReplayedSegments:
         if segment.storage_length > 0 and segment.segment_id not in self.records:
             raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")
 
+    # --- a flush in the middle (H38) ---------------------------------------------------------------
+
     def may_be_flushed(self, segment: SegmentMetadata, claimed: ClaimedManifest) -> bool:
         """Whether Tier 2 cannot have seen the segment's end, which would lie further down in the log.
 
@@ -162,63 +208,20 @@ class ReplayedSegments:
         self.forget(segment)
         self.records.pop(segment.segment_id, None)
 
+    def begin_flush(self) -> None:
+        """What has left memory is not handed to anybody, and no run grows that is about to be."""
+        self._memory_log.drop_segments(self._forgotten)
+        for segment in self._metadata.by_id.values():
+            segment.open_run = None
 
-class _AppendStretch:
-    """Appends of one segment that stand one behind the other, whatever stands between them in the log."""
+    def end_flush(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
+        """Tier 2 has these of all active segments now, and no others of them."""
+        for segment_id in self._metadata.by_id:
+            self.records.pop(segment_id, None)
+        self.records.update(records)
+        self._memory_log.drop_published()
 
-    __slots__ = (
-        "end",
-        "first_modified_ms",
-        "first_number",
-        "last_modified_ms",
-        "last_number",
-        "offset",
-        "parts",
-        "segment",
-    )
-
-    def __init__(
-        self, segment: SegmentMetadata, *, number: int, offset: int, modified_ms: int
-    ) -> None:
-        self.segment = segment
-        self.offset = self.end = offset
-        self.first_number = self.last_number = number
-        self.first_modified_ms = self.last_modified_ms = modified_ms
-        self.parts: list[memoryview] = []
-
-
-class ReplayedAppends(ReplayedSegments):
-    """Applies the APPEND records of a log: the bulk of every log, and most of them small.
-
-    One record at a time is always right. Plain appends that stand together in a frame (no attributes, no events, no
-    seal, of segments that Tier 2 is not ahead of) are looked at one by one and applied by segment: its bytes go to the
-    cache, and to its run, in one piece.
-
-    Invariants:
-    - every record is checked as if it were alone: number, segment, offset, length. The first that does not fit, or is
-      anything else, ends the stretch, and is judged by itself when what stands before it has been applied;
-    - only appends are applied together, so that their order among segments shows nowhere but in the order of the items
-      of the in-memory log: by the first record of each;
-    - a stretch is begun only if the cache has room for all of it, so that it is applied whole (H38).
-    """
-
-    def __init__(
-        self,
-        *,
-        metadata: ContainerMetadata,
-        memory_log: InMemoryLog,
-        read_index: ContainerReadIndex,
-        expect_in_storage: Callable[[SegmentId, int, memoryview], None],
-        storage_known: bool,
-    ) -> None:
-        super().__init__(metadata=metadata, read_index=read_index, storage_known=storage_known)
-        self._memory_log = memory_log
-        self._expect_in_storage = expect_in_storage
-        self.checkpoint_seen = False
-        self.operations = 0
-        self.data_bytes = 0
-
-    # --- many at once ----------------------------------------------------------------------------
+    # --- appends, many at once -------------------------------------------------------------------
 
     def append_records(self, payload: memoryview, position: int) -> int:
         """Apply the plain appends that stand whole at `position` and behind it; the position behind the last of them.
@@ -312,7 +315,7 @@ class ReplayedAppends(ReplayedSegments):
         segment.last_sequence_number = number
         segment.set_last_modified(modified)
 
-    # --- one by one ------------------------------------------------------------------------------
+    # --- appends, one by one ---------------------------------------------------------------------
 
     def append_record(self, view: memoryview) -> None:
         """Apply one APPEND record, given whole. Raises CacheFullError, having changed nothing."""
@@ -358,7 +361,7 @@ class ReplayedAppends(ReplayedSegments):
                 events=events,
             )
         elif length:
-            self._expect_in_storage(segment_id, offset, data)
+            self.overlap.add(segment_id, offset, data)
         segment.length = end
         segment.pending_length = end
         segment.last_sequence_number = number
@@ -391,26 +394,7 @@ class ReplayedAppends(ReplayedSegments):
         self.highest_sequence_number = number
         self.operations += 1
 
-
-class Replay(ReplayedAppends):
-    """The state machine of recovery. Feed `append_record(s)` and `apply` in log order, then `finish`."""
-
-    # --- a flush in the middle (H38) ---------------------------------------------------------------
-
-    def begin_flush(self) -> None:
-        """What has left memory is not handed to anybody, and no run grows that is about to be."""
-        self._memory_log.drop_segments(self._forgotten)
-        for segment in self._metadata.by_id.values():
-            segment.open_run = None
-
-    def end_flush(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
-        """Tier 2 has these of all active segments now, and no others of them."""
-        for segment_id in self._metadata.by_id:
-            self.records.pop(segment_id, None)
-        self.records.update(records)
-        self._memory_log.drop_published()
-
-    # --- everything else -------------------------------------------------------------------------
+    # --- other records ---------------------------------------------------------------------------
 
     def apply(self, record: Record) -> None:
         """Apply one decoded record that is not an append."""
@@ -519,6 +503,8 @@ class Replay(ReplayedAppends):
         operation.attributes = record.attributes
         self._applied(operation, record, segment)
 
+    # --- checkpoints -----------------------------------------------------------------------------
+
     def prepare_checkpoint(self, record: Record) -> list[SegmentId]:
         """Ids that Tier 2 should be asked about before this checkpoint is applied."""
         segments = decode_checkpoint(self._metadata, record.snapshot)
@@ -568,19 +554,15 @@ class Replay(ReplayedAppends):
         segment.last_sequence_number = sequence_number
         self._activate(segment)
 
+    # --- the end ---------------------------------------------------------------------------------
+
     def finish(self) -> None:
         """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""
         by_id = self._metadata.by_id
         if self._storage_known:
-            forget_ended(
-                merges_of(self._memory_log.items()),
-                by_id=by_id,
-                in_storage=self.records,
-                forgotten=self._forgotten,
-                forget=self.forget,
-            )
+            self._forget_ended()
         else:
-            complete_stored(merges_of(self._memory_log.items()))
+            self._complete_stored()
         self._memory_log.drop_segments(self._forgotten)
         for segment in by_id.values():
             if segment.storage_length > segment.length:
@@ -597,6 +579,36 @@ class Replay(ReplayedAppends):
             max(self._metadata.sequence_number, self.highest_sequence_number)
         )
 
+    def _merges(self) -> list[MergeOperation]:
+        """Those among the items of the in-memory log, in order."""
+        return [item for item in self._memory_log.items() if isinstance(item, MergeOperation)]
+
+    def _forget_ended(self) -> None:
+        """Drop deleted segments, and the sources that were merged into them, if Tier 2 has none of them."""
+        by_id, merges = self._metadata.by_id, self._merges()
+        # A target that Tier 2 never had takes its published sources along: the storage writer needs it for that.
+        needed: set[SegmentId] = set()
+        for merge in merges:
+            source_id = merge.source.segment_id
+            if source_id in self.records or source_id in needed:
+                needed.add(merge.segment.segment_id)
+        for segment in [segment for segment in by_id.values() if segment.deleted]:
+            if segment.segment_id not in self.records and segment.segment_id not in needed:
+                self.forget(segment)
+        # Targets before their sources: chains end at their last target.
+        for merge in reversed(merges):
+            source = by_id.get(merge.source.segment_id)
+            target_left = self._forgotten.get(merge.segment.segment_id, 0)
+            if source is not None and merge.sequence_number <= target_left:
+                self.forget(source)
+
+    def _complete_stored(self) -> None:
+        """The log need not have the bytes of a source any more whose target is in Tier 2 up to the merge's end."""
+        for merge in self._merges():
+            target, source = merge.segment, merge.source
+            if target.storage_length >= merge.offset + merge.length:
+                target.read_index.complete_merge(source.read_index)
+
 
 def compare_with_checkpoint(
     present: SegmentMetadata, listed: SegmentMetadata, number: SequenceNumber
@@ -611,56 +623,6 @@ def compare_with_checkpoint(
         )
 
 
-def merges_of(items: Iterable[AppendRun | Operation]) -> list[MergeOperation]:
-    """The merges among the items of the in-memory log, in order."""
-    return [item for item in items if isinstance(item, MergeOperation)]
-
-
-def forget_ended(
-    merges: Sequence[MergeOperation],
-    *,
-    by_id: Mapping[SegmentId, SegmentMetadata],
-    in_storage: Collection[SegmentId],
-    forgotten: Mapping[SegmentId, int],
-    forget: Callable[[SegmentMetadata], None],
-) -> None:
-    """Drop deleted segments, and the sources that were merged into them, if Tier 2 has none of them.
-
-    `forgotten` says up to which sequence number segments have left memory; `forget` adds to it.
-    """
-    # A target that Tier 2 never had takes its published sources along: the storage writer needs it for that.
-    needed: set[SegmentId] = set()
-    for merge in merges:
-        source_id = merge.source.segment_id
-        if source_id in in_storage or source_id in needed:
-            needed.add(merge.segment.segment_id)
-    for segment in [segment for segment in by_id.values() if segment.deleted]:
-        if segment.segment_id not in in_storage and segment.segment_id not in needed:
-            forget(segment)
-    for merge in reversed(merges):  # targets before their sources: chains end at their last target
-        source = by_id.get(merge.source.segment_id)
-        target_left = forgotten.get(merge.segment.segment_id, 0)
-        if source is not None and merge.sequence_number <= target_left:
-            forget(source)
-
-
-def complete_stored(merges: Iterable[MergeOperation]) -> None:
-    """The log need not have the bytes of a source any more whose target is in Tier 2 up to the merge's end."""
-    for merge in merges:
-        target, source = merge.segment, merge.source
-        if target.storage_length >= merge.offset + merge.length:
-            target.read_index.complete_merge(source.read_index)
-
-
-@dataclass(slots=True)
-class Overlap:
-    """A stretch [offset, offset + length) and the CRC32C of its bytes."""
-
-    offset: int
-    length: int
-    checksum: int
-
-
 class ReplayedOverlap:
     """Collects checksums while the log is replayed.
 
@@ -669,7 +631,7 @@ class ReplayedOverlap:
     """
 
     def __init__(self) -> None:
-        self.by_segment: dict[SegmentId, Overlap] = {}
+        self.by_segment: dict[SegmentId, ExpectedBytes] = {}
 
     def add(self, segment_id: SegmentId, offset: int, data: memoryview) -> None:
         """The next replayed bytes of a segment."""
@@ -679,7 +641,15 @@ class ReplayedOverlap:
             or overlap.offset + overlap.length != offset
             or overlap.length + len(data) > OVERLAP_BYTES_MAX
         ):
-            self.by_segment[segment_id] = Overlap(offset, len(data), crc32c(data))
+            self.by_segment[segment_id] = ExpectedBytes(offset, len(data), crc32c(data))
             return
         overlap.checksum = crc32c(data, overlap.checksum)
         overlap.length += len(data)
+
+    def hand_to(self, reconciler: Reconciler, by_id: Mapping[SegmentId, SegmentMetadata]) -> None:
+        """What is there, of segments that have not ended, before anything is built on it."""
+        for segment_id, expected in self.by_segment.items():
+            segment = by_id.get(segment_id)
+            if segment is None or segment.is_gone() or expected.offset < segment.start_offset:
+                continue
+            reconciler.expect(segment_id, expected.offset, expected.length, expected.checksum)

@@ -21,7 +21,7 @@ from containers.container_settings import WriterSettings
 from containers.log.in_memory_log import InMemoryLog
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.recovery.replay import Replay, ReplayedOverlap
+from containers.recovery.replay import Replay
 from containers.writer.backlog import Backlog, FlushKind
 from containers.writer.data_source import LogItem
 from containers.writer.publication import PublicationBuilder, PublicationCompletion
@@ -39,13 +39,11 @@ class ReplayFlush:
         *,
         metadata: ContainerMetadata,
         memory_log: InMemoryLog,
-        overlap: ReplayedOverlap,
         storage: Storage,
         settings: WriterSettings,
         executor: Executor | None,
     ) -> None:
         self.metadata = metadata
-        self.overlap = overlap
         self.storage = storage
         self.settings = settings
         self.executor = executor
@@ -80,7 +78,6 @@ class _RecoveryFlush:
 
     def __init__(self, recovery: ReplayFlush, replay: Replay, claimed: ClaimedManifest) -> None:
         self._by_id = recovery.metadata.by_id
-        self._overlap = recovery.overlap
         self._storage = recovery.storage
         self._settings = settings = recovery.settings
         self._replay = replay
@@ -111,12 +108,7 @@ class _RecoveryFlush:
             self._backlog.consume(item, now)
             if number % self._settings.slice_count == 0:
                 await asyncio.sleep(0)
-        for segment_id, stretch in self._overlap.by_segment.items():
-            segment = self._by_id.get(segment_id)
-            if segment is not None and not segment.is_gone():
-                self._reconciler.expect(
-                    segment_id, stretch.offset, stretch.length, stretch.checksum
-                )
+        self._replay.overlap.hand_to(self._reconciler, self._by_id)
         while flushes := await self._plan_round():
             publication = await self._builder.build(
                 flushes,

@@ -41,7 +41,7 @@ from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, SegmentId, Se
 from segmentstore.contracts.storage import SegmentRecord, Storage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExpectedBytes:
     """Replayed bytes that Tier 2 claims to have: [offset, offset + length) with this CRC32C."""
 

@@ -11,7 +11,7 @@ from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import AppendOperation, Operation
 from containers.operations.record_codec import LENGTH_FIELD_BYTES, encode_record
-from containers.recovery.replay import Replay, ReplayedOverlap
+from containers.recovery.replay import Replay
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
@@ -34,12 +34,10 @@ class ReplayBench:
         self.index = ReadIndexBench(budget_bytes=budget_bytes).container
         self.metadata = ContainerMetadata(container_id=ContainerId(0))
         self.memory_log = InMemoryLog(metadata=self.metadata)
-        self.overlap = ReplayedOverlap()
         self.replay = Replay(
             metadata=self.metadata,
             memory_log=self.memory_log,
             read_index=self.index,
-            expect_in_storage=self.overlap.add,
             storage_known=True,
         )
         self.replay.checkpoint_seen = True
@@ -75,7 +73,7 @@ class ReplayBench:
             self.replay.highest_sequence_number,
             self.replay.operations,
             self.replay.data_bytes,
-            self.overlap.by_segment,
+            self.replay.overlap.by_segment,
         ]
         for segment in self.metadata.by_id.values():
             found.append(repr(segment))
