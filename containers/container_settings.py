@@ -3,6 +3,7 @@
 `ContainerSettings` holds them all.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _KIBIBYTE = 1024
@@ -212,12 +213,19 @@ class RetentionRule:
     """Flushed bytes beyond this many, counted from the end, are dropped."""
 
 
+def no_name(_name: str) -> bool:
+    """Applies to no segment."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class ExpirySettings:
     """Which rules there are, and how often they are looked at."""
 
     rules: tuple[RetentionRule, ...] = ()
     """The first one whose prefix fits decides."""
+    exempt: Callable[[str], bool] = no_name
+    """Says of a segment's name whether no rule applies to it, such as for what the faces keep for themselves."""
     interval_seconds: float = 60.0
     blocks_max: int = 4_096
     """Blocks of one segment that one look drops at most."""

@@ -4,8 +4,7 @@
     run()    the admission queue, the storage writer, fetches, housekeeping; ends when one of them fails
     close()  refuse new work, finish what is in flight, close the log
 
-`StreamSegmentContainer` is the container. Around it: the backups of a container, the states it goes through and why
-it ended (`ContainerLifecycle`), what `/health` says of it and the numbers that `/metrics` shows.
+`StreamSegmentContainer` is the container, `ContainerBackups` the backups of one.
 
 Invariants:
 - at most one owner of a container id acknowledges anything: the log's epoch decides;
@@ -40,7 +39,7 @@ from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
 from containers.writer_source import ContainerWriterSource
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
-from segmentstore.contracts.durable_data_log import DurableDataLog, LogStatistics
+from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     ContainerStoppedError,
@@ -53,10 +52,9 @@ from segmentstore.contracts.identifiers import (
     AttributeValue,
     ContainerId,
     SegmentId,
-    SequenceNumber,
 )
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
-from segmentstore.contracts.storage import SnapshotInfo, Storage, StorageStatistics
+from segmentstore.contracts.storage import SnapshotInfo, Storage
 from segmentstore.contracts.tables import Table
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
@@ -126,7 +124,9 @@ class StreamSegmentContainer:
         self._random = random
         self._executor = executor
         self._settings = settings
-        self._life = ContainerLifecycle()
+        self._lifecycle_state = ContainerState.CREATED
+        self._cause: BaseException | None = None
+        """What ended it, if it failed."""
         self._parts_ended = asyncio.Event()
         self._parts_ended.set()
         self._closed = asyncio.Event()
@@ -165,19 +165,34 @@ class StreamSegmentContainer:
 
     # --- life ------------------------------------------------------------------------------------
 
+    @property
+    def _is_running(self) -> bool:
+        return self._lifecycle_state is ContainerState.RUNNING
+
+    @property
+    def _is_closing(self) -> bool:
+        """Its owner has ended it, or is about to have."""
+        return self._lifecycle_state in (ContainerState.STOPPING, ContainerState.STOPPED)
+
+    def _move_to(self, state: ContainerState, *, cause: BaseException | None = None) -> None:
+        allowed = _ALLOWED_MOVES[self._lifecycle_state]
+        assert state in allowed, f"container moves from {self._lifecycle_state} to {state}"
+        self._lifecycle_state = state
+        self._cause = cause
+
     async def start(self) -> None:
         """Recover. On an error nothing is left running and the log is closed (and disabled after corruption)."""
-        self._life.move_to(ContainerState.STARTING)
+        self._move_to(ContainerState.STARTING)
         try:
             await self._recover()
             if self._start_failure is not None:
                 raise self._start_failure
         except BaseException as error:
-            self._life.fail(error)
+            self._move_to(ContainerState.FAILED, cause=error)
             await self._release(error)
             raise
         self._listen()
-        self._life.move_to(ContainerState.RUNNING)
+        self._move_to(ContainerState.RUNNING)
 
     async def _recover(self) -> None:
         recovery = Recovery(
@@ -206,14 +221,14 @@ class StreamSegmentContainer:
 
     async def run(self) -> None:
         """Until close(), or cancelled; raises what ended the container otherwise."""
-        if self._life.state in (ContainerState.STOPPING, ContainerState.STOPPED):
+        if self._lifecycle_state in (ContainerState.STOPPING, ContainerState.STOPPED):
             return  # closed before it was run
-        assert self._life.is_running, f"run() of a container that is {self._life.state}"
+        assert self._is_running, f"run() of a container that is {self._lifecycle_state}"
         try:
             await self._run_parts()
         except BaseExceptionGroup as group:
             cause = first_cause(group)
-            if self._life.is_closing:
+            if self._is_closing:
                 # close() ended the parts; one that failed by itself at the same time is not to be hidden.
                 if not isinstance(cause, ContainerStoppedError):
                     raise cause from None
@@ -226,9 +241,9 @@ class StreamSegmentContainer:
 
     def _fail_in_callback(self, bug: Exception) -> None:
         """A part failed where no task sees it: end as if a task had."""
-        if self._life.state is ContainerState.STARTING:
+        if self._lifecycle_state is ContainerState.STARTING:
             self._start_failure = bug
-        elif self._life.is_running or self._life.is_closing:
+        elif self._is_running or self._is_closing:
             self._processor.fail(bug)
         else:
             _LOGGER.error("container=%d failed while it ended", self._container_id, exc_info=bug)
@@ -247,9 +262,9 @@ class StreamSegmentContainer:
 
     async def _end(self, cause: BaseException) -> None:
         """One part failed: stop whole."""
-        if self._life.state not in (ContainerState.RUNNING, ContainerState.STOPPING):
+        if self._lifecycle_state not in (ContainerState.RUNNING, ContainerState.STOPPING):
             return
-        self._life.fail(cause)
+        self._move_to(ContainerState.FAILED, cause=cause)
         _LOGGER.error("container=%d stopped: %s", self._container_id, cause)
         self._processor.fail(cause)
         await self._release(cause)
@@ -260,16 +275,16 @@ class StreamSegmentContainer:
         Cancelling it gives up waiting for what is under way, whose outcome is unknown then; the rest is done in any
         case, and who else closes waits for that.
         """
-        if self._life.state is ContainerState.CREATED:
-            self._life.move_to(ContainerState.STOPPED)
+        if self._lifecycle_state is ContainerState.CREATED:
+            self._move_to(ContainerState.STOPPED)
             await self._read_index.close()
             return
-        if self._life.state is ContainerState.STOPPING:
+        if self._lifecycle_state is ContainerState.STOPPING:
             await self._closed.wait()
             return
-        if not self._life.is_running:
+        if not self._is_running:
             return
-        self._life.move_to(ContainerState.STOPPING)
+        self._move_to(ContainerState.STOPPING)
         try:
             if self._processor.failure is None:
                 await self._processor.drain()
@@ -283,7 +298,7 @@ class StreamSegmentContainer:
             # The memory that the storage writer looks at goes back to the cache only when it has ended.
             await self._parts_ended.wait()
             await self._give_back(closed)
-            self._life.move_to(ContainerState.STOPPED)
+            self._move_to(ContainerState.STOPPED)
         finally:
             self._closed.set()
 
@@ -312,8 +327,8 @@ class StreamSegmentContainer:
     # --- verbs -----------------------------------------------------------------------------------
 
     def _require_running(self) -> None:
-        if not self._life.is_running:
-            raise ContainerNotFoundError(self._container_id, f"it is {self._life.state.value}")
+        if not self._is_running:
+            raise ContainerNotFoundError(self._container_id, f"it is {self._lifecycle_state.value}")
 
     @asynccontextmanager
     async def open_segment(self, name: str) -> AsyncIterator[SegmentHandle]:
@@ -427,26 +442,88 @@ class StreamSegmentContainer:
     # --- for people ------------------------------------------------------------------------------
 
     def health(self) -> ContainerHealth:
-        return container_health(
-            self._life,
-            self._metadata,
-            processor=self._processor if self._life.is_running else None,
-            storage_state=self._housekeeping.storage_state if self._life.is_running else "",
-            storage_cause=self._housekeeping.storage_cause if self._life.is_running else "",
+        """What `/health` says of it, now."""
+        reason, delay_seconds, ready = "", 0.0, False
+        storage_state = storage_cause = complaint = ""
+        if self._is_running:
+            throttle = self._processor.throttle
+            reason = "tier1_full" if self._processor.log_full else throttle.reason
+            delay_seconds = throttle.delay_seconds
+            ready = self._processor.failure is None
+            storage_state = self._housekeeping.storage_state
+            storage_cause = self._housekeeping.storage_cause
+            complaint = self.expiry.complaint()
+        return ContainerHealth(
+            container_id=self._container_id,
+            state=self._lifecycle_state,
+            ready=ready,
+            epoch=self._metadata.epoch,
+            throttle=reason,
+            throttle_delay_seconds=delay_seconds,
+            storage_state=storage_state,
+            active_segments=len(self._metadata.by_id),
             unflushed_bytes=self._read_index.unflushed_bytes,
+            cause="" if self._cause is None else str(self._cause),
+            storage_cause=storage_cause,
+            complaint=complaint,
         )
 
+    def settle_clocks(self) -> None:
+        """A person says that the present time is right: rules of age go on."""
+        if self._is_running:
+            self.expiry.clock_watch.settle()
+
     def metrics(self) -> dict[str, float]:
-        if not self._life.is_running:
+        """Its numbers under the names by which `/metrics` shows them, now; none while it does not run.
+
+        Names that end in `_total` are counters from the start of the process, all others are gauges.
+        """
+        if not self._is_running:
             return {}
-        return container_metrics(
-            processor=self._processor,
-            mapper=self._mapper,
-            log=self._log.statistics(),
-            storage=self._storage.statistics(),
-            unflushed_bytes=self._read_index.unflushed_bytes,
-            acknowledged=self._source.acknowledged,
-        )
+        log, storage = self._log.statistics(), self._storage.statistics()
+        read_index = self._read_index.statistics()
+        written = self._processor.statistics()
+        return {
+            **self._mapper.metrics(),
+            "append_operations_total": written.appended_operations,
+            "append_bytes_total": written.appended_bytes,
+            "frames_total": written.frames,
+            "frame_bytes_total": written.frame_bytes,
+            "queued_operations": written.queued_operations,
+            "waiting_requests": written.waiting_requests,
+            "tier1_outstanding_bytes": log.outstanding_bytes,
+            "tier1_stored_bytes": log.stored_bytes,
+            "tier1_sync_seconds": log.sync_seconds_recent,
+            "tier1_cut_frames_total": log.cut_frames,
+            "tier2_puts_total": storage.puts,
+            "tier2_gets_total": storage.gets,
+            "tier2_put_bytes_total": storage.put_bytes,
+            "tier2_get_bytes_total": storage.get_bytes,
+            "tier2_bytes_before_compression_total": storage.stored_bytes_before_compression,
+            "tier2_bytes_after_compression_total": storage.stored_bytes_after_compression,
+            "tier2_checksum_failures_total": storage.checksum_failures,
+            "tier2_garbage_objects": storage.garbage_objects,
+            "tier2_joined_chunks_total": storage.joined_chunks,
+            "tier2_joined_bytes_total": storage.joined_bytes,
+            "tier2_scrubbed_chunks_total": storage.scrubbed_chunks,
+            "tier2_scrubbed_bytes_total": storage.scrubbed_bytes,
+            "tier2_scrub_damages_total": storage.scrub_damages,
+            "tier2_scrub_repairs_total": storage.scrub_repairs,
+            "tier2_scrub_passes_total": storage.scrub_passes,
+            "tier2_last_scrubbed_seconds": storage.last_scrubbed_ms / 1000,
+            "unflushed_bytes": read_index.unflushed_bytes,
+            "indexed_segments": read_index.segments,
+            "tail_waiters": read_index.waiters,
+            "storage_fetches_running": read_index.fetches_running,
+            "storage_fetches_total": read_index.fetches,
+            "storage_fetches_joined_total": read_index.fetches_joined,
+            "storage_fetched_bytes_total": read_index.fetched_bytes,
+            "expiry_truncations_total": self.expiry.truncations,
+            "throttle_delay_seconds": min(
+                self._processor.throttle.delay_seconds, THROTTLE_DELAY_SECONDS_MAX
+            ),
+            "last_acknowledged_sequence_number": self._source.acknowledged,
+        }
 
     def check(self) -> None:
         """Prove the invariants of every part; O(everything)."""
@@ -468,113 +545,3 @@ def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
             return first_cause(error)
         return error
     raise AssertionError("an empty exception group")
-
-
-class ContainerLifecycle:
-    """The state that a container is in, and why it ended."""
-
-    __slots__ = ("cause", "state")
-
-    def __init__(self) -> None:
-        self.state = ContainerState.CREATED
-        self.cause: BaseException | None = None
-        """What ended it, if it failed."""
-
-    @property
-    def is_running(self) -> bool:
-        return self.state is ContainerState.RUNNING
-
-    @property
-    def is_closing(self) -> bool:
-        """Its owner has ended it, or is about to have."""
-        return self.state in (ContainerState.STOPPING, ContainerState.STOPPED)
-
-    @property
-    def cause_text(self) -> str:
-        return str(self.cause) if self.cause is not None else ""
-
-    def move_to(self, state: ContainerState) -> None:
-        assert state in _ALLOWED_MOVES[self.state], f"container moves from {self.state} to {state}"
-        self.state = state
-
-    def fail(self, cause: BaseException) -> None:
-        self.cause = cause
-        self.move_to(ContainerState.FAILED)
-
-
-def container_health(
-    life: ContainerLifecycle,
-    metadata: ContainerMetadata,
-    *,
-    processor: OperationProcessor | None,
-    storage_state: str,
-    storage_cause: str,
-    unflushed_bytes: int,
-) -> ContainerHealth:
-    """What `/health` says of one container, now; `processor` is None while the container does not run."""
-    reason = ""
-    delay_seconds = 0.0
-    if processor is not None:
-        reason = "tier1_full" if processor.log_full else processor.throttle.reason
-        delay_seconds = processor.throttle.delay_seconds
-    return ContainerHealth(
-        container_id=metadata.container_id,
-        state=life.state,
-        ready=processor is not None and processor.failure is None,
-        epoch=metadata.epoch,
-        throttle=reason,
-        throttle_delay_seconds=delay_seconds,
-        storage_state=storage_state,
-        active_segments=len(metadata.by_id),
-        unflushed_bytes=unflushed_bytes,
-        cause=life.cause_text,
-        storage_cause=storage_cause,
-    )
-
-
-def container_metrics(
-    *,
-    processor: OperationProcessor,
-    mapper: SegmentMapper,
-    log: LogStatistics,
-    storage: StorageStatistics,
-    unflushed_bytes: int,
-    acknowledged: SequenceNumber,
-) -> dict[str, float]:
-    """The numbers of one container under the names by which `/metrics` shows them, now.
-
-    Names that end in `_total` are counters from the start of the process, all others are gauges.
-    """
-    written = processor.statistics()
-    return {
-        **mapper.metrics(),
-        "append_operations_total": written.appended_operations,
-        "append_bytes_total": written.appended_bytes,
-        "frames_total": written.frames,
-        "frame_bytes_total": written.frame_bytes,
-        "queued_operations": written.queued_operations,
-        "waiting_requests": written.waiting_requests,
-        "tier1_outstanding_bytes": log.outstanding_bytes,
-        "tier1_stored_bytes": log.stored_bytes,
-        "tier1_sync_seconds": log.sync_seconds_recent,
-        "tier1_cut_frames_total": log.cut_frames,
-        "tier2_puts_total": storage.puts,
-        "tier2_gets_total": storage.gets,
-        "tier2_put_bytes_total": storage.put_bytes,
-        "tier2_get_bytes_total": storage.get_bytes,
-        "tier2_bytes_before_compression_total": storage.stored_bytes_before_compression,
-        "tier2_bytes_after_compression_total": storage.stored_bytes_after_compression,
-        "tier2_checksum_failures_total": storage.checksum_failures,
-        "tier2_garbage_objects": storage.garbage_objects,
-        "tier2_joined_chunks_total": storage.joined_chunks,
-        "tier2_joined_bytes_total": storage.joined_bytes,
-        "tier2_scrubbed_chunks_total": storage.scrubbed_chunks,
-        "tier2_scrubbed_bytes_total": storage.scrubbed_bytes,
-        "tier2_scrub_damages_total": storage.scrub_damages,
-        "tier2_scrub_repairs_total": storage.scrub_repairs,
-        "tier2_scrub_passes_total": storage.scrub_passes,
-        "tier2_last_scrubbed_seconds": storage.last_scrubbed_ms / 1000,
-        "unflushed_bytes": unflushed_bytes,
-        "throttle_delay_seconds": min(processor.throttle.delay_seconds, THROTTLE_DELAY_SECONDS_MAX),
-        "last_acknowledged_sequence_number": acknowledged,
-    }

@@ -7,12 +7,12 @@
   Bytes that are not flushed yet never expire.
 - What goes is of the segment that was looked at: one of the same name that was created since is another (H20).
 - A transaction's or a transient segment does not expire: it is merged as a whole or not at all (H17), and its bytes
-  expire in its parent. Nor does the state of a reader group, which would forget where it is, or a stream's watermarks.
+  expire in its parent. Nor does one that the settings exempt.
 - A segment that is gone by then, or of which an index is damaged, holds up no other one.
 - A block is old when its *highest* time is; one without times when nothing was appended to its segment since.
 - Ages count only after the process has run for a while: a jump of the clock while it was down cannot be seen.
 - When wall clock and loop clock disagree by more than a bound, rules of age stop until time or a person settles it; the
-  sentence is in `complaint`. Rules of size go on.
+  sentence is in `complaint()`. Rules of size go on.
 - Without rules nothing is ever asked of Tier 2. Tables never expire.
 """
 
@@ -23,7 +23,6 @@ from contextlib import aclosing
 
 from containers.container_settings import ExpirySettings, RetentionRule
 from segmentstore.codec.container_hash import is_to_be_merged
-from segmentstore.codec.stream_names import is_of_internal_stream
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     SegmentStoreError,
@@ -70,9 +69,11 @@ class SegmentExpiry:
             except SegmentStoreError as error:
                 _LOGGER.warning("expiry could not look at everything: %s", error)
 
-    @property
     def complaint(self) -> str:
-        """Why nothing expires by age now, in a sentence; "" if all is well."""
+        """Why nothing expires by age now, in a sentence; "" if all is well, or nothing would expire by age."""
+        if not any(rule.age_seconds is not None for rule in self._settings.rules):
+            return ""
+        self.clock_watch.look()
         return self.clock_watch.complaint()
 
     async def look(self) -> None:
@@ -83,7 +84,7 @@ class SegmentExpiry:
                 async for record in records:
                     if any(record.name.startswith(other.prefix) for other in earlier):
                         continue
-                    if is_to_be_merged(record.name) or is_of_internal_stream(record.name):
+                    if is_to_be_merged(record.name) or self._settings.exempt(record.name):
                         continue
                     await self._expire(record, rule)
 

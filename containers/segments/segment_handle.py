@@ -39,10 +39,12 @@ from segmentstore.contracts.identifiers import (
     ContainerId,
     SegmentId,
 )
-from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntry, SegmentProperties
-
-EVENT_BYTES_MIN = 8
-"""The header of an event; an event may be empty."""
+from segmentstore.contracts.segments import (
+    EVENT_HEADER_BYTES,
+    AttributeUpdate,
+    ReadResultEntry,
+    SegmentProperties,
+)
 
 MERGED_TOGETHER_MAX = 256
 """Sources that are pinned together, and taken in within one turn of the loop (H23)."""
@@ -99,9 +101,9 @@ class SegmentHandle:
             self.require_no_table()
         if attribute_updates:
             validate_updates(attribute_updates)
-        if events is not None and not (0 < events * EVENT_BYTES_MIN <= len(data)):
+        if events is not None and not (0 < events * EVENT_HEADER_BYTES <= len(data)):
             raise InvalidRequestError(
-                f"{len(data)} bytes cannot be {events} events of at least {EVENT_BYTES_MIN} bytes each"
+                f"{len(data)} bytes cannot be {events} events of at least {EVENT_HEADER_BYTES} bytes each"
             )
         return self._processor.append(
             self._metadata,

@@ -44,6 +44,8 @@ class ContainerHealth:
     """Why it failed, in a sentence; "" if it did not."""
     storage_cause: str = ""
     """What Tier 2 answered last, in a sentence; "" if it is well."""
+    complaint: str = ""
+    """What a person should know though the container works, in a sentence; "" if there is nothing."""
 
 
 class SegmentContainer(SegmentApi, TableApi, Protocol):
@@ -62,6 +64,9 @@ class SegmentContainer(SegmentApi, TableApi, Protocol):
         """Stop in order: refuse new work, finish what is in flight, close the log. Idempotent."""
 
     def health(self) -> ContainerHealth: ...
+
+    def settle_clocks(self) -> None:
+        """A person says that the present time is right: what expires by age goes on (H77)."""
 
     def metrics(self) -> dict[str, float]:
         """Gauges and counters by snake_case name with the unit last, e.g. `append_bytes_total`."""

@@ -21,6 +21,8 @@ from segmentstore.contracts.errors import ContainerNotFoundError, InvalidRequest
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
 
 NAME_BYTES_MAX = 512
+EVENT_HEADER_BYTES = 8
+"""In front of every event that is declared as one; an event may be empty behind it (H76)."""
 
 
 class AttributeUpdateType(IntEnum):
@@ -163,7 +165,7 @@ class Segment(ReadOnlySegment, Protocol):
     ) -> "Future[int]":
         """Submit bytes, attribute updates and a seal as one operation: all of it or nothing (H73).
 
-        `events` declares that `data` is exactly so many whole events, each behind its 8-byte header (H76); the
+        `events` declares that `data` is exactly so many whole events, each behind its header (H76); the
         segment's EVENT_COUNT grows by it in the same operation. None: bytes of unknown structure.
 
         Synchronous and ordered: two calls are applied in call order. `offset` makes it conditional on the length.

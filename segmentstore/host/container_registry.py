@@ -112,6 +112,16 @@ class ContainerRegistry:
         """One entry for every container of the store, by id."""
         return [self._health_of(ContainerId(number)) for number in range(self._container_count)]
 
+    def complaints(self) -> Sequence[str]:
+        """What the running containers say though they work; what several say the same way, once."""
+        said = [self._running[container_id].health().complaint for container_id in self.running()]
+        return [complaint for complaint in dict.fromkeys(said) if complaint]
+
+    def settle_clocks(self) -> None:
+        """A person says that the present time is right (H77)."""
+        for container in self._running.values():
+            container.settle_clocks()
+
     def metrics(self) -> Mapping[int, Mapping[str, float]]:
         """Metrics of the running containers, by id."""
         return {

@@ -55,13 +55,13 @@ class Servers:
         container_complaints: Callable[[], Sequence[str]],
         wall_clock: WallClock,
         random: Random,
-        tier2_metrics: Callable[[], Mapping[str, float]],
+        process_metrics: Callable[[], Mapping[str, float]],
         swap_owner: SwapOwnerSource,
         backup_owners: BackupOwnerSource,
         layout: SegmentLayout,
     ) -> None:
         self._settings = settings
-        self._tier2_metrics = tier2_metrics
+        self._process_metrics = process_metrics
         self._swap_owner = swap_owner
         self._backup_owners = backup_owners
         self._registry = registry
@@ -182,17 +182,22 @@ class Servers:
         return NodeHealth(
             containers=self._registry.health(),
             containers_expected=self._registry.container_count,
-            complaints=[*self._container_complaints(), *complaints],
+            complaints=[
+                *self._container_complaints(),
+                *self._registry.complaints(),
+                *complaints,
+            ],
         )
 
     def _settle_clocks(self) -> None:
+        self._registry.settle_clocks()
         if self._controller is not None:
             self._controller.settle_clocks()
 
     def _metrics(self) -> Mapping[str, float]:
         """What `/metrics` shows beside containers and HTTP."""
         controller = {} if self._controller is None else self._controller.metrics()
-        return {**self._tier2_metrics(), **self._wire_metrics(), **controller}
+        return {**self._process_metrics(), **self._wire_metrics(), **controller}
 
     def _wire_metrics(self) -> Mapping[str, float]:
         if self._wire is None:

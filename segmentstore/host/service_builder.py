@@ -14,7 +14,7 @@ Invariants:
 
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from containers.container_settings import (
     WriterSettings,
 )
 from containers.segment_container import ContainerBackups, StreamSegmentContainer
+from segmentstore.codec.stream_names import is_of_internal_stream
 from segmentstore.contracts.containers import HostId, SegmentContainer
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
@@ -164,7 +165,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             container_complaints=assignments.complaints,
             wall_clock=wall_clock,
             random=random,
-            tier2_metrics=object_stores.metrics,
+            process_metrics=lambda: {**object_stores.metrics(), **containers.metrics()},
             swap_owner=swap_owner,
             backup_owners=backup_owners,
             layout=SegmentLayout(segments=store, storage_of=swap_owner, container_count=count),
@@ -215,6 +216,19 @@ class ContainerFactory:
     async def close(self) -> None:
         await self._object_stores.close()
 
+    def metrics(self) -> Mapping[str, float]:
+        """Of the cache that the containers share, for `/metrics`."""
+        cache = self._cache.statistics()
+        return {
+            "cache_budget_bytes": cache.budget_bytes,
+            "cache_resident_bytes": cache.resident_bytes,
+            "cache_occupied_bytes": cache.occupied_bytes,
+            "cache_unflushed_bytes": cache.unflushed_bytes,
+            "cache_evictable_bytes": cache.evictable_bytes,
+            "cache_charged_bytes": cache.charged_bytes,
+            "cache_evicted_bytes_total": cache.evicted_bytes,
+        }
+
     async def preallocate_cache(self) -> None:
         """Have the cache's memory made before it is needed; returns when it has all that it may have."""
         await self._cache_storage.make_ahead(self._read_lanes[0])
@@ -250,7 +264,11 @@ class ContainerFactory:
                     flush_bytes=settings.writer.flush_bytes,
                     flush_age_seconds=settings.writer.flush_interval_seconds,
                 ),
-                expiry=ExpirySettings(rules=parse_retention_rules(settings.retention.rules)),
+                expiry=ExpirySettings(
+                    rules=parse_retention_rules(settings.retention.rules),
+                    # A reader group would forget where it is, a stream its watermarks.
+                    exempt=is_of_internal_stream,
+                ),
             ),
         )
 

@@ -183,6 +183,9 @@ class SimpleContainer:
     async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
         await self.tables.delete_table(name, must_be_empty=must_be_empty)
 
+    def settle_clocks(self) -> None:
+        """It has no clock."""
+
     def metrics(self) -> dict[str, float]:
         return {"segments_count": float(len(self.segments))}
 

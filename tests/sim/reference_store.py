@@ -251,6 +251,9 @@ class ReferenceContainer(NoTables):
             self.container_id, self._state, running, self._epoch, "", 0.0, "ok", 0, 0, ""
         )
 
+    def settle_clocks(self) -> None:
+        """It has no clock."""
+
     def metrics(self) -> dict[str, float]:
         return {}
 
