@@ -1,10 +1,8 @@
 """The operation processor: accepts operations in the call that submits them, and hands them to the frame pipeline.
 
-An operation is judged against pending state, numbered and queued at once. `AppendIntake` accepts appends, the hot
-path of the container: the bytes are copied in that call, too. `OperationProcessor` adds all other operations, the
-checkpoints and the life of the processor. What an operation cannot get at once (throttle, cache room, room in the
-queue, an attribute that is not in memory), it waits for in the admission queue. Submitting never waits and never
-starts a task.
+An operation is judged against pending state, numbered and queued at once; appends, the hot path of the container, have
+their bytes copied in that call, too. What an operation cannot get at once (throttle, cache room, room in the queue, an
+attribute that is not in memory), it waits for in the admission queue. Submitting never waits and never starts a task.
 
 Invariants:
 - P1  sequence numbers strictly increase in the order of acceptance, which is the order of the log;
@@ -67,8 +65,8 @@ class OperationProcessorStatistics:
     frame_bytes: int
 
 
-class AppendIntake:
-    """Accepts appends where that is possible, and puts them into the admission queue where it is not."""
+class OperationProcessor:
+    """The write path of one container between the verbs and Tier 1. There is only one."""
 
     def __init__(
         self,
@@ -123,6 +121,8 @@ class AppendIntake:
         self._now_ms = wall_clock.now_ms()
         self._appended_operations = 0
         self._appended_bytes = 0
+
+    # --- appends ---------------------------------------------------------------------------------
 
     def append(
         self,
@@ -224,86 +224,14 @@ class AppendIntake:
             )
             fail_unless_done(future, error)
             return
-        self._admission_queue.add(
-            WaitingRequest(
-                segment,
-                length=len(data),
-                attempt=lambda: self._try_append(
-                    segment, data, offset, updates, seal, events, future
-                ),
-                fail=lambda error: fail_unless_done(future, error),
-            )
+        self._enqueue(
+            segment,
+            lambda: self._try_append(segment, data, offset, updates, seal, events, future),
+            future,
+            length=len(data),
         )
 
-    def _refuse(
-        self, segment: SegmentMetadata, refusal: SegmentStoreError, future: "Future[int]"
-    ) -> None:
-        self._submit_barrier(Barrier(segment, refusal), future)
-
-    def _submit_barrier(self, barrier: Barrier, future: "Future[int]") -> None:
-        if self._pipeline.failure is not None:
-            self._stopped(future)
-        else:
-            self._pipeline.submit_barrier(barrier, future)
-
-    def _read_clock(self) -> None:
-        """Once per turn, not per append."""
-        self._now_ms = self._wall_clock.now_ms()
-
-    def _queue_has_room(self) -> bool:
-        return self._pipeline.queued_bytes < self._queued_bytes_max
-
-    def _note_log_full(self) -> None:
-        self._log_full = True
-
-    def _take_due_checkpoint(self) -> None:
-        raise NotImplementedError
-
-    def _after_completion(self) -> None:
-        """A frame is durable and applied, or nothing was left to be written."""
-        # Gauges cost a lone append a tenth of its time. While nobody is held up by them, they may be a moment old.
-        if (
-            self._throttle is not NO_THROTTLE
-            or self._log_full
-            or len(self._admission_queue)
-            or self._loop.time() >= self._gauges_due
-        ):
-            self.refresh_throttle()
-
-    def refresh_throttle(self) -> None:
-        """Look at the gauges and the clock again; lets waiting requests through if the gauges fell."""
-        self._read_clock()
-        self._gauges_due = self._loop.time() + _GAUGES_FRESH_SECONDS
-        self._log_full = self._log.statistics().full
-        self._throttle = self._throttler.throttle()
-        self._admission_queue.wake()
-
-    @property
-    def throttle(self) -> Throttle:
-        return self._throttle
-
-    @property
-    def log_full(self) -> bool:
-        return self._log_full
-
-    @property
-    def failure(self) -> Exception | None:
-        return self._pipeline.failure
-
-    def _roll_back(self, stopped: list[Operation]) -> None:
-        for operation in stopped:
-            if isinstance(operation, SegmentOperation):
-                operation.segment.reset_pending()
-        self._admission_queue.fail_all(self._pipeline.stop_error())
-
-    def _stopped(self, future: "Future[int]") -> None:
-        fail_unless_done(future, self._pipeline.stop_error())
-
-
-class OperationProcessor(AppendIntake):
-    """The write path of one container between the verbs and Tier 1. There is only one."""
-
-    # --- verbs besides append -----------------------------------------------------------------------------------
+    # --- verbs besides append --------------------------------------------------------------------
 
     def seal(self, segment: SegmentMetadata) -> "Future[int]":
         """Final length. Queues behind waiting appends of the segment."""
@@ -411,14 +339,7 @@ class OperationProcessor(AppendIntake):
         """Done when everything submitted before it (of the segment: also what waits in line) is done."""
         future: Future[int] = self._loop.create_future()
         if segment is not None and segment.line:
-            self._admission_queue.add(
-                WaitingRequest(
-                    segment,
-                    length=0,
-                    attempt=lambda: self._submit_barrier(Barrier(segment), future),
-                    fail=lambda error: fail_unless_done(future, error),
-                )
-            )
+            self._enqueue(segment, lambda: self._submit_barrier(Barrier(segment), future), future)
         else:
             self._submit_barrier(Barrier(segment), future)
         return future
@@ -483,23 +404,81 @@ class OperationProcessor(AppendIntake):
         return future
 
     def _enqueue(
-        self, segment: SegmentMetadata, attempt: Callable[[], None], future: "Future[int]"
+        self,
+        segment: SegmentMetadata,
+        attempt: Callable[[], None],
+        future: "Future[int]",
+        *,
+        length: int = 0,
     ) -> None:
+        """It waits in call order; `length` are the bytes that an append brings."""
         self._admission_queue.add(
             WaitingRequest(
                 segment,
-                length=0,
+                length=length,
                 attempt=attempt,
                 fail=lambda error: fail_unless_done(future, error),
             )
         )
 
+    def _refuse(
+        self, segment: SegmentMetadata, refusal: SegmentStoreError, future: "Future[int]"
+    ) -> None:
+        self._submit_barrier(Barrier(segment, refusal), future)
+
+    def _submit_barrier(self, barrier: Barrier, future: "Future[int]") -> None:
+        if self._pipeline.failure is not None:
+            self._stopped(future)
+        else:
+            self._pipeline.submit_barrier(barrier, future)
+
+    def _stopped(self, future: "Future[int]") -> None:
+        fail_unless_done(future, self._pipeline.stop_error())
+
     # --- what goes on beside the verbs -----------------------------------------------------------
 
+    def _read_clock(self) -> None:
+        """Once per turn, not per append."""
+        self._now_ms = self._wall_clock.now_ms()
+
+    def _queue_has_room(self) -> bool:
+        return self._pipeline.queued_bytes < self._queued_bytes_max
+
+    def _note_log_full(self) -> None:
+        self._log_full = True
+
     def _after_completion(self) -> None:
-        super()._after_completion()
+        """A frame is durable and applied, or nothing was left to be written."""
+        # Gauges cost a lone append a tenth of its time. While nobody is held up by them, they may be a moment old.
+        if (
+            self._throttle is not NO_THROTTLE
+            or self._log_full
+            or len(self._admission_queue)
+            or self._loop.time() >= self._gauges_due
+        ):
+            self.refresh_throttle()
         if self._checkpoints.is_due():
             self._preparation.start()
+
+    def refresh_throttle(self) -> None:
+        """Look at the gauges and the clock again; lets waiting requests through if the gauges fell."""
+        self._read_clock()
+        self._gauges_due = self._loop.time() + _GAUGES_FRESH_SECONDS
+        self._log_full = self._log.statistics().full
+        self._throttle = self._throttler.throttle()
+        self._admission_queue.wake()
+
+    @property
+    def throttle(self) -> Throttle:
+        return self._throttle
+
+    @property
+    def log_full(self) -> bool:
+        return self._log_full
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._pipeline.failure
 
     def _take_due_checkpoint(self) -> None:
         if self._checkpoints.is_due():
@@ -507,7 +486,10 @@ class OperationProcessor(AppendIntake):
 
     def _roll_back(self, stopped: list[Operation]) -> None:
         self._preparation.stop()
-        super()._roll_back(stopped)
+        for operation in stopped:
+            if isinstance(operation, SegmentOperation):
+                operation.segment.reset_pending()
+        self._admission_queue.fail_all(self._pipeline.stop_error())
 
     # --- life ------------------------------------------------------------------------------------
 
