@@ -13,6 +13,7 @@ from containers.attributes.extended_attributes import AttributeFetches, Attribut
 from containers.container_settings import ContainerSettings
 from containers.housekeeping import Housekeeping
 from containers.log.data_frame import DataFrameBuilder
+from containers.log.log_truncation import LogTruncation
 from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.log.operation_metadata_updater import OperationMetadataUpdater
 from containers.log.operation_processor import OperationProcessor
@@ -92,9 +93,13 @@ def build_components(
         memory_log=state.memory_log,
         read_index=state.read_index,
         processor=processor,
-        markers=state.markers,
+        log_truncation=LogTruncation(
+            markers=state.markers,
+            checkpoints=state.checkpoints,
+            log=state.log,
+            storage_checkpoint=processor.storage_checkpoint,
+        ),
         checkpoints=state.checkpoints,
-        log=state.log,
         root_changes=lambda: state.storage.root_changes,
     )
     writer = StorageWriter(

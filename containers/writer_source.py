@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 
 from containers.log.checkpoints import CheckpointPolicy
 from containers.log.in_memory_log import InMemoryLog
-from containers.log.log_truncation import TruncationMarkers
+from containers.log.log_truncation import LogTruncation
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.snapshot_codec import encode_segment_snapshot
 from containers.read_index.container_read_index import ContainerReadIndex
 from containers.writer.data_source import LogItem
-from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import (
     NO_SEQUENCE_NUMBER,
     SegmentId,
@@ -30,9 +29,8 @@ class ContainerWriterSource:
         memory_log: InMemoryLog,
         read_index: ContainerReadIndex,
         processor: OperationProcessor,
-        markers: TruncationMarkers,
+        log_truncation: LogTruncation,
         checkpoints: CheckpointPolicy,
-        log: DurableDataLog,
         root_changes: Callable[[], int],
     ) -> None:
         """`root_changes` says how many of them are durable in Tier 2."""
@@ -40,9 +38,8 @@ class ContainerWriterSource:
         self._memory_log = memory_log
         self._read_index = read_index
         self._processor = processor
-        self._markers = markers
+        self._log_truncation = log_truncation
         self._checkpoints = checkpoints
-        self._log = log
         self._root_changes = root_changes
         self.acknowledged: SequenceNumber = NO_SEQUENCE_NUMBER
 
@@ -107,7 +104,7 @@ class ContainerWriterSource:
         self._note_root()
         self.acknowledged = up_to
         self._processor.refresh_throttle()
-        await self._truncate_log()
+        await self._log_truncation.truncate(up_to)
         if (
             up_to >= self._metadata.committed_sequence_number
             and self._checkpoints.has_new_operations()
@@ -116,23 +113,7 @@ class ContainerWriterSource:
             # Idle, and everything is in Tier 2: a checkpoint lets the log shrink to nothing.
             self._processor.checkpoint().add_done_callback(retrieve_exception)
 
-    async def _truncate_log(self) -> None:
-        checkpoint = self._markers.closest_valid_truncation_point(self._truncatable())
-        if checkpoint is None:
-            return
-        address = self._markers.address_before(checkpoint)
-        if address is None:
-            return
-        self._checkpoints.ignore_operation()
-        await self._processor.storage_checkpoint()
-        await self._log.truncate(address)
-        self._markers.truncated(address, checkpoint)
-
     def _note_root(self) -> None:
         """What leaves memory or the log is in this root: the log says so first, in every checkpoint, so that an older
         one is known for what it is (H31)."""
         self._metadata.root_changes = self._root_changes()
-
-    def _truncatable(self) -> SequenceNumber:
-        """A checkpoint right behind the last acknowledged operation needs nothing before it."""
-        return SequenceNumber(self.acknowledged + 1)

@@ -2,14 +2,18 @@
 
 A frame's marker is the last operation started in it or before (H30). The log may be truncated to the last frame whose
 marker lies before a checkpoint: everything the checkpoint's record touches stays. A checkpoint is a valid truncation
-point once its last frame is durable (H28).
+point once its last frame is durable (H28). `TruncationMarkers` knows both; `LogTruncation` truncates by them.
 
 Invariants (check()): markers and addresses grow; valid truncation points grow.
 """
 
+from asyncio import Future
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable
 
+from containers.log.checkpoints import CheckpointPolicy
+from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import LogAddress, SequenceNumber
 
 
@@ -52,5 +56,34 @@ class TruncationMarkers:
             self._frames.popleft()
         self._points = self._points[bisect_left(self._points, checkpoint) :]
 
-    def __len__(self) -> int:
-        return len(self._frames)
+
+class LogTruncation:
+    """Truncates the log behind what the storage writer has acknowledged."""
+
+    def __init__(
+        self,
+        *,
+        markers: TruncationMarkers,
+        checkpoints: CheckpointPolicy,
+        log: DurableDataLog,
+        storage_checkpoint: Callable[[], "Future[int]"],
+    ) -> None:
+        """`storage_checkpoint` writes what Tier 2 has of each segment: the log says so before it forgets (H31)."""
+        self._markers = markers
+        self._checkpoints = checkpoints
+        self._log = log
+        self._storage_checkpoint = storage_checkpoint
+
+    async def truncate(self, acknowledged: SequenceNumber) -> None:
+        """To the last frame that no checkpoint needs which may begin the log, if there is one."""
+        # A checkpoint right behind the last acknowledged operation needs nothing before it.
+        checkpoint = self._markers.closest_valid_truncation_point(SequenceNumber(acknowledged + 1))
+        if checkpoint is None:
+            return
+        address = self._markers.address_before(checkpoint)
+        if address is None:
+            return
+        self._checkpoints.ignore_operation()
+        await self._storage_checkpoint()
+        await self._log.truncate(address)
+        self._markers.truncated(address, checkpoint)

@@ -37,7 +37,6 @@ class TableCompaction:
         self._processor = processor
         self._settings = settings
         self.moved_bytes = 0
-        self.freed_bytes = 0
 
     def is_due(self, segment: SegmentMetadata) -> bool:
         """Whether too small a share of the table's bytes is live."""
@@ -69,7 +68,6 @@ class TableCompaction:
             position = await self._compact_known(segment, reader, live)
         if position > begin:
             await self._processor.truncate(segment, position)
-            self.freed_bytes += position - begin
 
     async def _compact_known(
         self, segment: SegmentMetadata, reader: TableReader, live: list[tuple[bytes, Place]]

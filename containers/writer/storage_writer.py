@@ -32,7 +32,6 @@ from containers.writer.backlog import AckCalculator, Backlog, FlushKind
 from containers.writer.data_source import WriterDataSource
 from containers.writer.publication import PublicationBuilder, PublicationCompletion
 from containers.writer.reconciler import Reconciler
-from containers.writer.segment_aggregator import NEVER
 from containers.writer.segment_flush import SegmentFlush
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
@@ -60,15 +59,11 @@ class WriterStatistics:
     failures: int
     failures_in_a_row: int
     consumed_up_to: int
-    published_up_to: int
-    """Everything at or below it is in Tier 2."""
     acknowledged_up_to: int
     pending_segments: int
     pending_items: int
     pending_bytes: int
-    oldest_pending_seconds: float
     publications: int
-    published_segments: int
     published_bytes: int
     compared_bytes: int
     """Replayed bytes that were found equal to Tier 2's."""
@@ -115,7 +110,6 @@ class StorageWriter:
         self._publications_since_maintenance = 0
         self._maintained_at = 0.0
         self._publications = 0
-        self._published_segments = 0
         self._published_bytes = 0
 
     # --- what the container calls -------------------------------------------------------------
@@ -166,22 +160,17 @@ class StorageWriter:
         return self._backlog.item_count
 
     def statistics(self) -> WriterStatistics:
-        oldest = self._backlog.oldest
-        now = asyncio.get_running_loop().time()
         return WriterStatistics(
             state=self._health.word,
             last_error=self._health.last_error,
             failures=self._health.failures,
             failures_in_a_row=self._health.failures_in_a_row,
             consumed_up_to=self._consumed_up_to,
-            published_up_to=self._published_up_to,
             acknowledged_up_to=self._acknowledged_up_to,
             pending_segments=len(self._backlog),
             pending_items=self._backlog.item_count,
             pending_bytes=self._backlog.total_bytes,
-            oldest_pending_seconds=0.0 if oldest == NEVER else max(0.0, now - oldest),
             publications=self._publications,
-            published_segments=self._published_segments,
             published_bytes=self._published_bytes,
             compared_bytes=self.reconciler.compared_bytes,
         )
@@ -316,7 +305,6 @@ class StorageWriter:
         self._health.succeeded()
         self._publications += 1
         self._publications_since_maintenance += 1
-        self._published_segments += len(publication.segments)
 
     async def _hand_over(self, publication: Publication) -> None:
         await self._storage.publish(publication)

@@ -36,7 +36,7 @@ async def test_h31_what_a_recovery_in_little_memory_flushes_makes_no_old_root_yo
         await container.create("a")
         await container.flush()
         with monkeypatch.context() as context:
-            context.setattr(container._source, "_truncate_log", AsyncMock())
+            context.setattr(container._source._log_truncation, "truncate", AsyncMock())
             older = deepcopy(tiers.object_store._objects)
             for _ in range(2):
                 await container.update_attributes("a", [COUNT])
@@ -77,7 +77,7 @@ async def test_h31_what_left_memory_with_a_checkpoint_is_in_tier_2_or_tier_2_is_
             await container.flush()
             if older_is != "empty":
                 older = deepcopy(tiers.object_store._objects)
-        monkeypatch.setattr(container._source, "_truncate_log", AsyncMock())
+        monkeypatch.setattr(container._source._log_truncation, "truncate", AsyncMock())
         match what:
             case "created":
                 await container.create("a")
