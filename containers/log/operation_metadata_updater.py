@@ -30,6 +30,7 @@ from containers.operations.operation import (
     UpdateAttributesOperation,
 )
 from containers.operations.snapshot_codec import encode_checkpoint, encode_segment_snapshot
+from segmentstore.codec.container_hash import transaction_parent
 from segmentstore.contracts.errors import (
     BadOffsetError,
     MergeRefusedError,
@@ -183,9 +184,9 @@ class OperationMetadataUpdater:
     ) -> MapSegmentOperation:
         """The segment becomes active now; users see it when the operation has committed."""
         snapshot = encode_segment_snapshot(segment)
-        parent_name, separator, _ = segment.name.rpartition("#transaction.")
+        parent_name = transaction_parent(segment.name)
         operation: MapSegmentOperation
-        if separator:
+        if parent_name:
             operation = MapTransactionOperation(
                 segment, created=created, snapshot=snapshot, parent_name=parent_name
             )

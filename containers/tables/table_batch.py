@@ -159,7 +159,7 @@ class UpdateBatch(TableBatch):
         return [change]
 
 
-class IndependentUpdateBatch:
+class IndependentUpdateBatch(TableBatch):
     """Updates of one key each that were submitted together: entries with the versions that they expect.
 
     - In order: each sees what those before it came to, as if it had been submitted alone behind them.
@@ -168,13 +168,13 @@ class IndependentUpdateBatch:
       (H24).
     """
 
-    __slots__ = ("_entries", "_lengths", "data", "index_keys", "outcomes")
+    __slots__ = ("_entries", "outcomes")
 
     def __init__(self, entries: Sequence[TableEntry]) -> None:
+        super().__init__([index_key(entry.key) for entry in entries], [])
         self._entries = entries
-        self.index_keys = [index_key(entry.key) for entry in entries]
-        self.data, self._lengths = encode_updates(entries)
-        """Of all of them: what is appended if none is refused."""
+        # Of all of them: what is appended if none is refused.
+        self.data, self.lengths = encode_updates(entries)
         self.outcomes: list[int | SegmentStoreError] = []
         """Of each entry, once it is judged: its version, or why it is refused."""
 
@@ -197,7 +197,7 @@ class IndependentUpdateBatch:
         changes: dict[AttributeKey, AttributeValue | None] = {}
         outcomes: list[int | SegmentStoreError] = []
         refused = 0
-        for key, entry, length in zip(self.index_keys, self._entries, self._lengths, strict=True):
+        for key, entry, length in zip(self.index_keys, self._entries, self.lengths, strict=True):
             before = changes.get(key)
             if before is None:
                 before = pending_value(key)

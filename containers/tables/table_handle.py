@@ -124,7 +124,7 @@ class TableHandle:
 
     def _submit(
         self,
-        batch: TableBatch | IndependentUpdateBatch,
+        batch: TableBatch,
         offset: int | None,
         outcome_of: "Callable[[Future[int]], Outcome]",
     ) -> "Future[Outcome]":

@@ -63,6 +63,11 @@ def is_to_be_merged(name: str) -> bool:
     return _suffix_start(name) > 0
 
 
+def transaction_parent(name: str) -> str:
+    """The segment that a transaction's segment is to become a part of; "" for the name of any other segment."""
+    return name[: _start_of_suffix(name, _TRANSACTION)]
+
+
 def primary_name(name: str) -> str:
     """The name without its transaction, transient and epoch suffixes."""
     while True:
@@ -75,11 +80,14 @@ def primary_name(name: str) -> str:
 
 
 def _suffix_start(name: str) -> int:
-    for marker in (_TRANSACTION, _TRANSIENT):
-        start = name.rfind(marker)
-        if start > 0 and len(name) - start - len(marker) >= _SUFFIX_ID_LENGTH:
-            return start
-    return 0
+    return _start_of_suffix(name, _TRANSACTION) or _start_of_suffix(name, _TRANSIENT)
+
+
+def _start_of_suffix(name: str, marker: str) -> int:
+    """Where it is cut off; 0 if it has none, or nothing in front of it."""
+    start = name.rfind(marker)
+    is_whole = start > 0 and len(name) - start - len(marker) >= _SUFFIX_ID_LENGTH
+    return start if is_whole else 0
 
 
 def murmur3_128(content: bytes, seed: int) -> tuple[int, int]:
