@@ -68,11 +68,29 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future that remembers its node."""
+    """A future that remembers its node, and when it was over."""
+
+    _ends = itertools.count(1)
 
     def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
         self.node = current_node()
+        self.end = 0
+        """Grows from one future that is over to the next: callbacks of a shuffled loop do not tell the order."""
         super().__init__(loop=loop)
+
+    def set_result(self, result: Any) -> None:
+        super().set_result(result)
+        self.end = next(self._ends)
+
+    def set_exception(self, exception: type[BaseException] | BaseException) -> None:
+        super().set_exception(exception)
+        self.end = next(self._ends)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self.end = next(self._ends)
+        return cancelled
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -229,10 +247,37 @@ class SimLoop(asyncio.BaseEventLoop):
             answer.set_exception(NodeDiedError(node.name))
             return answer
         node.callers[answer] = None
-        task = self._spawn(node, work)
+        spawn = self._spawn_behind_earlier_requests if self._shuffled else self._spawn
+        task = spawn(node, work)
         task.add_done_callback(lambda done: _hand_over(done, answer), context=copy_context())
         answer.add_done_callback(lambda _: self._answered(node, task, answer))
         return answer
+
+    def _spawn_behind_earlier_requests(
+        self, node: Node, work: Coroutine[Any, Any, Result]
+    ) -> "asyncio.Task[Result]":
+        """A shuffled loop begins tasks in any order, and a connection still keeps that of its requests."""
+        before, arrived = node.newest_arrival, self.create_future()
+        node.newest_arrival = arrived
+
+        async def arrive() -> Result:
+            if before is not None:
+                await asyncio.shield(before)
+            arrived.set_result(None)
+            return await work
+
+        def ended(_: "asyncio.Task[Result]") -> None:
+            work.close()  # it may not have begun
+            if arrived.done():
+                return
+            if before is None or before.done():
+                arrived.set_result(None)
+            else:
+                before.add_done_callback(lambda _: arrived.set_result(None))
+
+        task = self._spawn(node, arrive())
+        task.add_done_callback(ended, context=copy_context())
+        return task
 
     def _answered(
         self, node: Node, task: "asyncio.Task[Any]", answer: "asyncio.Future[Any]"

@@ -41,6 +41,8 @@ class Node:
         """What should have run while it was paused."""
         self.callers: dict[asyncio.Future[Any], None] = {}
         """Who waits outside for its answers, in the order of the calls."""
+        self.newest_arrival: asyncio.Future[None] | None = None
+        """Done when the request that was sent to it last has arrived; of a shuffled loop."""
 
     def __repr__(self) -> str:
         state = "paused" if self.paused else "alive" if self.alive else "dead"
