@@ -14,16 +14,14 @@ from containers.operations.operation import (
     AppendOperation,
     Barrier,
     DeleteOperation,
-    MapSegmentOperation,
     MergeOperation,
     Operation,
     SealOperation,
     SegmentOperation,
     TruncateOperation,
-    UpdateAttributesOperation,
+    commit_fields,
 )
 from segmentstore.contracts.errors import SegmentNotFoundError
-from segmentstore.contracts.identifiers import SequenceNumber
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 
 
@@ -98,46 +96,29 @@ class MemoryStateUpdater:
             self._memory_log.add(operation)  # checkpoints touch nothing in memory
             return
         segment = operation.segment
-        number = operation.sequence_number
-        segment.last_sequence_number = number
         segment.pending_operations -= 1
+        if isinstance(operation, MergeOperation):
+            self._merge(operation)
+            return
+        commit_fields(operation)
+        self._memory_log.add(operation, segment)
         match operation:
             case SealOperation():
-                segment.sealed = True
-                segment.set_last_modified(operation.last_modified_ms)
-                self._memory_log.add(operation, segment)
                 segment.read_index.sealed()
             case TruncateOperation():
-                segment.set_start_offset(operation.offset)
-                self._memory_log.add(operation, segment)
                 segment.read_index.truncated(operation.offset)
-            case MergeOperation():
-                self._merge(operation, number)
             case DeleteOperation():
-                segment.deleted = True
-                self._memory_log.add(operation, segment)
                 segment.read_index.end_reads(SegmentNotFoundError(segment.name))
-            case UpdateAttributesOperation():
-                segment.attributes.commit(operation.attributes, number)
-                self._memory_log.add(operation, segment)
-            case MapSegmentOperation():
-                segment.attributes.commit(operation.attributes, number)
-                self._memory_log.add(operation, segment)
-            case _:
-                raise AssertionError(f"operation cannot be applied: {operation!r}")
 
-    def _merge(self, operation: MergeOperation, number: SequenceNumber) -> None:
+    def _merge(self, operation: MergeOperation) -> None:
         target, source = operation.segment, operation.source
         assert operation.offset == target.length, f"merge at {operation.offset} into {target!r}"
         assert operation.length == source.length, f"merge of {operation.length} from {source!r}"
-        source.sealed = source.merged = True
-        source.last_sequence_number = number
         source.pending_operations -= 1
         self._memory_log.add(operation, target, source)
         target.read_index.begin_merge(operation.offset, source.read_index)
-        target.set_length(operation.result)
-        target.set_last_modified(operation.last_modified_ms)
-        target.attributes.commit(operation.attributes, number)
+        commit_fields(operation)
+        assert target.length == operation.result, f"{target!r} is not {operation.result} long"
         source.read_index.end_reads(SegmentNotFoundError(source.name))
         if target.read_index.has_waiters:
             target.read_index.appended()

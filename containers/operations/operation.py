@@ -171,7 +171,8 @@ class MapSegmentOperation(SegmentOperation):
 
 
 class MapTransactionOperation(MapSegmentOperation):
-    """The map of a segment named `<parent>#transaction.<id>`, together with its parent's name."""
+    """The map of a segment named `<parent>#transaction.<id>`, together with its parent's name, which is in the log for
+    people: the segment's own name says the same, and nothing here reads it."""
 
     __slots__ = ("parent_name",)
     type = OperationType.MAP_TRANSACTION
@@ -220,3 +221,31 @@ class Barrier(Operation):
         super().__init__()
         self.segment = segment
         self.error = error
+
+
+def commit_fields(operation: SegmentOperation) -> None:
+    """Change the committed fields of the segments that a durable operation names; one rule for a commit and a replay.
+
+    The in-memory log, the read index, waiters and what Tier 2 has are the caller's.
+    """
+    segment, number = operation.segment, operation.sequence_number
+    segment.last_sequence_number = number
+    match operation:
+        case SealOperation():
+            segment.sealed = True
+            segment.set_last_modified(operation.last_modified_ms)
+        case TruncateOperation():
+            segment.set_start_offset(operation.offset)
+        case MergeOperation():
+            source = operation.source
+            source.sealed = source.merged = True
+            source.last_sequence_number = number
+            segment.set_length(operation.offset + operation.length)
+            segment.set_last_modified(operation.last_modified_ms)
+            segment.attributes.commit(operation.attributes, number)
+        case DeleteOperation():
+            segment.deleted = True
+        case UpdateAttributesOperation() | MapSegmentOperation():
+            segment.attributes.commit(operation.attributes, number)
+        case _:
+            raise AssertionError(f"operation cannot be applied: {operation!r}")

@@ -34,8 +34,10 @@ from containers.operations.operation import (
     Operation,
     OperationType,
     SealOperation,
+    SegmentOperation,
     TruncateOperation,
     UpdateAttributesOperation,
+    commit_fields,
 )
 from containers.operations.record_codec import (
     APPEND_HEADER,
@@ -371,7 +373,7 @@ class Replay:
             seal = SealOperation(segment)
             seal.sequence_number = number
             seal.last_modified_ms = modified
-            segment.sealed = True
+            commit_fields(seal)
             self._keep(seal, segment)
 
     def _insert(self, segment: SegmentMetadata, offset: int, data: memoryview) -> None:
@@ -409,23 +411,19 @@ class Replay:
                 segment = self._segment(record)
                 seal = SealOperation(segment)
                 seal.last_modified_ms = record.last_modified_ms
-                segment.sealed = True
-                segment.set_last_modified(record.last_modified_ms)
                 self._applied(seal, record, segment)
             case OperationType.TRUNCATE:
                 segment = self._segment(record)
-                segment.set_start_offset(record.offset)
                 self._applied(TruncateOperation(segment, record.offset), record, segment)
                 segment.read_index.truncated(record.offset)
             case OperationType.UPDATE_ATTRIBUTES:
                 segment = self._segment(record)
-                segment.attributes.commit(record.attributes, record.sequence_number)
                 self._applied(
                     UpdateAttributesOperation(segment, record.attributes), record, segment
                 )
             case OperationType.DELETE:
                 segment = self._segment(record)
-                segment.deleted = segment.pending_deleted = True
+                segment.pending_deleted = True
                 self._applied(DeleteOperation(segment), record, segment)
                 segment.read_index.discard_all()  # nobody reads or flushes them any more (H38)
             case OperationType.MERGE:
@@ -446,9 +444,11 @@ class Replay:
             )
         return segment
 
-    def _applied(self, operation: Operation, record: Record, segment: SegmentMetadata) -> None:
+    def _applied(
+        self, operation: SegmentOperation, record: Record, segment: SegmentMetadata
+    ) -> None:
         operation.sequence_number = record.sequence_number
-        segment.last_sequence_number = record.sequence_number
+        commit_fields(operation)
         self._keep(operation, segment)
 
     def _merge(self, record: Record) -> None:
@@ -469,19 +469,15 @@ class Replay:
         operation.sequence_number = number
         operation.last_modified_ms = record.last_modified_ms
         operation.attributes = record.attributes
-        target.attributes.commit(record.attributes, number)
         self._metadata.merged(source, target)
-        source.sealed = source.pending_sealed = source.merged = source.pending_merged = True
-        source.last_sequence_number = number
-        if published:
-            self.forget(source)
-        else:
+        if not published:
             self._memory_log.add(operation, target, source)
             target.read_index.begin_merge(record.offset, source.read_index)
-        target.set_length(record.offset + record.length)
+        commit_fields(operation)
         target.pending_length = target.length
-        target.set_last_modified(record.last_modified_ms)
-        target.last_sequence_number = number
+        source.pending_sealed = source.pending_merged = True
+        if published:
+            self.forget(source)
 
     def _map(self, record: Record) -> None:
         segment, position = decode_segment_snapshot(record.snapshot)
@@ -494,8 +490,6 @@ class Replay:
                 raise DataCorruptionError(f"map does not fit {present!r} and {segment!r}")
             present.last_sequence_number = record.sequence_number
             return
-        segment.attributes.commit(record.attributes, record.sequence_number)
-        segment.last_sequence_number = record.sequence_number
         self._activate(segment)
         operation = MapSegmentOperation(
             segment, created=record.created, snapshot=bytes(record.snapshot)
