@@ -398,8 +398,14 @@ def export(
     default="parquet",
     type=click.Choice(["parquet", "json", "csv", "text"]),
 )
-@click.option("--key", "key_column", default="", metavar="COLUMN", help="Routing key.")
-@click.option("--value", "value_column", default="", metavar="COLUMN", help="Else the row as JSON.")
+@click.option("--key", "key_column", default="", metavar="COLUMN", help="Else `key`, if it is there.")
+@click.option(
+    "--value",
+    "value_column",
+    default="",
+    metavar="COLUMN",
+    help="Else `value`, if it is there, without the other columns; else the row as JSON.",
+)
 @click.option("--batch-files", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option("--segments", type=click.IntRange(min=1), help="Create the stream, if it is missing.")
 @click.option("--records", is_flag=True, help="Write records: with key, headers and time.")

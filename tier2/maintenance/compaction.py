@@ -52,6 +52,7 @@ from tier2.sst.keyspace import (
     is_layout_key,
     is_record_key,
     layout_range,
+    past_attributes,
     range_of,
     record_key,
     segment_of,
@@ -332,9 +333,10 @@ class CompactionSurvey:
         for _ in range(_SURVEY_PAGES_PER_STEP):
             if self._following is None or not self._owned.candidates.has_room:
                 return
-            page, self._following = await self._owned.view.scan(
+            page, following = await self._owned.view.scan(
                 self._following, self._end, limit=_SURVEY_PAGE_ENTRIES
             )
+            self._following = past_attributes(following)
             for number, entry in enumerate(page):
                 self._see(entry, now)
                 if number % _SURVEY_ENTRIES_PER_TURN == _SURVEY_ENTRIES_PER_TURN - 1:

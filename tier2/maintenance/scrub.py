@@ -48,6 +48,7 @@ from tier2.sst.keyspace import (
     is_record_key,
     layout_key,
     layout_range,
+    past_attributes,
     range_of,
     record_key,
     reference_key,
@@ -330,9 +331,10 @@ class ScrubWalk:
                 if found is not None:
                     return found
             elif self._following is not None:
-                page, self._following = await self.view.scan(
+                page, following = await self.view.scan(
                     self._following, self._end, limit=_WALK_PAGE_ENTRIES
                 )
+                self._following = past_attributes(following)
                 self._page = page[::-1]
                 return Walked.PAGE
             else:

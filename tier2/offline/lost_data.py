@@ -56,6 +56,7 @@ from tier2.sst.keyspace import (
     garbage_of,
     is_layout_key,
     is_record_key,
+    past_attributes,
     range_of,
     segment_of,
     snapshot_name_of,
@@ -169,6 +170,7 @@ async def _compare_with_listing(
     record: SegmentRecord | None = None
     while following is not None:
         page, following = await view.scan(following, end, limit=_PAGE_ENTRIES)
+        following = past_attributes(following)
         segments = 0
         for key, value in page:
             assert value is not None, f"a scan gives live entries only key={key!r}"

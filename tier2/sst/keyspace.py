@@ -122,6 +122,16 @@ def attribute_of(key: bytes) -> AttributeKey:
     return AttributeKey(key[_RECORD_KEY_BYTES:])
 
 
+def past_attributes(key: bytes | None) -> bytes | None:
+    """Where a walk over layouts goes on that came to `key`: behind the attributes of a segment, if it is one of them.
+
+    A table keeps its index in attributes, as long as it has keys.
+    """
+    if key is None or key[:1] != SEGMENT or key[9:10] != bytes([_ATTRIBUTE_KIND]):
+        return key
+    return attribute_range(segment_of(key))[1]
+
+
 def layout_key(segment_id: SegmentId, end_offset: int) -> bytes:
     """Where the layout entry with that end is."""
     return _LAYOUT_KEY.pack(SEGMENT, segment_id, _LAYOUT_KIND, end_offset)
