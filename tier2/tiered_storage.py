@@ -25,6 +25,7 @@ from segmentstore.contracts.storage import (
 from segmentstore.runtime.clock import WallClock
 from tier2.maintenance.chunk_swap import ExternalSwaps
 from tier2.maintenance.compaction import Compactor
+from tier2.maintenance.compaction_candidates import CompactionCandidates
 from tier2.maintenance.garbage_collection import collect_garbage, repack_one
 from tier2.maintenance.scrub import Scrubber
 from tier2.maintenance.sst_merge import merge_ssts
@@ -112,15 +113,20 @@ class TieredStorage(ManifestReading):
             self._claim_failure = str(error)
             raise
         manifest = claim.manifest
+        candidates = CompactionCandidates(self._settings)
         self._owned = OwnedManifest(
             components=self._components,
             segments=self._segments,
             claim=claim,
             wall_clock=self._wall_clock,
             random=self._random,
+            grew=candidates.grew,
         )
         self._compactor = Compactor(
-            owned=self._owned, segments=self._segments, components=self._components
+            owned=self._owned,
+            candidates=candidates,
+            segments=self._segments,
+            components=self._components,
         )
         self._external_swaps = ExternalSwaps(
             owned=self._owned, segments=self._segments, components=self._components

@@ -92,22 +92,13 @@ async def swap_entries(
     """Those that were published. `uploader` holds what was uploaded for them. Raises as Storage.publish()."""
     for replacement in replacements:
         replacement.check()
-    committing = False
-    try:
-        async with owned.lock:
-            await owned.settle()
-            swapped = await _unchanged(replacements, owned.view)
-            if not swapped:
-                owned.publisher.abandon(uploader.uploaded)
-                return []
+    async with owned.lock:
+        await owned.settle()
+        swapped = await _unchanged(replacements, owned.view)
+        if swapped:
             attempt = await _swap_update(replacements, swapped, owned, uploader)
             await segments.begin_change(attempt.records)
-            committing = True
-            await owned.commit(attempt)
-    except BaseException:
-        if not committing:
-            owned.publisher.abandon(uploader.uploaded)
-        raise
+            await owned.commit(attempt, uploader)
     return swapped
 
 
@@ -213,27 +204,20 @@ class ExternalSwaps:
 
     async def propose(self, proposal: SwapProposal) -> None:
         """Returns when the swap is published. Raises SwapRefusedError, and what Storage.publish() raises."""
-        uploaded: list[ObjectReference] = []
-        swapped = False
         try:
-            new = self._take_new(proposal, uploaded)
-            old = await self._current(proposal)
-            await self._require_inside(proposal, new)
-            await self._compare(old, new)
-            uploader = self._owned.uploader()
-            replacement = Replacement(proposal.segment_id, old, new)
-            # From here on the swap itself says what becomes of the objects: it may have an unknown outcome (H4).
-            uploader.uploaded += uploaded
-            uploaded = []
-            swapped = bool(
-                await swap_entries(
-                    [replacement], owned=self._owned, segments=self._segments, uploader=uploader
+            with self._owned.uploading() as uploader:
+                new = self._take_new(proposal, uploader.uploaded)
+                old = await self._current(proposal)
+                await self._require_inside(proposal, new)
+                await self._compare(old, new)
+                swapped = await swap_entries(
+                    [Replacement(proposal.segment_id, old, new)],
+                    owned=self._owned,
+                    segments=self._segments,
+                    uploader=uploader,
                 )
-            )
         except (CorruptedDataError, ObjectNotFoundError) as error:
             raise SwapRefusedError(f"swap refused: {error}") from error
-        finally:
-            self._owned.publisher.abandon(uploaded)
         if not swapped:
             raise _swap_refused(proposal, "the segment changed while the swap was checked")
 

@@ -37,7 +37,7 @@ from tier2.format.chunk_format import (
     lowest_time_of,
 )
 from tier2.maintenance.chunk_swap import Replacement, swap_entries
-from tier2.maintenance.compaction_candidates import Candidate
+from tier2.maintenance.compaction_candidates import Candidate, CompactionCandidates
 from tier2.publish.chunk_upload import NewChunk, PlacedChunk
 from tier2.publish.owned_manifest import OwnedManifest
 from tier2.read.chunk_images import Block, Image, decoded_blocks, read_images
@@ -98,13 +98,22 @@ class Compactor:
     """Compaction of one claim."""
 
     def __init__(
-        self, *, owned: OwnedManifest, segments: PublishedSegments, components: Components
+        self,
+        *,
+        owned: OwnedManifest,
+        candidates: CompactionCandidates,
+        segments: PublishedSegments,
+        components: Components,
     ) -> None:
+        """`candidates`: publications tell them which segments grew."""
         self._owned = owned
+        self._candidates = candidates
         self._segments = segments
         self._components = components
         self._settings = components.settings
-        self._survey = CompactionSurvey(owned=owned, settings=components.settings)
+        self._survey = CompactionSurvey(
+            owned=owned, candidates=candidates, settings=components.settings
+        )
         self._pace = BackgroundPace(
             busy_share_min=components.settings.compaction_busy_share_min,
             busy_share_max=components.settings.compaction_busy_share_max,
@@ -152,7 +161,7 @@ class Compactor:
         jobs: list[_JoinJob] = []
         budget = self._settings.compaction_step_bytes
         await self._survey.step(now)
-        candidates = self._owned.candidates
+        candidates = self._candidates
         again: list[Candidate] = []
         taken: set[SegmentId] = set()
         for _ in range(self._settings.compaction_step_segments):
@@ -255,17 +264,13 @@ class Compactor:
                 worth.append(job)
         if not worth:
             return False
-        uploader = self._owned.uploader()
-        try:
+        with self._owned.uploading() as uploader:
             chunks = [chunk for job in worth for chunk in job.chunks]
             await uploader.upload_one_by_one(chunks, self._rest)
-        except BaseException:
-            self._owned.publisher.abandon(uploader.uploaded)
-            raise
-        replacements = await components.offload(lambda: [_replacement_of(job) for job in worth])
-        swapped = await swap_entries(
-            replacements, owned=self._owned, segments=self._segments, uploader=uploader
-        )
+            replacements = await components.offload(lambda: [_replacement_of(job) for job in worth])
+            swapped = await swap_entries(
+                replacements, owned=self._owned, segments=self._segments, uploader=uploader
+            )
         counters = components.counters
         counters.joined_chunks += sum(len(one.old) for one in swapped)
         counters.joined_bytes += sum(entry.length for one in swapped for entry in one.old)
@@ -319,8 +324,11 @@ class CompactionSurvey:
     It remembers where it is, and ends; what is published meanwhile is noticed without it.
     """
 
-    def __init__(self, *, owned: OwnedManifest, settings: StorageSettings) -> None:
+    def __init__(
+        self, *, owned: OwnedManifest, candidates: CompactionCandidates, settings: StorageSettings
+    ) -> None:
         self._owned = owned
+        self._candidates = candidates
         self._settings = settings
         start, self._end = range_of(SEGMENT)
         self._following: bytes | None = start
@@ -331,7 +339,7 @@ class CompactionSurvey:
     async def step(self, now: float) -> None:
         """Go on by some pages, if there are any left and candidates have room."""
         for _ in range(_SURVEY_PAGES_PER_STEP):
-            if self._following is None or not self._owned.candidates.has_room:
+            if self._following is None or not self._candidates.has_room:
                 return
             page, following = await self._owned.view.scan(
                 self._following, self._end, limit=_SURVEY_PAGE_ENTRIES
@@ -360,7 +368,7 @@ class CompactionSurvey:
         chunks, self._chunks = self._chunks, 0
         if segment_id is None:
             return
-        candidates = self._owned.candidates
+        candidates = self._candidates
         if small >= self._settings.compaction_chunks_min:
             candidates.look_at(Candidate(segment_id, cold=False, from_offset=0))
         recompress = self._settings.cold_compression is not self._settings.compression

@@ -107,19 +107,15 @@ async def _record_collection(deleted: list[ObjectReference], owned: OwnedManifes
     changes.update((garbage_key(*reference), None) for reference in deleted)
     if not changes:
         return
-    uploader = owned.uploader()
-    try:
+    with owned.uploading() as uploader:
         run = await owned.upload_sst(changes, uploader)
-    except BaseException:
-        owned.publisher.abandon(uploader.uploaded)
-        raise
-    attempt = ManifestUpdate(
-        manifest=owned.next_manifest((run, *owned.manifest.runs)),
-        discards=discards,
-        garbage_count=len(discards),
-    )
-    owned.garbage.removed(deleted)
-    await owned.commit(attempt)
+        attempt = ManifestUpdate(
+            manifest=owned.next_manifest((run, *owned.manifest.runs)),
+            discards=discards,
+            garbage_count=len(discards),
+        )
+        owned.garbage.removed(deleted)
+        await owned.commit(attempt, uploader)
 
 
 async def repack_one(
@@ -154,21 +150,14 @@ async def _repack_object(
     async with aclosing(read_images([one.entry for one in living], components)) as found:
         async for some in found:
             images += [image for _, image, _ in some]
-    uploader = owned.uploader()
-    committing = False
-    try:
+    with owned.uploading() as uploader:
         copy = await uploader.upload_images(images)
         async with owned.lock:
             await owned.settle()
             moving = await _unchanged_layout_keys(living, owned.view)
             attempt = await _repack_update(living, moving, copy, owned, uploader)
             await segments.begin_change(attempt.records)
-            committing = True
-            await owned.commit(attempt)
-    except BaseException:
-        if not committing:
-            owned.publisher.abandon(uploader.uploaded)
-        raise
+            await owned.commit(attempt, uploader)
     return True
 
 

@@ -260,19 +260,15 @@ class Scrubber:
         except CorruptedDataError as error:
             _LOG.error("not repaired: %s", error)
             return False
-        uploader = self._owned.uploader()
-        try:
+        with self._owned.uploading() as uploader:
             await uploader.upload_chunks([chunk])
-        except BaseException:
-            self._owned.publisher.abandon(uploader.uploaded)
-            raise
-        new = PlacedChunk(chunk.offset, chunk.length, chunk).entry()
-        swapped = await swap_entries(
-            [Replacement(segment_id, [entry], [new])],
-            owned=self._owned,
-            segments=self._segments,
-            uploader=uploader,
-        )
+            new = PlacedChunk(chunk.offset, chunk.length, chunk).entry()
+            swapped = await swap_entries(
+                [Replacement(segment_id, [entry], [new])],
+                owned=self._owned,
+                segments=self._segments,
+                uploader=uploader,
+            )
         self._components.counters.scrub_repairs += len(swapped)
         if swapped:
             _LOG.warning("it was written anew from the cache as %s", new.identity)

@@ -53,18 +53,16 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
         return False
     inputs = choice.of(manifest.runs)
     replaced = [(ObjectKind.RUN, part.identity) for run in inputs for part in run]
-    uploader = owned.uploader()
-    merge = SstMerge(
-        runs=inputs,
-        additions=owned.garbage_entries(replaced),
-        with_oldest=inputs[-1] is manifest.runs[-1],
-        files=components.files,
-        uploader=uploader,
-        settings=components.settings,
-        executor=components.executor,
-    )
-    committing = False
-    try:
+    with owned.uploading() as uploader:
+        merge = SstMerge(
+            runs=inputs,
+            additions=owned.garbage_entries(replaced),
+            with_oldest=inputs[-1] is manifest.runs[-1],
+            files=components.files,
+            uploader=uploader,
+            settings=components.settings,
+            executor=components.executor,
+        )
         merged = await merge.run()
         async with owned.lock:
             await owned.settle()
@@ -77,12 +75,7 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
                 manifest=owned.next_manifest(runs),
                 garbage_count=len(replaced),
             )
-            committing = True
-            await owned.commit(attempt)
-    except BaseException:
-        if not committing:
-            owned.publisher.abandon(uploader.uploaded)
-        raise
+            await owned.commit(attempt, uploader)
     for run in inputs:
         for part in run:
             components.files.forget(part)

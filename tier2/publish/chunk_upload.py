@@ -202,6 +202,8 @@ class Uploader:
         self._executor = executor
         self.uploaded: list[ObjectReference] = []
         """Everything that may exist in the store because of this uploader."""
+        self.handed_over = False
+        """A commit has what becomes of it (H4)."""
 
     async def upload_chunks(self, chunks: Sequence[NewChunk]) -> None:
         """Store all chunks and set their places. Raises StorageError or StorageFullError; some may be stored then."""

@@ -8,7 +8,8 @@ the next.
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 
 from segmentstore.contracts.errors import InvalidRequestError
@@ -17,7 +18,6 @@ from segmentstore.contracts.storage import Publication
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.entropy import random_id
 from tier2.container_objects import IdentitySource, ObjectIdentity, ObjectReference
-from tier2.maintenance.compaction_candidates import CompactionCandidates
 from tier2.manifest.claim import Claim
 from tier2.manifest.commit import ManifestCommitter, ManifestUpdate
 from tier2.manifest.garbage import GarbageWatch, OrphanSweep, ProbeSweep
@@ -47,7 +47,9 @@ class OwnedManifest:
         claim: Claim,
         wall_clock: WallClock,
         random: Random,
+        grew: Callable[[SegmentId, int, float], None],
     ) -> None:
+        """`grew` is told of each segment that gets chunks: how many, and the loop's time."""
         settings = components.settings
         self._components = components
         self._segments = segments
@@ -56,7 +58,7 @@ class OwnedManifest:
         self.lock = asyncio.Lock()
         self.view = components.view(claim.manifest)
         self.thinned: dict[ObjectIdentity, None] = {}
-        self.candidates = CompactionCandidates(settings)
+        self._grew = grew
         self._pins: list[Snapshot] | None = None
         self._pin_changes = 0
         self._landed_late: Publication | None = None
@@ -89,9 +91,10 @@ class OwnedManifest:
     def manifest(self) -> Manifest:
         return self.publisher.manifest
 
-    def uploader(self) -> Uploader:
-        """A fresh one for each publication or merge."""
-        return Uploader(
+    @contextmanager
+    def uploading(self) -> Iterator[Uploader]:
+        """A fresh one for each update. What was uploaded and not handed to a commit is garbage in the end."""
+        uploader = Uploader(
             objects=self._components.objects,
             identities=self._identities,
             settings=self._components.settings,
@@ -99,6 +102,11 @@ class OwnedManifest:
             wall_clock=self._wall_clock,
             executor=self._components.executor,
         )
+        try:
+            yield uploader
+        finally:
+            if not uploader.handed_over:
+                self.publisher.abandon(uploader.uploaded)
 
     @property
     def garbage_count(self) -> int:
@@ -133,7 +141,7 @@ class OwnedManifest:
         """A chunk was added to each of them, in the order given; one may be named many times."""
         now = asyncio.get_running_loop().time()
         for number, segment_id in enumerate(segment_ids):
-            self.candidates.grew(segment_id, 1, now)
+            self._grew(segment_id, 1, now)
             if number % _KEYS_PER_SLICE == _KEYS_PER_SLICE - 1:
                 await asyncio.sleep(0)
 
@@ -151,8 +159,9 @@ class OwnedManifest:
         publication, self._landed_late = self._landed_late, None
         return publication
 
-    async def commit(self, attempt: ManifestUpdate) -> None:
-        """Publish the next version. Hold the lock."""
+    async def commit(self, attempt: ManifestUpdate, uploader: Uploader) -> None:
+        """Publish the next version. Hold the lock. What was uploaded for it belongs to the attempt, however it ends."""
+        uploader.handed_over = True
         await self.publisher.publish(attempt)
         self._landed(attempt)
 
@@ -242,12 +251,7 @@ async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:
 
 
 async def _publish_snapshot_record(name: str, value: bytes | None, owned: OwnedManifest) -> None:
-    uploader = owned.uploader()
-    try:
+    with owned.uploading() as uploader:
         run = await owned.upload_sst({snapshot_key(name): value}, uploader)
-    except BaseException:
-        owned.publisher.abandon(uploader.uploaded)
-        raise
-    await owned.commit(
-        ManifestUpdate(manifest=owned.next_manifest((run, *owned.manifest.runs)), changes_pins=True)
-    )
+        manifest = owned.next_manifest((run, *owned.manifest.runs))
+        await owned.commit(ManifestUpdate(manifest=manifest, changes_pins=True), uploader)

@@ -52,16 +52,12 @@ async def publish(
     landed_late = owned.take_landed_late()
     if landed_late is not None and is_same(landed_late, publication):
         return
-    uploader = owned.uploader()
-    try:
+    with owned.uploading() as uploader:
         attempt = await _prepare_update(publication, owned, segments, components, uploader)
         if attempt is None:
             return
         await segments.begin_change(attempt.records)
-    except BaseException:
-        owned.publisher.abandon(uploader.uploaded)
-        raise
-    await owned.commit(attempt)
+        await owned.commit(attempt, uploader)
     await segments.remember(owned.view, attempt.records)
 
 

@@ -36,10 +36,10 @@ async def remove_entry(owner: TieredStorage, end_offset: int) -> None:
     owned = owner._claimed()
     changes: dict[bytes, bytes | None] = {layout_key(1, end_offset): None}  # type: ignore[arg-type]
     async with owned.lock:
-        run = await owned.upload_sst(changes, owned.uploader())
-        await owned.commit(
-            ManifestUpdate(manifest=owned.next_manifest((run, *owned.manifest.runs)))
-        )
+        with owned.uploading() as uploader:
+            run = await owned.upload_sst(changes, uploader)
+            manifest = owned.next_manifest((run, *owned.manifest.runs))
+            await owned.commit(ManifestUpdate(manifest=manifest), uploader)
 
 
 @pytest.mark.parametrize(
